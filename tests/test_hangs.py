@@ -138,8 +138,9 @@ def test_a_rank_that_ended_well_shortens_the_limit() -> None:
     assert progress.silence(50) == 41
 
 
-# Real ranks. The stand-in for a collective of two: a module whose file lies where torch's does. Like a real one it waits
-# in a single native call, so that every look finds the rank at the same place; opening a pipe waits for its other end.
+# Real ranks. The stand-in for a collective of two: a module whose file lies where torch's does. Like a real one it
+# waits in a single native call, so that every look finds the rank at the same place; opening a pipe waits for its
+# other end.
 
 COLLECTIVE = """
 import contextlib, os

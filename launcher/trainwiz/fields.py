@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,12 @@ class Field:
 
 def declared(text: str) -> dict[str, Field]:
     """The fields by name, in their order; none for a text that is not Python."""
+    return dict(_declared(text))
+
+
+@functools.lru_cache(maxsize=64)
+def _declared(text: str) -> Mapping[str, Field]:
+    """As above. A command asks several times about each file of a project."""
     found: dict[str, Field] = {}
     try:
         body = ast.parse(text).body

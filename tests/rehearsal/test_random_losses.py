@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from projects import REGRESSION, make, trainwiz
+import warm
+from projects import REGRESSION, make
 
 DENOISING = '''
 class Denoiser(nn.Module):
@@ -63,7 +64,8 @@ def diffusion(folder: Path, loss: str) -> Path:
 
 
 def card(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
-    done = trainwiz("rehearse", str(folder), "--json", *arguments, env={"TMPDIR": str(folder.parent)}, timeout=600)
+    words, env = ("rehearse", str(folder), "--json", *arguments), {"TMPDIR": str(folder.parent)}
+    done = warm.trainwiz(folder / "train.py", *words, env=env, timeout=600)
     assert done.code == code, done.err
     return {check["name"]: check for check in json.loads(done.out)["checks"]}
 

@@ -45,7 +45,7 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make(tmp_path_factory.mktemp("rehearse") / "project", {**REGRESSION, "schedule.n_steps": 40})
 
 
-def card(folder: Path, *arguments: str, code: int = 0, cold: bool = True) -> dict[str, dict[str, Any]]:
+def card(folder: Path, *arguments: str, code: int = 0, cold: bool = False) -> dict[str, dict[str, Any]]:
     words, env = ("rehearse", str(folder), "--json", *arguments), {"TMPDIR": str(folder.parent)}
     start = trainwiz if cold else functools.partial(warm.trainwiz, folder / "train.py")
     done = start(*words, env=env, timeout=600)
@@ -87,7 +87,7 @@ def test_a_task_that_stops_is_shown_with_its_line(project: Path, tmp_path: Path)
 
 @pytest.mark.train
 def test_a_good_project_passes(project: Path) -> None:
-    checks = card(project)
+    checks = card(project, cold=True)
     assert {check["verdict"] for check in checks.values()} == {"passed"}
     assert set(checks) == {
         "samples",
@@ -124,7 +124,7 @@ def test_what_only_the_runs_can_show_is_shown(project: Path, tmp_path: Path) -> 
             "        return self.head(self.blocks("
         ),
     )
-    checks = card(planted(project, before, after, tmp_path / "planted"), code=1, cold=False)
+    checks = card(planted(project, before, after, tmp_path / "planted"), code=1)
     failed = {name for name, check in checks.items() if check["verdict"] == "failed"}
     assert {"resume", "split"} <= failed <= {"resume", "split", "evaluation"}
     assert "after resuming" in checks["resume"]["found"]
@@ -144,7 +144,7 @@ def test_a_plan_for_gpus_is_rehearsed_here(tmp_path: Path) -> None:
     settings = [part for key, value in values.items() for part in ("--set", f"{key}={value}")]
     made = trainwiz("init", str(folder), "--defaults", "--yes", "--machine", machine, *settings)
     assert made.code == 0, made.err
-    checks = card(folder, "--updates", "4", cold=False)
+    checks = card(folder, "--updates", "4")
     assert {check["verdict"] for check in checks.values()} == {"passed"}
     assert checks["resume"]["numbers"]["whole"]
 

@@ -106,9 +106,14 @@ def test_a_script_knows_the_gpus_that_trainwiz_knows(
     for name in NAMES:
         known = gpu_model(name)
         assert known is not None
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda name=name: name)
         assert flops.peak() == pytest.approx(known.single_flops if precision == "no" else known.half_flops)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "Graphics Device")
+    assert flops.peak() is None
+    # A rehearsal trains a project for GPUs on the CPU.
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: 1 / 0)
     assert flops.peak() is None
     assert flops.share_of_peak(decoder("llama")) is None
 

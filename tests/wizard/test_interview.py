@@ -235,7 +235,7 @@ def test_no_task_takes_more_than_eight_times_enter(task: str) -> None:
     review(talk)
     assert set(talk.answers) <= {"task"}
     assert 5 <= len(person.asked) <= 8
-    assert ("Trained weights" in person.prompts) == (task in ("sft", "preference"))
+    assert ("Adapter" in person.prompts) == (task in ("sft", "preference"))
 
 
 def test_what_is_trained_shows_its_bytes() -> None:
@@ -250,7 +250,7 @@ def test_what_is_trained_shows_its_bytes() -> None:
     talk = interview(person)
     talk.decide = here
     talk.run()
-    asked = next(asked for asked in person.asked if asked.prompt == "Trained weights")
+    asked = next(asked for asked in person.asked if asked.prompt == "Adapter")
     shown = dict(asked.choices)
     assert asked.default == "lora"
     assert "20.9 GiB per rank  all weights" in shown["none"]

@@ -19,6 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainwiz.cli import run as trainwiz
 from trainwiz.probe.talker import PROGRAM
+from trainwiz.workflows.talk import chat
 
 pytestmark = pytest.mark.filterwarnings("default")
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
@@ -87,7 +88,7 @@ def test_a_conversation_goes_on_as_the_template_says(model: Path) -> None:
 
 
 def test_samples_as_json_with_seeds(model: Path) -> None:
-    words = ("sample", str(model), "--prompt", "one?", "--times", "2", "--json", "--max-tokens", "8")
+    words = ("sample", str(model), "one?", "--times", "2", "--json", "--max-tokens", "8")
     found = [json.loads(talk(*words, "--seed", "5", lines="").out) for _ in range(2)]
     for answers in found:
         for answer in answers:
@@ -98,11 +99,20 @@ def test_samples_as_json_with_seeds(model: Path) -> None:
     assert {answer["reason"] for answer in found[0]} <= {"length", "end"}
 
 
+def test_a_lone_text_is_a_prompt_unless_it_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my project").mkdir()
+    assert chat.told("Once upon", []) == ("latest", ["Once upon"])
+    assert chat.told("my project", []) == ("my project", [])
+    assert chat.told("my-run", []) == ("my-run", [])
+    assert chat.told("a b", ["Once"]) == ("a b", ["Once"])
+
+
 def test_a_model_without_a_template_continues_texts_only(base: Path) -> None:
     done = talk("chat", str(base), lines="one?\n")
     assert (done.code, done.out) == (1, "")
     assert "its tokenizer has no chat template" in done.err
-    assert "trainwiz sample --prompt" in done.err
+    assert "trainwiz sample DIR" in done.err
     done = talk("sample", str(base), *GREEDY, lines="Once upon\n")
     assert done.code == 0, done.err
     assert done.out == shown(f"Once upon{expected(base, 'Once upon')}") + "\n"

@@ -21,7 +21,9 @@ IGNORED = -100
 
 
 def peak() -> float | None:
-    """Return the FLOP/s that this GPU could do; None if it is not listed."""
+    """Return the FLOP/s that this GPU could do; None if it is not listed, or where a rehearsal trains on the CPU."""
+    if not torch.cuda.is_available():
+        return None
     name = re.sub(r"[\s_-]|nvidia|geforce|rtx|tesla|amd|instinct", "", torch.cuda.get_device_name().lower())
     return next((1e12 * rate for pattern, rate in PEAK_TFLOPS.items() if re.match(pattern, name)), None)
 

@@ -45,6 +45,18 @@ import packing
 from head_loss import HeadLoss, can_be_fused
 
 # end: fused
+# feature: long_rows
+from long_rows import avoid_mask
+
+# end: long_rows
+# feature: long_gpu
+from long_rows import block_mask
+
+# end: long_gpu
+# feature: long_cpu
+from long_rows import document_bounds
+
+# end: long_cpu
 # end: documents
 # feature: weighted
 from mixture import Mixture
@@ -239,19 +251,43 @@ def given(
     """Return the model's arguments. Positions restart in each document, and a mask separates documents."""
     # feature: flash
     if config._attn_implementation in ("flash_attention_2", "by_document"):
-        ends = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
-        longest = {"max_length_q": inputs.shape[1], "max_length_k": inputs.shape[1]}
-        return {"input_ids": inputs.reshape(1, -1), "position_ids": positions.reshape(1, -1), **ends, **longest}
+        return by_bounds(inputs, positions, bounds)
     # end: flash
+    # feature: long_cpu
+    if config._attn_implementation == "each_document":
+        return by_bounds(inputs, positions, document_bounds(positions))
+    # end: long_cpu
     place = torch.arange(inputs.shape[1], device=inputs.device)
     begin = place - positions  # where a token's document begins; different for each document of a row
+    window, masks = getattr(config, "sliding_window", None), dict[str, Any]()
+    # feature: long_gpu
+    if config._attn_implementation == "flex_attention":
+        masks["full_attention"] = block_mask(begin)
+        if window:
+            masks["sliding_attention"] = block_mask(begin, window)
+        return by_masks(config, inputs, positions, masks)
+    # end: long_gpu
     mask = (begin[:, :, None] == begin[:, None, :]) & (place[:, None] >= place)
-    masks: Any = {"full_attention": mask[:, None]}
-    if window := getattr(config, "sliding_window", None):
+    masks["full_attention"] = mask[:, None]
+    if window:
         masks["sliding_attention"] = (mask & (place[:, None] - place < window))[:, None]
-    if config._attn_implementation in ("eager", "flex_attention"):  # they add the mask to the scores
+    if config._attn_implementation == "eager":  # eager attention adds the mask to the scores
         lowest = torch.finfo(torch.float32).min
         masks = {kind: torch.zeros_like(m, dtype=torch.float32).masked_fill(~m, lowest) for kind, m in masks.items()}
+    return by_masks(config, inputs, positions, masks)
+
+
+# feature: bounds
+def by_bounds(inputs: Tensor, positions: Tensor, bounds: Tensor) -> dict[str, Any]:
+    """Return the arguments with which all rows are one, whose documents end at the bounds."""
+    ends = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
+    longest = {"max_length_q": inputs.shape[1], "max_length_k": inputs.shape[1]}
+    return {"input_ids": inputs.reshape(1, -1), "position_ids": positions.reshape(1, -1), **ends, **longest}
+
+
+# end: bounds
+def by_masks(config: Any, inputs: Tensor, positions: Tensor, masks: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments with the mask of each kind of layer that the model has."""
     kinds = set(getattr(config, "layer_types", None) or [list(masks)[-1]])
     return {
         "input_ids": inputs,
@@ -272,7 +308,11 @@ def refuse_what_mixes(model: Any) -> None:
 
 # end: packed
 def in_chunks(
-    model: Any, chunk: int, outcome: Callable[..., Tensor], joined: Callable[[Iterable[Tensor]], Tensor]
+    model: Any,
+    chunk: int,
+    outcome: Callable[..., Tensor],
+    joined: Callable[[Iterable[Tensor]], Tensor],
+    length: int = 0,
 ) -> nn.Module:
     """Make `model(**batch)` return the outcome of logits and labels, with at most `chunk` tokens' logits in memory.
 
@@ -289,6 +329,9 @@ def in_chunks(
     # feature: flash
     choose_attention(model)
     # end: flash
+    # feature: long_rows
+    avoid_mask(model, length)
+    # end: long_rows
     config = model.config.get_text_config()  # the text part of a model that also reads images
     bent = any(getattr(config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS)
     if bent or all(layer is not model.get_output_embeddings() for layer in model.children()):
@@ -320,9 +363,12 @@ LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "l
 
 
 # feature: documents
-def with_loss(model: Any, chunk: int) -> nn.Module:
-    """Make `model(**batch)` return the summed loss, with the logits of at most `chunk` tokens in memory at once."""
-    return in_chunks(model, chunk, cross_entropy_sum, sum)
+def with_loss(model: Any, chunk: int, length: int = 0) -> nn.Module:
+    """Make `model(**batch)` return the summed loss, with the logits of at most `chunk` tokens in memory at once.
+
+    `length` is that of the longest row.
+    """
+    return in_chunks(model, chunk, cross_entropy_sum, sum, length)
 
 
 def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:

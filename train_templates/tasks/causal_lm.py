@@ -158,7 +158,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: pretrained_model
@@ -187,7 +187,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: config_model
@@ -214,7 +214,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: preset_model

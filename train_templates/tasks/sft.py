@@ -164,7 +164,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: pretrained_model
@@ -178,7 +178,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: lora
@@ -193,7 +193,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: config_model
@@ -222,7 +222,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: preset_model

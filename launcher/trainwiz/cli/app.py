@@ -27,6 +27,7 @@ COMMANDS = {
     "doctor": say("Check the training environment and show the commands that fix it."),
     "plan": say("Show what fits on some GPUs, how fast it is and what it costs; the best first."),
     "launch": say("Check the plan on this machine, then launch and supervise exactly the planned ranks."),
+    "replay": say("Run a recorded run once more, with its plan and code, and compare the curves."),
     "submit": say("Check the project, and submit it to Slurm, Kubernetes or a cloud, as the plan says."),
     "stop": say("Ask a run or a submitted job to save a checkpoint and end."),
     "prepare": say("Download and tokenize the data ahead, on all cores; Ctrl-C keeps what is done."),

@@ -56,9 +56,13 @@ def chat(
 
 def sample(
     target: str = _TARGET,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PROMPT]...", help=t("What to answer or to continue.")),
+    ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("--prompt", "-p", metavar="TEXT", help=t("What to answer or to continue; repeatable.")),
+        typer.Option("--prompt", "-p", metavar="TEXT", help=t("The same by name; repeatable.")),
     ] = None,
     times: int = typer.Option(1, "--times", metavar="N", min=1, help=t("Answers to each prompt.")),
     raw: bool = typer.Option(False, "--raw", help=t("Continue the text itself, without the chat template.")),
@@ -73,12 +77,13 @@ def sample(
     python: str = _PYTHON,
     trust: bool = _TRUST,
 ) -> int:
-    """Let a trained model answer a prompt, or continue it; without --prompt, stdin is one."""
+    """Let a trained model answer a prompt, or continue it; without a prompt, stdin is one."""
     from trainwiz.workflows.talk import chat
 
+    target, prompts = chat.told(target, [*(words or []), *(prompt or [])])
     wanted = _wanted(target, update, last_weights, cpu, python, trust)
     choice = _choice(max_tokens, temperature, top_p, seed)
-    return chat.sample(wanted, choice, prompt or [], times=times, raw=raw, as_json=json)
+    return chat.sample(wanted, choice, prompts, times=times, raw=raw, as_json=json)
 
 
 def _wanted(target: str, update: int, last_weights: bool, cpu: bool, python: str, trust: bool) -> Any:

@@ -8,7 +8,7 @@ GROUPS = (
     (say("Begin"), ("init", "recipes", "plan", "update", "import", "adopt")),
     (say("Check"), ("check", "lint", "doctor", "rehearse", "explain", "agent-guide")),
     (say("Train"), ("prepare", "launch", "submit", "stop", "watch", "logs")),
-    (say("Look at runs"), ("runs", "board", "report", "diff", "share", "diagnose")),
+    (say("Look at runs"), ("runs", "board", "report", "diff", "replay", "share", "diagnose")),
     (say("Use what was trained"), ("checkpoints", "export", "chat", "sample", "cache")),
 )
 """Every command, in the order in which a project needs them."""
@@ -24,7 +24,10 @@ OF_COMMAND = {
         "trainwiz plan --model meta-llama/Llama-3.1-8B --task sft --gpus 8xH100 --target 12h",
         "trainwiz plan my-project --over gpus=1,2,4,8",
     ),
-    "update": ("trainwiz update my-project --set strategy.zero_stage=3",),
+    "update": (
+        "trainwiz update my-project --set strategy.zero_stage=3",
+        "trainwiz update my-project --set strategy.kind=fsdp --prove",
+    ),
     "import": ("trainwiz import accelerate.yaml ds_config.json", "trainwiz import axolotl.yml --into my-project"),
     "adopt": ("trainwiz adopt train.py --into my-project",),
     "check": ("trainwiz check my-project", "trainwiz check ds_config.json --fix"),
@@ -43,12 +46,17 @@ OF_COMMAND = {
     "board": ("trainwiz board my-project",),
     "report": ("trainwiz report",),
     "diff": ("trainwiz diff 2026-11-20_10-00-00-1",),
+    "replay": (
+        "trainwiz replay",
+        "trainwiz replay 2026-11-20_10-00-00-1 --dry-run",
+        "trainwiz replay 2026-11-20_10-00-00-1 --compare latest",
+    ),
     "share": ("trainwiz share",),
     "diagnose": ("trainwiz diagnose", "trainwiz diagnose slurm-1234.out"),
     "checkpoints": ("trainwiz checkpoints my-project",),
     "export": ("trainwiz export my-project", "trainwiz export my-project --gguf q8_0"),
     "chat": ("trainwiz chat my-project",),
-    "sample": ('trainwiz sample my-project --prompt "Once upon a time"',),
+    "sample": ('trainwiz sample my-project "Once upon a time"',),
     "cache": ("trainwiz cache",),
 }
 """Examples of each command."""

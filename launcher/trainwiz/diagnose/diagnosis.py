@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainwiz.diagnose import launchers, log_text, tools
+from trainwiz.diagnose import general, launchers, log_text, tools
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.log_text import Line
@@ -185,7 +185,7 @@ def _of(
         plan_change=chosen.plan_change if chosen else "",
         known=chosen is not None,
         certainty=_certainty(chosen, shown, found),
-        suspects=_suspects(lines, rank, chosen),
+        suspects=_suspects(lines, rank, chosen, shown),
     )
 
 
@@ -206,13 +206,19 @@ def _certainty(chosen: Signature | None, shown: Line | None, found: Recognised |
     return "shown" if found.final and not chosen.secondary else "likely"
 
 
-def _suspects(lines: Sequence[Line], rank: int | None, chosen: Signature | None) -> tuple[tuple[str, Message], ...]:
-    """The next causes that the log speaks of."""
+def _suspects(
+    lines: Sequence[Line], rank: int | None, chosen: Signature | None, shown: Line | None
+) -> tuple[tuple[str, Message], ...]:
+    """The next causes that the log speaks of, in other lines than the one that is explained."""
     left = [s for s in SIGNATURES if s is not chosen]
     suspects: list[tuple[str, Message]] = []
-    while len(suspects) < _SUSPECTS and (found := recognise(lines, left, rank=rank)) is not None:
-        suspects.append((found.signature.name, Message(found.signature.cause.template, found.values)))
+    for _ in range(_SUSPECTS + 2):
+        found = recognise(lines, left, rank=rank)
+        if found is None or len(suspects) == _SUSPECTS:
+            break
         left.remove(found.signature)
+        if found.line is not shown:
+            suspects.append((found.signature.name, Message(found.signature.cause.template, found.values)))
     return tuple(suspects)
 
 
@@ -288,6 +294,15 @@ def _how(rank: int | None, code: int | None) -> Message:
 def _unknown(
     exception: Line | None, place: tuple[str, str] | None, code: int | None, lines: Sequence[Line], log: str
 ) -> tuple[Message, Message]:
+    if exception and (meaning := general.explanation(exception.text)):
+        signature, match = meaning
+        values = {"where": place[1] if place else log} | match.groupdict()
+        cause = Message(signature.cause.template, values)
+        if place:
+            cause = say(
+                "{cause}; your own code was in {function}, {place}", cause=cause, function=place[0], place=place[1]
+            )
+        return cause, Message(signature.remedy.template, values)
     if exception and place:
         return (
             say(
@@ -304,9 +319,10 @@ def _unknown(
     )
     if exception:
         return say("unknown failure; see the exception"), remedy
-    if code == 1 and lines:  # sys.exit("words") prints them
+    said = log_text.last_of_script(lines)
+    if code == 1 and said:  # sys.exit("words") prints them
         return (
-            say("the script exited without an exception; its last message was: {words}", words=lines[-1].text),
+            say("the script exited without an exception; its last message was: {words}", words=said),
             say("fix the error in that message; the earlier output is in {log}", log=log),
         )
     return say("unknown failure: the rank ended without an exception"), remedy

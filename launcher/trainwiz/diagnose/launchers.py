@@ -15,7 +15,7 @@ _FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank
 _SUBPROCESS = re.compile(r"returned non-zero exit status (?P<code>\d+)\.|died with <Signals\.\w+: (?P<signal>\d+)>")
 # torch.multiprocessing.spawn: its workers are ranks by convention
 _SPAWN = re.compile(
-    r"ProcessExitedException: process (?P<rank>\d+) terminated with "
+    r"(?:ProcessExitedException|Exception): process (?P<rank>\d+) terminated with "
     r"(?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))"
 )
 # deepspeed/launcher/launch.py
@@ -31,6 +31,15 @@ _WORDS = re.compile(
     r"(?: fault)?(?: +\(core dumped\).*| +\S*python.*)?$",
     re.MULTILINE,
 )
+# glog, UCX, Open MPI, MPICH: `*** SIGSEGV (@0x0) received by PID 7`, `Caught signal 11 (Segmentation fault`,
+# `exited on signal 9`, `EXIT STRING: Bus error (signal 7)`
+_MPI = re.compile(
+    r"(?:\*\*\* (?=SIG\w+ \(@)|Caught signal |exited on signal |EXIT STRING: [\w ]+\(signal )(?P<signal>SIG[A-Z]+|\d+)"
+)
+# docker, Kubernetes and SageMaker: `Exit Code: 137`, `exited with code 139`, `terminated with exit code 137`
+_CONTAINER = re.compile(
+    r"(?:[Ee]xit ?[Cc]ode:|exited with code|terminated with exit code) *\(?(?P<code>13[4-9]|14[0-3])\b"
+)
 _SIGNALS = {
     "Killed": -9,
     "Out": -9,
@@ -43,7 +52,7 @@ _SIGNALS = {
 }
 
 
-_REPORTS = (_ROOT_CAUSE, _FAILED, _SPAWN, _SRUN, _DEEPSPEED, _SUBPROCESS, _WORDS)
+_REPORTS = (_ROOT_CAUSE, _FAILED, _SPAWN, _SRUN, _DEEPSPEED, _SUBPROCESS, _WORDS, _MPI, _CONTAINER)
 
 
 def first_failure(text: str) -> tuple[int | None, int] | None:

@@ -11,6 +11,11 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
 _BRACKETED = re.compile(r"^(?:\S+: )?\[(?:rank|[A-Za-z_]*[A-Za-z_])(\d+)\]:\s?")
+# Ray's `(RayTrainWorker pid=7, ip=10.0.0.2) `, accelerate test's `stderr: `, a quotation's `> `, mpirun's
+# `[1,3]<stderr>:`
+_QUOTED = re.compile(
+    r"^(?:\([\w.:<>-]+ pid=\d+(?:, ip=[\d.]+)?\) ?|std(?:err|out): ?|> ?|\[\d+,(\d+)\]<std(?:err|out)>: ?)+"
+)
 # srun --label: ` 3: `
 _LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
 _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent call last\)")
@@ -35,9 +40,12 @@ _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b")
 _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
+_BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
 _LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
 _LAUNCHERS_LINE = re.compile(
-    r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|[WEI]\d{4} .*torch/distributed/|srun: |=+$"
+    r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|[WEI]\d{4} .*torch/distributed/|srun: |[=-]+$|"
+    r"  (?:time|host|rank|exitcode|error_file|traceback) +: |(?:Failures|Root Cause .*):$|\[\d+\]:$|\S+ FAILED$|"
+    r"  <NO_OTHER_FAILURES>|(?:ERROR|WARNING):torch\.distributed\.elastic"
 )
 
 
@@ -61,14 +69,15 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     for number, words in enumerate(raw, start=first):
         # A progress bar redraws its line; each drawing becomes a line of its own, with the same number.
         for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", words)).split("\r"):
-            cleaned = _CONTROL.sub("", part).rstrip()
+            quoted = _QUOTED.match(cleaned := _CONTROL.sub("", part).rstrip())
+            cleaned = cleaned[quoted.end() :] if quoted else cleaned
             if not cleaned:
                 continue
             match = _BRACKETED.match(cleaned) or (_LABELLED.match(cleaned) if labelled else None)
             if match:
                 lines.append(Line(number, int(match[1]), cleaned[match.end() :]))
             else:
-                lines.append(Line(number, None, cleaned))
+                lines.append(Line(number, int(quoted[1]) if quoted and quoted[1] else None, cleaned))
     return tuple(line for line in lines if line.text)
 
 
@@ -88,6 +97,8 @@ def without_ignored(lines: Sequence[Line]) -> Sequence[Line]:
 def bare_exception(lines: Sequence[Line]) -> Line | None:
     """The line that names an exception at the end of a log that has no traceback, such as one that was pasted."""
     said = [line for line in lines[-_PASTED:] if _PASTED_ERROR.match(line.text)]
+    if not said and any(line.text.startswith('  File "') for line in lines[-2 * _PASTED :]):
+        said = [line for line in lines[-_PASTED:] if _BARE_ERROR.match(line.text)]
     return next((line for line in reversed(said) if not _LAUNCHERS_OWN.search(line.text)), None)
 
 
@@ -101,6 +112,12 @@ def last_words(lines: Sequence[Line]) -> tuple[str, ...]:
     else:
         shown = [line.text for line in lines[: _launcher_report(lines)]]
     return tuple([words for words in shown if not _POINTERS.fullmatch(words)][-LAST_LINES:])
+
+
+def last_of_script(lines: Sequence[Line]) -> str:
+    """The last line that no launcher wrote; empty: there is none."""
+    own = lines[: _launcher_report(lines)]
+    return next((line.text for line in reversed(own) if not _LAUNCHERS_LINE.match(line.text)), "")
 
 
 def exception(lines: Sequence[Line]) -> Line | None:

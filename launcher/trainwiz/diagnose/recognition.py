@@ -18,7 +18,8 @@ _MATCHES = 64
 _WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
 """A line printed by Python's `warnings`."""
 _NATIVE = re.compile(
-    r"(?:torch|triton|deepspeed)\.|(?:[\w.]+\.)?(?:(?:Runtime|OS|IO|Import|Memory|System|Connection\w*|Timeout|EOF|BrokenPipe|"
+    r"(?:torch|triton|deepspeed)\.|(?:[\w.]+\.)?(?:(?:Runtime|OS|IO|Import|Memory|System|Connection\w*"
+    r"|Timeout|EOF|BrokenPipe|"
     r"CalledProcess)Error|SystemExit)\b"
 )
 """Exceptions that come from native code, another process or the network; the lines before them belong to them."""

@@ -37,11 +37,27 @@ def state(folder: str, *, without: str = "", timeout: float = SECONDS, git: str 
     quiet = ["-c", "core.fsmonitor=false", "-c", "core.quotePath=false"]
     asked = ["status", "--porcelain=v2", "--branch", "--untracked-files=normal", "--no-renames", "-z", "--", "."]
     asked += [f":(exclude,literal){without}"] if without else []
-    environ = {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
-    said = capture([git, *quiet, *asked], timeout=timeout, cwd=folder, env=environ)
+    said = capture([git, *quiet, *asked], timeout=timeout, cwd=folder, env=_environ())
     if said.code != 0:
         return Code(problem=said.problem[:200])
     return _parsed(said.stdout.split("\0"))
+
+
+def committed(folder: str, commit: str, path: str, *, git: str = "git") -> bytes | None:
+    """A file of the folder as a commit has it; None if it has none, or one that is not UTF-8."""
+    said = capture([git, "show", f"{commit}:./{path}"], timeout=SECONDS, cwd=folder, env=_environ())
+    return said.stdout.encode() if said.code == 0 else None
+
+
+def names_in(folder: str, commit: str, *, git: str = "git") -> tuple[str, ...]:
+    """The paths that a commit has below the folder."""
+    asked = [git, "ls-tree", "-r", "--name-only", "-z", commit, "--", "."]
+    said = capture(asked, timeout=SECONDS, cwd=folder, env=_environ())
+    return tuple(name for name in said.stdout.split("\0") if name) if said.code == 0 else ()
+
+
+def _environ() -> dict[str, str]:
+    return {**os.environ, "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
 def _parsed(lines: Sequence[str]) -> Code:

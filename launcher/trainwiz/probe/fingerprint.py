@@ -31,6 +31,12 @@ def facts(folder: Path, machine: Machine, data: Mapping[str, str | None]) -> dic
         python = machine.interpreter.python_version
         found["python"] = ".".join(str(python).split(".")[:2])
         found |= {name: version for name in _PACKAGES if (version := machine.interpreter.version(name))}
+    return {**found, **of_plan_data(folder, data)}
+
+
+def of_plan_data(folder: Path, data: Mapping[str, str | None]) -> dict[str, str]:
+    """A digest of each key's files, where there are any."""
+    found = {}
     for key, value in data.items():
         told = [
             of_data(folder / source.strip()) for source in (value or "").split(",")[:_MOST_SOURCES] if source.strip()

@@ -108,11 +108,11 @@ BASIC: tuple[Question, ...] = (
     Question(
         key="model.adapter",
         gate="basic",
-        prompt=say("Trained weights"),
+        prompt=say("Adapter"),
         when=fine_tunes,
         asked=lambda values: _task(values).chats,
         choices=(
-            Choice(value="none", label=say("all weights: learns most, and uses the most memory")),
+            Choice(value="none", label=say("all weights, without an adapter: learns most, and uses the most memory")),
             Choice(value="lora", label=say("LoRA: small trainable matrices added to the frozen model")),
             Choice(value="qlora", label=say("QLoRA: LoRA on a 4-bit model; needs CUDA and bitsandbytes")),
         ),

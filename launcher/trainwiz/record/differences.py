@@ -11,6 +11,8 @@ from trainwiz.record.run import Recorded, state
 
 _RUN_FOLDER = "--output_dir"
 _CODE = ("commit", "branch", "dirty")
+_DIGITS = 12
+"""Of a file's sha256."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,8 @@ def differences(before: Recorded, after: Recorded) -> tuple[Difference, ...]:
     found = []
     for section in SECTIONS:
         a, b = _FACTS[section](before), _FACTS[section](after)
+        if section in _NEWER and not (a and b):
+            continue  # a run of an older trainwiz does not say it
         for key in dict.fromkeys([*a, *b]):
             if a.get(key) != b.get(key):
                 found.append(Difference(section=section, key=key, before=a.get(key), after=b.get(key)))
@@ -111,6 +115,9 @@ _FACTS: dict[str, Callable[[Recorded], dict[str, Any]]] = {
     "machine": _machine,
     "environment": lambda run: {**(run.command.get("inherited") or {}), **(run.command.get("environment") or {})},
     "code": lambda run: {key: value for key, value in (run.command.get("git") or {}).items() if key in _CODE},
+    "files": lambda run: {path: str(digest)[:_DIGITS] for path, digest in (run.command.get("files") or {}).items()},
+    "data": lambda run: dict(run.command.get("data") or {}),
     "result": _result,
 }
+_NEWER = ("files", "data")
 SECTIONS = tuple(_FACTS)

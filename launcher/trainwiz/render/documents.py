@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -31,8 +32,15 @@ def documents(plan: Plan, templates: Mapping[str, str], *, language: str) -> tup
         "requirements.txt": "requirements.txt.j2",
         ".gitignore": "gitignore.j2",
     }
+    context = _context(plan)
+    return tuple(
+        Artifact(path, _compiled(templates[f"templates/{name}"]).render(context)) for path, name in names.items()
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _compiled(text: str) -> jinja2.Template:
     environment = jinja2.Environment(
-        loader=jinja2.DictLoader({name: templates[f"templates/{name}"] for name in names.values()}),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
@@ -40,8 +48,7 @@ def documents(plan: Plan, templates: Mapping[str, str], *, language: str) -> tup
         # Markdown and plain text: nothing here is HTML.
         autoescape=False,
     )
-    context = _context(plan)
-    return tuple(Artifact(path, environment.get_template(name).render(context)) for path, name in names.items())
+    return environment.from_string(text)
 
 
 def _context(plan: Plan) -> dict[str, Any]:

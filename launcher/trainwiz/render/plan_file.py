@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -39,6 +40,7 @@ def _cluster(plan: Plan) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name in taken or value != defaults[f"cluster.{name}"]}
 
 
+@functools.cache
 def schema() -> str:
     """The JSON Schema of any plan."""
     described = Plan.model_json_schema()

@@ -36,6 +36,7 @@ OPTIONAL = {
     "frozen.py": "frozen",
     "mixture.py": "weighted",
     "head_loss.py": "fused",
+    "long_rows.py": "long_rows",
     "noise.py": "neftune",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
@@ -151,6 +152,9 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
     attention = plan.model.attention
     flash = packed and half and attention in ("auto", "flash_attention_2")
+    # transformers 4.51, which colossalai needs, makes its masks otherwise.
+    long_rows = packed and plan.engine == "accelerate" and attention in ("auto", "flex_attention")
+    long_cpu, long_gpu = (long_rows and plan.machine.device == device for device in ("cpu", "cuda"))
     return {
         "packed": packed,
         "unpacked": task.generative and not packed,
@@ -163,6 +167,10 @@ def _row_features(plan: Plan) -> dict[str, bool]:
         "answers_learned": plan.data.train_on == "answers" or not task.packs,
         "all_learned": plan.data.train_on == "all" and task.packs,
         "own_template": plan.data.chat_template is not None and task.chats,
+        "long_rows": long_cpu or long_gpu,
+        "long_cpu": long_cpu,
+        "long_gpu": long_gpu,
+        "bounds": flash or long_cpu,
         "embedded_data": embedded,
         "own_data": not embedded,
     }

@@ -8,6 +8,9 @@ from typing import Any
 
 import yaml
 
+# libyaml reads as Python's own does, ten times as fast. Its writer escapes what lies beyond the basic plane: not used.
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
 
 def as_json(values: Mapping[str, Any]) -> str:
     """The values as a JSON file. Raises `RuntimeError` if it does not read back as it was meant."""
@@ -35,7 +38,7 @@ def commented(values: Mapping[str, Any], comments: Mapping[str, str], head: str 
             after_section = False
             lines.append(_line(_dumped({key: value}), comments.get(key, "")))
     text = "\n".join(lines) + "\n"
-    if yaml.safe_load(text) != dict(values):
+    if yaml.load(text, Loader=_Loader) != dict(values):
         raise RuntimeError(f"YAML does not read back as it was meant:\n{text}")
     return text
 
@@ -46,7 +49,7 @@ def as_documents(documents: Sequence[Mapping[str, Any]], head: str = "") -> str:
     text = comment + yaml.dump_all(
         [dict(each) for each in documents], Dumper=_Plain, sort_keys=False, allow_unicode=True, width=10**9
     )
-    if list(yaml.safe_load_all(text)) != [dict(each) for each in documents]:
+    if list(yaml.load_all(text, Loader=_Loader)) != [dict(each) for each in documents]:
         raise RuntimeError(f"YAML does not read back as it was meant:\n{text}")
     return text
 

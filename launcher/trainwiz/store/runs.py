@@ -174,7 +174,7 @@ def create(project: Path, *, continues: Run | None = None, now: float | None = N
     while True:
         try:
             run = Run(project / RUNS / next_name(project, now))
-            _make_private(run.folder, exist_ok=False)
+            make_private(run.folder, exist_ok=False)
         except FileExistsError:
             continue
         except OSError as error:
@@ -190,7 +190,7 @@ def join(project: Path, name: str, *, machine: int, continues: Run | None = None
         raise TrainwizError(say("machine 0 sent {name!r}, which is not a run name", name=name))
     run = Run(project / RUNS / name, machine)
     try:
-        _make_private(run.folder, exist_ok=True)
+        make_private(run.folder, exist_ok=True)
     except OSError as error:
         raise _unwritable(project / RUNS, error) from None
     _furnish(run, continues)
@@ -270,7 +270,7 @@ def _refuse_running(run: Run) -> None:
         )
 
 
-def _make_private(folder: Path, *, exist_ok: bool) -> None:
+def make_private(folder: Path, *, exist_ok: bool) -> None:
     """Make a run's folder that only this user can read; where `runs` is marked for a group, that group can, too."""
     shared = 0
     with contextlib.suppress(OSError):  # it may have to be made first

@@ -84,5 +84,7 @@ def names() -> dict[str, str]:
         "machine": t("Machine"),
         "environment": t("Environment"),
         "code": t("Code"),
+        "files": t("Files (sha256)"),
+        "data": t("Data (sha256)"),
         "result": t("Result"),
     }

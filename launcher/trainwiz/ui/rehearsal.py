@@ -20,6 +20,14 @@ def show(checks: Sequence[Check], *, seconds: float) -> None:
     console.data(console.styled(*_verdict(checks, seconds), sys.stdout))
 
 
+def show_line(check: Check) -> None:
+    """Print a single check, as talk."""
+    shown = _shown(check)
+    console.talk(console.styled(f"{shown.mark} {shown.title}: {shown.found}", shown.style))
+    if shown.fix:
+        console.talk(f"  {shown.fix}")
+
+
 def to_dict(check: Check) -> dict[str, Any]:
     """A check for JSON."""
     return {

@@ -34,6 +34,7 @@ SIGNATURES = {
     "precision_device": Signature(
         r"ValueError: (?P<precision>fp16|bf16|fp8) mixed precision requires",
         r"Your setup doesn't support (?P<precision>bf16)",
+        r"(?P<precision>[Ff][Pp]16) Mixed precision training with AMP or APEX .* can only be used on CUDA",
         r"not implemented for '(?P<precision>Half|BFloat16)'",
         cause="this device, or this operation on it, does not support {precision}",
         remedy="set precision.mixed_precision: bf16 or no on CPUs, fp16 on GPUs older than Ampere",
@@ -53,15 +54,20 @@ SIGNATURES = {
     "attention_kernel": Signature(
         r"No operator found for `memory_efficient_attention",
         r"FlashAttention only supports Ampere GPUs",
+        r"cutlassF: no kernel found to launch|No available kernel\.\s+Aborting execution",
         r"FlashAttention forward only supports head dim",
         cause="no attention kernel supports this GPU, precision and head size",
         remedy="set attn_implementation='sdpa' in from_pretrained to use the kernels available; flash-attn needs "
         "Ampere and bf16",
     ),
     "dtype": Signature(
-        r"mat1 and mat2 must have the same dtype",
+        r"mat1 and mat2 (?:must|to) have the same dtype",
         r"expected scalar type \w+ but found \w+",
-        r"expected m1 and m2 to have the same dtype",
+        r"expected m1 and m2 to have the same dtype|(?:self and mat2|query, key, and value) (?:must|to"
+        r") have the same dtype",
+        r"Index put requires the source and destination dtypes match",
+        r"Expected tensor for argument #\d+ '\w+' to have (?:one of the following )?scalar types?",
+        r"Found dtype \w+ but expected \w+",
         r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         r"FlashAttention only supports? fp16 and bf16",
         cause="an operation got tensors of different dtypes",
@@ -78,6 +84,11 @@ SIGNATURES = {
         remedy="call model.resize_token_embeddings(len(tokenizer)); keep batch.sequence_length within the model's "
         "limit",
     ),
+    "norm_of_one": Signature(
+        r"Expected more than 1 (?:value per channel|spatial element) when training",
+        cause="batch norm got a batch of one sample, which has no statistics",
+        remedy="set drop_last=True in the DataLoader, use a larger micro-batch, or SyncBatchNorm over the ranks",
+    ),
     "graph_twice": Signature(
         r"Trying to backward through the graph a second time",
         cause="backward ran twice on the same graph",
@@ -85,8 +96,10 @@ SIGNATURES = {
     ),
     "inplace": Signature(
         r"modified by an inplace operation",
-        cause="a tensor needed by the backward pass was modified in place",
-        remedy="replace x += 1 with x = x + 1; to find the line: torch.autograd.set_detect_anomaly(True)",
+        r"a (?:view of a )?leaf Variable that requires grad is being used in an in-place operation",
+        cause="a tensor that the backward pass needs is modified in place",
+        remedy="replace x += 1 with x = x + 1, and change weights (also by a broadcast) only under torch.no_grad(); to "
+        "find the line: torch.autograd.set_detect_anomaly(True)",
     ),
     "recomputed": Signature(
         r"torch\.utils\.checkpoint: Recomputed values for the following tensors have different metadata",
@@ -110,6 +123,12 @@ SIGNATURES = {
         r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
         r"(?P<shapes>stack expects each tensor to be equal size)",
+        r"(?P<shapes>Expected input batch_size \(\d+\) to match target batch_size \(\d+\))",
+        r"(?P<shapes>Sizes of tensors must match except in dimension .+)$",
+        r"(?P<shapes>The expanded size of the tensor .+|Target size .+ must be the same as input size .+)$",
+        r"(?P<shapes>Given (?:groups|normalized_shape)=.+|(?:multi|0D or 1D)-?target .*not supported)",
+        r"RuntimeError: (?P<shapes>size mismatch, .+|mat2 must be a matrix.+)$",
+        r"(?P<shapes>tensor a .+ must match .+ tensor b|Attention mask should be of size .+)$",
         cause="shape mismatch: {shapes}",
         remedy="print the shapes where it fails; pad sequences of different lengths in collate (task.py)",
     ),

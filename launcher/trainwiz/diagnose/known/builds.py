@@ -42,9 +42,49 @@ SIGNATURES = {
         cause="an extension must be built, but the compiler or ninja is missing",
         remedy="apt-get install g++ && pip install ninja, or set CXX to an installed compiler",
     ),
+    "build_isolation": Signature(
+        r"(?:Getting requirements to build wheel|prepare_metadata|get_requires_for_build_wheel)[\s\S]{0,3000}?"
+        r"ModuleNotFoundError: No module named '(?:torch|packaging|wheel)'",
+        cause="the package is built in an empty environment, where its build finds no torch",
+        remedy="install torch first, then: pip install --no-build-isolation PACKAGE",
+    ),
+    "torchvision_mismatch": Signature(
+        r"operator torchvision::nms does not exist|Couldn't load custom C\+\+ ops",
+        r"partially initialized module 'torchvision' has no attribute 'extension'",
+        cause="torchvision was built for another torch than the installed one",
+        remedy="install both together: pip install --upgrade torch torchvision (the pairs are listed in torchvision's "
+        "README)",
+    ),
+    "triton_kernel": Signature(
+        r"out of resource: (?P<problem>shared memory, Required: \d+, Hardware limit: \d+)",
+        r"(?P<problem>PassManager::run failed|Internal Triton PTX codegen error|`ptxas` failed with error code -?\d+)",
+        r"(?P<problem>Cannot find a working triton installation)",
+        cause="a Triton kernel cannot run here: {problem}",
+        remedy="use the Triton that torch pins (pip install --force-reinstall torch), smaller block sizes, or the "
+        "variant without the kernel (attn_implementation='sdpa', TORCHDYNAMO_DISABLE=1)",
+    ),
+    "compiler_version": Signature(
+        r"(?P<problem>too old version of GCC[^\n\"]*)",
+        r"(?P<problem>unsupported (?:GNU|Microsoft Visual Studio|clang) version[^\n\"]*)",
+        r"(?P<problem>internal compiler error: [^\n]*)",
+        r"(?P<problem>No supported gcc/g\+\+ host compiler found[^\n]*)",
+        r"(?P<problem>#error (?:-- )?\"?C\+\+\d\d or later compatible compiler is required[^\n\"]*)",
+        cause="the C++ compiler does not fit nvcc and torch: {problem}",
+        remedy="install a version that both accept (gcc 9 to 13 for CUDA 12), and run with CC=gcc-11 CXX=g++-11; with "
+        "conda: conda install -c conda-forge gxx_linux-64=11",
+    ),
+    "bitsandbytes_kernel": Signature(
+        r"Error (?P<problem>[a-z][\w ]+) at line \d+ in file \S*csrc[/\\]ops\.cu",
+        cause="a kernel of bitsandbytes failed on the GPU: {problem}",
+        remedy="pip install --upgrade bitsandbytes; give each rank its own GPU (device_map={{'': "
+        "local_rank}}), and look "
+        "for weights without elements (ZeRO 3, FSDP)",
+    ),
     "build_failed": Signature(
         r"RuntimeError: Error building extension '(?P<extension>\w+)'",
-        cause="the extension {extension} could not be compiled",
+        r"ERROR: Failed building wheel for (?P<extension>[\w.-]+)",
+        r"(?:error|FAILED): command '(?P<extension>[^']*(?:nvcc|gcc|g\+\+|c\+\+|cl\.exe)[^']*)' failed with exit",
+        cause="an extension could not be compiled: {extension}",
         remedy="read the compiler's first `error:`; to check the compiler, ninja, headers and nvcc, run: trainwiz "
         "doctor",
     ),
@@ -61,10 +101,17 @@ SIGNATURES = {
         remedy="GLIBCXX: conda install -c conda-forge libstdcxx-ng, and put its lib folder first in LD_LIBRARY_PATH; "
         "GLIBC: use a newer system or container, or an older version of the package",
     ),
+    "bitsandbytes_cuda": Signature(
+        r"CUDA Setup failed despite GPU being available|CUDA SETUP: Setup Failed",
+        r"Could not find the bitsandbytes CUDA binary|libbitsandbytes_\w+\.so: cannot open shared object file",
+        cause="bitsandbytes found no library of its own for this version of CUDA",
+        remedy="pip install --upgrade bitsandbytes; to see what it looks for, run: python -m bitsandbytes",
+    ),
     "missing_library": Signature(
         r"(?<![\w.+-])(?P<library>lib[\w.+-]+\.so[\d.]*): cannot open shared object file",
         r"Could not load library (?P<library>lib[\w.+-]+\.so[\d.]*)",
         r"failed to open (?P<library>libnvrtc[\w.+-]+\.so[\d.]*)",
+        r"ImportError: DLL load failed while importing (?P<library>\w+)",
         cause="library {library} not found",
         remedy="CUDA libraries (libcudart, libcudnn, libnvrtc …): reinstall the package that needs them, for torch's "
         "CUDA version; libGL: apt-get install libgl1, or pip install opencv-python-headless",
@@ -76,14 +123,10 @@ SIGNATURES = {
         remedy="reinstall the package it belongs to: pip install --force-reinstall --no-deps --no-cache-dir PACKAGE; "
         "for flash-attn and similar packages add --no-build-isolation",
     ),
-    "bitsandbytes_cuda": Signature(
-        r"CUDA Setup failed despite GPU being available",
-        cause="bitsandbytes found no library of its own for this version of CUDA",
-        remedy="pip install --upgrade bitsandbytes; to see what it looks for, run: python -m bitsandbytes",
-    ),
     "numpy_abi": Signature(
         r"ImportError: numpy\.core\.multiarray failed to import",
         r"RuntimeError: Numpy is not available",
+        r"AttributeError: _ARRAY_API not found|compiled using NumPy 1\.x cannot be run in",
         cause="a package was built for NumPy 1, but NumPy 2 is installed",
         remedy="pip install --upgrade PACKAGE (the traceback names it), or pip install 'numpy<2'",
     ),

@@ -25,7 +25,8 @@ SIGNATURES = {
         remedy="use their output in the loss, set requires_grad_(False) on them, or set find_unused_parameters=True",
     ),
     "ready_twice": Signature(
-        r"Expected to mark a variable ready only once",
+        r"Expected to mark a variable ready only once|has been marked as ready twice",
+        r"The parameter \d+ has already been reduced",
         cause="a parameter got two gradients in one backward pass; DDP can reduce only one",
         remedy="use gradient checkpointing with use_reentrant=False; call the wrapped model once per backward",
     ),
@@ -39,12 +40,13 @@ SIGNATURES = {
         r"Detected mismatch between collectives on ranks",
         r"Mismatch between collective operation types",
         r"op\.preamble\.length <= op\.nbytes",
+        r"DistributedOperationException: Cannot apply desired operation due to shape mismatches",
         cause="the ranks called different collectives, or the same collective with different shapes",
         remedy="look for code that runs a collective (save, gather, log) only on some ranks; to see both collectives, "
         "run: TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
     ),
     "collective_timeout": Signature(
-        r"Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(?P<operation>\w+)",
+        r"[Cc]aught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(?P<operation>\w+)",
         r"Timed out waiting \d+ms for (?P<operation>\w+) operation to complete",
         r"Application timeout caused pair closure(?P<operation>)",
         r"due to ProcessGroupNCCL watchdog hang(?P<operation>)",
@@ -56,12 +58,20 @@ SIGNATURES = {
     ),
     "nccl_system": Signature(
         r"(?:unhandled (?:system|cuda) error|nccl(?:System|UnhandledCuda)Error|"
-        r"ncclInternalError(?![^\n]*\nLast error:\n[^\n]*(?:[Ss]ocket|NET/)))[^\n]*"
+        r"ncclInternalError(?![^\n]*\nLast error:\n[^\n]*(?:[Ss]ocket|NET/|Net : |remote peer)))[^\n]*"
         r"(?:(?:\n(?!Last error)[^\n]+)?\nLast error:\n(?P<problem>[^\n]+))?",
         cause="NCCL failed because of the network, memory or a driver: {problem}",
         remedy="to see which, run: NCCL_DEBUG=INFO trainwiz launch; then select the network with NCCL_SOCKET_IFNAME, "
         "or test with NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1",
         transient=None,
+    ),
+    "nccl_usage": Signature(
+        r"NCCL (?:error|Error)[^\n]*(?:invalid (?:argument|usage))|ncclInvalid(?:Argument|Usage)",
+        cause="NCCL was used wrongly: two ranks on one GPU, tensors that are not on the GPU, or a "
+        "world size other than "
+        "the number of ranks that started",
+        remedy="call torch.cuda.set_device(LOCAL_RANK) first, and compare WORLD_SIZE with the ranks that run; to see "
+        "more, run: NCCL_DEBUG=WARN trainwiz launch",
     ),
     "port_in_use": Signature(
         r"EADDRINUSE",
@@ -89,6 +99,9 @@ SIGNATURES = {
     ),
     "address_unreachable": Signature(
         r"The client socket has (?:timed out after \d+ms|failed to connect).*\((?P<address>[^,)]+), (?P<port>\d+)\)",
+        r"The client socket has timed out after \S+ while trying to connect to \(?(?P<address>[^,\s]+?)[,:] ?"
+        r"(?P<port>\d+)",
+        r"connect\(\) timed out\. Original timeout was \d+ ms(?P<address>)(?P<port>)",
         r"No route to host(?P<address>)(?P<port>)|Network is unreachable",
         cause="cannot connect to machine 0: {address} {port}",
         remedy="check machine.main_process_ip, the port and the firewall; on the other machine, run: `nc -vz "
@@ -102,10 +115,29 @@ SIGNATURES = {
         transient=None,
         secondary=True,
     ),
+    "rank_twice": Signature(
+        r"rank (?P<rank>\d+) of \d+ ranks has already checked in",
+        cause="two processes say that they are rank {rank}",
+        remedy="give each machine its own --node_rank, and each process its own RANK; under Slurm, "
+        "start one torchrun for "
+        "each node, or one task for each GPU, not both",
+    ),
+    "nccl_network": Signature(
+        r"NCCL WARN .*(?P<problem>Got completion from peer .+)$",
+        r"NCCL WARN .*(?P<problem>Connect to \S+ failed : .+)$",
+        cause="NCCL cannot reach another machine: {problem}",
+        remedy="check the link with ibstat and ib_write_bw (InfiniBand), or choose the interface "
+        "with NCCL_SOCKET_IFNAME; "
+        "NCCL_IB_DISABLE=1 shows whether InfiniBand is at fault; or the other rank ended: read its log",
+        transient=None,
+        secondary=True,
+    ),
     "connection_lost": Signature(
         r"(?<!\[Errno 104\] )Connection (?:closed|reset) by (?:remote )?peer",
         r"ncclRemoteError|ncclInternalError",
         r"DistNetworkError|DistStoreError",
+        r"RuntimeError: (?:Socket Timeout|NCCL communicator was aborted)|failed to recv, got 0 bytes",
+        r"got error: (?:Socket Timeout|wait timeout after \d+ms)|TCPStore.*Broken pipe",
         r"(?<!\[Errno 111\] )Connection refused",
         cause="a rank lost its connection to another rank that had ended, or never connected to it",
         remedy="read the logs of the other ranks: one of them failed earlier; with several machines, also check the "

@@ -13,6 +13,7 @@ SIGNATURES = {
     ),
     "different_columns": Signature(
         r"All the data files must have the same columns",
+        r"TypeError: Couldn't cast array of type|CastError: Couldn't cast",
         cause="the files of the dataset have different columns",
         remedy="give all files the same columns, or choose the files to load: load_dataset(…, data_files=…)",
     ),
@@ -20,6 +21,29 @@ SIGNATURES = {
         r"Unable to create tensor, you should probably activate truncation and/or padding",
         cause="samples of different lengths cannot be put into one tensor",
         remedy="pad them: tokenizer(…, truncation=True, padding=True); pad labels with DataCollatorForSeq2Seq",
+    ),
+    "no_inputs": Signature(
+        r"The batch received was empty, your model won't be able to train on it",
+        r"No columns in the dataset match the model's forward method signature",
+        r"You should supply an encoding or a list of encodings to this method that includes input_ids",
+        r"You have to specify (?:either )?(?:input_ids|pixel_values)\b",
+        cause="the batches hold none of the columns that the model takes",
+        remedy="tokenize the data before the training (dataset.map); the Trainer drops columns that "
+        "the model's forward "
+        "does not name: remove_unused_columns=False keeps them",
+    ),
+    "missing_column": Signature(
+        r"(?:Column name|Columns?) (?P<column>\[?'?[^\s\]]+\]?) (?:to .+ )?(?:is )?not in the dataset",
+        r"(?P<column>'\w+') (?:is not|not found) in (?:the )?(?:columns|column_names)",
+        cause="the data set has no column {column}",
+        remedy="print dataset.column_names; rename the column, or give the right name in the configuration",
+    ),
+    "missing_split": Signature(
+        r"Unknown split \"(?P<split>[^\"]+)\"",
+        r"KeyError: '(?P<split>train|validation|test|eval|dev)'",
+        cause="the data set has no split {split}",
+        remedy="print load_dataset(…).keys(); name a split that exists, or cut one off: "
+        "dataset.train_test_split(test_size=0.05)",
     ),
     "no_labels": Signature(
         r"The model did not return a loss from the inputs",
@@ -57,6 +81,7 @@ SIGNATURES = {
         r"PIL\.UnidentifiedImageError: (?P<place>.+)$",
         r"OSError: (?P<place>image file is truncated.*)$",
         r"zipfile\.BadZipFile: (?P<place>.+)$",
+        r"yaml\.\w+\.\w+Error: (?P<place>.+)$",
         cause="a file does not have the expected content: {place}",
         remedy="find the reader in the traceback. Data: fix or delete that line or image (a .jsonl file has one JSON "
         "object per line, in UTF-8); configuration: to find the line, run trainwiz check FILE",

@@ -77,10 +77,32 @@ SIGNATURES = {
         remedy="run: trainwiz launch; or torchrun --nproc_per_node N script.py, deepspeed script.py",
     ),
     "fsdp_uniform": Signature(
-        r"Must flatten tensors with uniform (?P<what>dtype|`requires_grad`)",
+        r"(?:Must flatten tensors with|`FlatParameter` requires) uniform (?P<what>dtype|`requires_grad`)",
         cause="FSDP 1 flattens the parameters of a layer into one tensor, but they differ in {what}",
         remedy="use FSDP 2, which has no such limit; in FSDP 1, set use_orig_params=True and use one dtype for all "
         "weights",
+    ),
+    "fsdp_unsharded": Signature(
+        r"can only be used when parameters are flatten and sharded",
+        cause="FSDP does not shard these weights (one rank, or NO_SHARD), so there is no sharded state dict",
+        remedy="start at least two ranks, or use StateDictType.FULL_STATE_DICT",
+    ),
+    "zero3_ungathered": Signature(
+        r"'status': '?(?:<?ZeroParamStatus\.)?(?:NOT_AVAILABLE|INFLIGHT)",
+        r"RuntimeError: still have inflight params|IndexError: pop from an empty deque",
+        r"RuntimeError: disagreement between rank\d+ and rank\d+",
+        r"RuntimeError: 'weight' must be 2-D",
+        cause="a weight is used while ZeRO 3 holds only its shard: it was not gathered, or the ranks "
+        "run different layers",
+        remedy="call modules, not functions with their weights; outside of forward use "
+        "deepspeed.zero.GatheredParameters; run the same layers on every rank (mixture of experts: "
+        "deepspeed.utils.set_z3_leaf_modules); or use ZeRO 2",
+    ),
+    "dummy_optimizer": Signature(
+        r"'DummyOptim' object has no attribute|'DummyScheduler' object has no attribute",
+        cause="DummyOptim only marks the place of the optimizer in DeepSpeed's JSON, and DeepSpeed is not active here",
+        remedy="start with accelerate launch and a DeepSpeed configuration that has an optimizer; without DeepSpeed "
+        "(also on one GPU in some tools), use a real optimizer",
     ),
     "deepspeed_config": Signature(
         r"validation errors? for (?P<section>DeepSpeed\w*)",

@@ -7,7 +7,7 @@ from trainwiz.diagnose.signature import Signature
 TIER = 1
 SIGNATURES = {
     "gpu_hardware": Signature(
-        r"CUDA error: (?:uncorrectable (?:NVLink )?ECC error|hardware error)",
+        r"uncorrectable (?:NVLink )?ECC error|CUDA error: hardware error",
         r"Cuda failure (?:\d+ )?'[^'\n]*(?:ECC|NVLink) error",
         r"Xid \(PCI:[\w:.]+\): (?:48|62|63|64|74|79|94|95|119|120)\b",
         r"GPU has fallen off the bus|Unable to determine the device handle for GPU",
@@ -24,12 +24,13 @@ SIGNATURES = {
         "run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch",
     ),
     "device_assert_unknown": Signature(
-        r"CUDA error: device-side assert triggered",
+        r"device-side assert triggered",
         cause="an assertion failed on the GPU: usually a token id or a label is outside the model's range",
         remedy="to find the line, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; the error message is clearer on the CPU",
     ),
     "illegal_memory": Signature(
-        r"CUDA error: (?:an illegal memory access was encountered|misaligned address|unspecified launch failure)",
+        r"an illegal memory access was encountered",
+        r"(?:CUDA error: |cuda runtime error \(\d+\) : |error=\d+ : )(?:misaligned address|unspecified launch failure)",
         r"Xid \(PCI:[\w:.]+\): (?:13|31|43)\b",
         cause="a GPU kernel accessed invalid memory",
         remedy="to find the operation, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; usually an extension (flash-attn, "
@@ -37,12 +38,12 @@ SIGNATURES = {
         transient=None,
     ),
     "device_ordinal": Signature(
-        r"CUDA error: invalid device ordinal",
+        r"(?:CUDA error: |cuda runtime error \(\d+\) : |CUDA driver error: )invalid device ordinal",
         cause="a rank requested a GPU that it cannot see: there are more ranks than GPUs",
         remedy="compare machine.num_processes with `nvidia-smi -L` and CUDA_VISIBLE_DEVICES; run: trainwiz doctor",
     ),
     "cuda_library": Signature(
-        r"CU(?:BLAS|DNN)_STATUS_(?:NOT_INITIALIZED|EXECUTION_FAILED|INTERNAL_ERROR)",
+        r"CU(?:BLAS|DNN)_STATUS_(?!ALLOC_FAILED|SUCCESS)[A-Z]\w+",
         r"unable to find an engine to execute this computation",
         cause="cuBLAS or cuDNN failed: usually the GPU memory is full, an earlier operation failed, or the libraries "
         "of another CUDA version were loaded",
@@ -53,7 +54,8 @@ SIGNATURES = {
     ),
     "driver_mismatch": Signature(
         r"Driver/library version mismatch",
-        r"Error 80[34]: ",
+        r"Error 80[34]: |cuda runtime error \(80[34]\)|error=80[34] :",
+        r"(?:forward compatibility was attempted on non supported HW|system has unsupported display driver)",
         cause="the running NVIDIA driver and its libraries have different versions",
         remedy="after a driver update, reboot; in a container, remove the image's own libcuda (cuda-compat) from "
         "LD_LIBRARY_PATH",
@@ -63,6 +65,25 @@ SIGNATURES = {
         cause="the switches between the GPUs (NVSwitch) are not initialized",
         remedy="run systemctl start nvidia-fabricmanager; its version must match the driver exactly",
     ),
+    "peer_mapping": Signature(
+        r"peer mapping resources exhausted",
+        cause="a process uses more than 8 other GPUs directly; the driver cannot map more",
+        remedy="use at most 9 GPUs of one machine for a process (CUDA_VISIBLE_DEVICES), one process for each GPU "
+        "(torchrun, accelerate launch); or test with NCCL_P2P_DISABLE=1",
+    ),
+    "nvml_lost": Signature(
+        r"Failed to initialize NVML: Unknown Error",
+        cause="the container lost its access to the GPUs, usually when systemd on the host was reloaded",
+        remedy="restart the container; to prevent it, start docker with --device=/dev/nvidia0 … for each GPU, or set "
+        "the cgroup driver to cgroupfs",
+        transient=None,
+    ),
+    "generator_device": Signature(
+        r"Expected a '(?P<wanted>\w+)' device type for generator but found '(?P<found>\w+)'",
+        cause="random numbers are drawn on {wanted} by a generator on {found}; usually the default device was changed",
+        remedy="remove torch.set_default_device and set_default_tensor_type, or pass "
+        "generator=torch.Generator(device='{wanted}') to the sampler and the DataLoader",
+    ),
     "gpu_busy": Signature(
         r"all CUDA-capable devices are busy or unavailable",
         cause="another process is using the GPU, which allows only one process at a time",
@@ -71,17 +92,20 @@ SIGNATURES = {
     ),
     "device_map": Signature(
         r"You can't train a model that has been loaded (?:with `device_map='auto'`|in 8-bit or 4-bit precision)",
+        r"device_map='auto' is not supported when using Trainer",
         cause="device_map placed the model on specific GPUs, but each rank needs it on its own GPU",
         remedy="remove device_map; for a quantized model: device_map=PartialState().local_process_index",
     ),
     "driver_old": Signature(
         r"The NVIDIA driver on your system is too old",
         r"CUDA driver version is insufficient for CUDA runtime version",
+        r"the provided PTX was compiled with an? unsupported toolchain",
         cause="the NVIDIA driver is too old for torch's CUDA version",
         remedy="update the driver, or install a torch built for an older CUDA (https://pytorch.org/get-started)",
     ),
     "no_kernel": Signature(
-        r"no kernel image is available for execution on the device",
+        r"no kernel image is available for execution on the device|device kernel image is invalid",
+        r"ptxas fatal *: Value 'sm_\w+' is not defined|nvcc fatal *: Unsupported gpu architecture",
         r"CUDA error: invalid device function",
         cause="this torch build, or an extension, does not support this GPU's architecture",
         remedy="to see the GPU and torch's supported architectures, run: trainwiz doctor; install a torch built for "
@@ -92,6 +116,8 @@ SIGNATURES = {
         r"No CUDA GPUs are available",
         r"Found no NVIDIA driver on your system",
         r"CUDA error: no CUDA-capable device is detected",
+        r"CUDA unknown error - this may be due to an incorrectly set up environment",
+        r"(?:GPU|CUDA|MPS|TPU|HPU)Accelerator\W? can not run on your system|No supported gpu backend found",
         cause="torch finds no GPU",
         remedy="to see why, run: trainwiz doctor (a CPU build of torch, the driver, CUDA_VISIBLE_DEVICES, the "
         "container)",
@@ -103,6 +129,7 @@ SIGNATURES = {
     ),
     "meta_tensor": Signature(
         r"Cannot copy out of meta tensor",
+        r"Tensor\.item\(\) cannot be called on meta tensors",
         cause="weights were never loaded: they are on the meta device, without data",
         remedy="load them after building the model: model.to_empty(device=…) then load_state_dict; remove "
         "init_empty_weights and low_cpu_mem_usage, or load the model with from_pretrained",
@@ -111,6 +138,12 @@ SIGNATURES = {
         r"Expected all tensors to be on the same device",
         r"is on (?:cpu|cuda:\d+|meta) device?,? (?:but )?expected",
         r"Tensor on device \S+ is not on the expected device",
+        r"Input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",
+        r"Input type \(torch\.(?!cuda)\w+\) and weight type \(torch\.cuda",
+        r"indices should be either on cpu or on the same device",
+        r"expected device \S+ (?:and dtype \w+ )?but got device",
+        r"module must have its parameters and buffers on device",
+        r"Expected object of (?:device|backend) type",
         cause="an operation got tensors on different devices",
         remedy="move tensors created in task.py to the model's device: tensor.to(inputs.device)",
     ),

@@ -16,7 +16,7 @@ SIGNATURES = {
         plan_change="fewer_checkpoints",
     ),
     "open_files": Signature(
-        r"\[Errno 24\] Too many open files",
+        r"\[Errno 24\] Too many open files|RuntimeError: Too many open files",
         r"received \d+ items of ancdata",
         cause="too many files are open",
         remedy="run ulimit -n 65536 before the launch, or lower data.num_workers",
@@ -33,6 +33,7 @@ SIGNATURES = {
         r"SafetensorError: Error while deserializing header",
         r"EOFError: Ran out of input",
         r"UnpicklingError: (?:pickle data was truncated|invalid load key)",
+        r"could not parse ModelProto from|SafetensorError: .*(?:incomplete metadata|HeaderTooLarge)",
         cause="a weights file is incomplete: writing or downloading it was interrupted, or it is a Git LFS pointer",
         remedy="find the file in the traceback: for a run, trainwiz checkpoints compares the checkpoints, and "
         "--resume uses a complete one; for a model, run hf download NAME --force-download, or git lfs pull",
@@ -81,6 +82,7 @@ SIGNATURES = {
     ),
     "storage_fault": Signature(
         r"^OSError: \[Errno (?:5|107|116|121)\] (?P<problem>.+)$",
+        r"SafetensorError: Error while serializing: (?P<problem>.+)$",
         cause="storage error: {problem}",
         remedy="check the disk or the network file system with `dmesg` and `mount`; then run: trainwiz launch --resume",
         transient=None,
@@ -88,8 +90,31 @@ SIGNATURES = {
     "program_missing": Signature(
         r"raise child_exception_type\(.*\)\n"
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>[^']+)'",
+        r"^(?:.*(?:sh|bash|zsh)(?:: line \d+|: \d+)?|.*\.(?:sh|slurm|sbatch)?: line \d+|.*slurm_script: line \d+): "
+        r"(?P<program>srun|accelerate|torchrun|deepspeed|python\d?|mpirun|colossalai|llamafactory-cli|axolotl|swift|"
+        r"composer|ray): "
+        r"(?:command )?not found",
+        r"RuntimeError: launcher '(?P<program>\w+)' not installed",
         cause="the program {program} is needed but not installed",
         remedy="install it, or remove the option that needs it; to check whether it is found, run `which PROGRAM`",
+    ),
+    "no_checkpoint": Signature(
+        r"(?:No valid checkpoint found in output directory|Can't find a valid checkpoint at) \(?(?P<folder>[^\s)]+)",
+        cause="there is no checkpoint to resume from in {folder}",
+        remedy="give the folder of one checkpoint (…/checkpoint-500), or start without resuming",
+    ),
+    "output_exists": Signature(
+        r"(?:Output directory|output_dir) \(?(?P<folder>[^\s)]+)\)? already exists and is not empty",
+        cause="the output folder {folder} is not empty",
+        remedy="resume from its checkpoint, choose another folder, or delete it; overwrite_output_dir of older "
+        "transformers writes over it",
+    ),
+    "file_exists": Signature(
+        r"FileExistsError: \[(?:Errno 17|WinError 183)\] [^:]+: (?P<file>.+)$",
+        cause="{file} exists already; often several ranks create it at the same time",
+        remedy="create folders with os.makedirs(…, exist_ok=True), and files on one rank only (if "
+        "accelerator.is_main_process:)",
+        transient=None,
     ),
     "file_missing": Signature(
         r"FileNotFoundError: \[Errno 2\] No such file or directory: (?P<file>.+)$",

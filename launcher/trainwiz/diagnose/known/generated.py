@@ -127,7 +127,8 @@ SIGNATURES = {
         remedy="set data.packing to false",
     ),
     "lora_targets": Signature(
-        r"Target modules (?P<modules>\{.*?\}|\S+) not found in the base model",
+        r"Target modules (?P<modules>\{.*?\}|\[.*?\]|\S+) not found in the base model",
+        r"Please specify (?P<modules>`?target_modules`?) in `?peft_config",
         cause="the model has no layers with the names that LoRA should adapt: {modules}",
         remedy="set model.lora_targets to all-linear, or to names that print(model) shows",
     ),

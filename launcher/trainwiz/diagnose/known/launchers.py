@@ -46,11 +46,13 @@ SIGNATURES = {
     ),
     "not_launched": Signature(
         r"environment variable (?P<variable>\w+) expected, but not set",
+        r"KeyError: '(?P<variable>LOCAL_RANK|RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+)'",
         cause="the script was started without a launcher: {variable} is not set",
         remedy="run: trainwiz launch, or torchrun --nproc_per_node N script.py",
     ),
     "no_process_group": Signature(
         r"Default process group has not been initialized",
+        r"DeepSpeed backend not set, please initialize it using init_process_group",
         cause="a collective was called before the process group was initialized",
         remedy="create the Accelerator (or call init_process_group) before calling collectives",
     ),
@@ -91,6 +93,8 @@ SIGNATURES = {
         r"error: the following arguments are required: (?P<words>.+)$",
         r"error: argument (?P<words>\S+): (?:invalid|expected)",
         r"^Error: No such option:? '?(?P<words>--?[\w-]+)",
+        r"^\S+\.py: error: (?P<words>.+)$",
+        r"(?:ConfigAttributeError: |^Could not override )(?P<words>.+)$",
         cause="the script does not accept these arguments, or needs them: {words}",
         remedy="to list the arguments, run python script.py --help; in trainwiz launch, put the script's arguments "
         "after --",
@@ -100,8 +104,85 @@ SIGNATURES = {
         cause="the code is not valid Python: {problem}",
         remedy="fix the line shown; to check it, run: python -m py_compile FILE",
     ),
+    "group_twice": Signature(
+        r"trying to initialize the default process group twice",
+        cause="the process group is initialized twice: by the script and by a library, or by two calls",
+        remedy="call init_process_group only if torch.distributed.is_initialized() is false; leave it to Accelerator, "
+        "Trainer, Lightning or deepspeed.initialize where one of them is used",
+    ),
+    "state_twice": Signature(
+        r"AcceleratorState has already been initialized and cannot be changed",
+        r"the `Accelerator` should only be initialized inside your training function",
+        cause="an Accelerator was created before, with other settings",
+        remedy="create one Accelerator in the process; in a notebook, restart the kernel and create it inside the "
+        "function that notebook_launcher starts",
+    ),
+    "slurm_refused": Signature(
+        r"(?:srun|sbatch|salloc): error: (?:Batch job submission failed: |Unable to (?:allocate resour"
+        r"ces|create step for "
+        r"job \d+|confirm allocation for job \d+): |Task launch for \S+ failed on node \S+: )(?P<problem>.+)$",
+        r"slurmstepd: error: execve\(\): (?P<problem>.+)$",
+        cause="Slurm did not start it: {problem}",
+        remedy="check partition, account and limits with `sinfo` and `sacctmgr show assoc`, and that the nodes can "
+        "provide what is requested; an expired credential means clocks that differ between nodes",
+        transient=None,
+    ),
+    "unschedulable": Signature(
+        r"FailedScheduling .*?(?P<problem>\d+/\d+ nodes are available: .+)$",
+        cause="Kubernetes finds no node for the pod: {problem}",
+        remedy="compare the requests (nvidia.com/gpu, memory, tolerations, node selectors) with `kubectl describe "
+        "node`",
+        transient=None,
+    ),
+    "image_pull": Signature(
+        r"ImagePullBackOff|ErrImagePull|Failed to pull image",
+        cause="the container's image cannot be fetched",
+        remedy="check its name and tag, and the pull secret: kubectl describe pod NAME",
+        transient=None,
+    ),
+    "hostfile": Signature(
+        r"(?P<problem>Hostfile contains (?:a bad entry|multiple entries)[^\n]*|Hostfile is empty[^\n]*)",
+        r"ValueError: (?P<problem>No slot '?\w+'? specified on host \S+|Hostname \S+ not found in hostfile)",
+        cause="DeepSpeed's hostfile does not have what is asked for: {problem}",
+        remedy="write one machine a line as HOST slots=N, without it only this machine's GPUs count; --include and "
+        "--num_gpus may name only slots that exist",
+    ),
+    "ssh_refused": Signature(
+        r"(?P<problem>host=\S+ was not reachable via ssh)",
+        r"(?P<problem>Host key verification failed|Permission denied \(publickey[^)]*\)|ssh: Could not"
+        r" resolve hostname "
+        r"[^\s:]+|ssh: connect to host \S+ port \d+: .+)",
+        cause="another machine cannot be reached by ssh: {problem}",
+        remedy="set up a login without a password (ssh-copy-id HOST), and log in once by hand to each machine of the "
+        "hostfile",
+    ),
+    "no_libuv": Signature(
+        r"use_libuv was requested but PyTorch was (?:build|built) without libuv support",
+        cause="this torch build (Windows) has no libuv, which the rendezvous store asks for",
+        remedy="set USE_LIBUV=0 in the environment before the launch; with torchrun: --rdzv-conf use_libuv=0",
+    ),
+    "no_backend": Signature(
+        r"Distributed package doesn't have (?P<backend>NCCL|MPI|UCC|XCCL)\b",
+        cause="this torch build has no {backend}: a build for the CPU, for macOS or for Windows",
+        remedy="use gloo there: init_process_group('gloo'); for GPUs on Linux, install a CUDA build of torch",
+    ),
+    "mkl_threading": Signature(
+        r"MKL_THREADING_LAYER=INTEL is incompatible with libgomp",
+        cause="MKL and libgomp are loaded in the wrong order",
+        remedy="set MKL_THREADING_LAYER=GNU (or MKL_SERVICE_FORCE_INTEL=1) before the launch, or import numpy before "
+        "torch",
+    ),
+    "two_openmp": Signature(
+        r"OMP: Error #15: Initializing (?P<library>\S+), but found",
+        cause="two copies of the OpenMP library are loaded ({library})",
+        remedy="install numpy, torch and scikit-learn from one source (all pip or all conda); "
+        "KMP_DUPLICATE_LIB_OK=TRUE "
+        "only hides it",
+    ),
     "child_failed": Signature(
-        r"elastic\.multiprocessing\.errors\.ChildFailedError:",
+        r"^(?:.*[ .])?ChildFailedError:",
+        r"^Root Cause \(first observed failure\):",
+        r"^subprocess\.CalledProcessError: Command .* returned non-zero exit status \d+",
         cause="a rank failed, but this log has nothing of what it wrote",
         remedy="read that rank's own log; torchrun writes them with --log-dir logs --redirects 3, and trainwiz launch "
         "always does",

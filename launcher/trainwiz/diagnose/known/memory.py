@@ -13,6 +13,14 @@ SIGNATURES = {
         "batch.per_device_batch_size and double batch.gradient_accumulation_steps",
         plan_change="smaller_micro_batch",
     ),
+    "engine_memory": Signature(
+        r"No available memory for the cache blocks|Free memory on device .* is less than desired GPU m"
+        r"emory utilization",
+        r"larger than the maximum number of tokens that can be stored in KV cache",
+        cause="the GPU has too little memory left for vLLM's cache, next to the training",
+        remedy="lower gpu_memory_utilization if the training shares the GPU (colocate: 0.3), raise it if vLLM has the "
+        "GPU alone; or lower vLLM's max_model_len",
+    ),
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
@@ -37,12 +45,22 @@ SIGNATURES = {
         "trainwiz launch --resume",
         transient=None,
     ),
+    "ray_worker": Signature(
+        r"ray\.exceptions\.(?:\w*ActorDiedError|ActorUnavailableError|WorkerCrashedError|RayActorError): (?!.*\bray::)",
+        r"(?:actor|worker) died (?:unexpectedly )?(?:before finishing this task|or was killed while executing a task)",
+        cause="a worker process of Ray died without an exception: killed for memory, or crashed in native code",
+        remedy="read the worker's own log (/tmp/ray/session_latest/logs), and `dmesg | grep -i oom`; "
+        "give the container "
+        "more memory, or lower data.num_workers and the micro-batch",
+        transient=None,
+        secondary=True,
+    ),
     "cgroup_memory": Signature(
         r"Detected \d+ oom[-_]kill event",
         r"Memory cgroup out of memory: Killed process",
         r"Out of memory: Killed process \d+ \(",
         r"srun: error: \S+: tasks? [\d,-]+: Out Of Memory",
-        r"\bOOMKilled\b",
+        r"\bOOMKilled\b|was OOM-killed",
         r"[Ee]xceeded (?:job|step) memory limit",
         cause="the container or the job reached its host memory limit, and the kernel killed the rank",
         remedy="raise the limit (docker --memory, sbatch --mem, the pod's limits), or use less memory: "
@@ -52,6 +70,7 @@ SIGNATURES = {
     ),
     "shm_full": Signature(
         r"It is possible that dataloader's workers are out of shared memory",
+        r"DataLoader worker \(pid \d+\) is killed by signal: Bus error",
         r"unable to (?:allocate|write to|open|resize) shared memory",
         r"unable to mmap \d+ bytes from file </torch_",
         cause="/dev/shm is full: data loader workers pass batches through it",
@@ -63,6 +82,20 @@ SIGNATURES = {
         r"NCCL WARN .*(?:shm_open|/dev/shm/nccl).*(?:failed|No space)",
         cause="/dev/shm is too small for NCCL",
         remedy="enlarge /dev/shm (docker run --shm-size 16g), or run without it: NCCL_SHM_DISABLE=1 trainwiz launch",
+    ),
+    "loader_crashed": Signature(
+        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<signal>Segmentation fault|Aborted|Illegal instruction|"
+        r"Floating point exception)",
+        cause="a data loader worker crashed in native code ({signal})",
+        remedy="set data.num_workers to 0 and run with PYTHONFAULTHANDLER=1 to see where; often OpenCV (call "
+        "cv2.setNumThreads(0)), a video or HDF5 reader opened before the fork, or a package for another version",
+        transient=None,
+    ),
+    "loader_stopped": Signature(
+        r"DataLoader worker \(pid \d+\) is killed by signal: (?P<signal>Terminated|Hangup|Interrupt)",
+        cause="a data loader worker was ended from outside ({signal}): the job was stopped, or the parent had ended",
+        remedy="look for what ended the job: the scheduler, a closed terminal, or another rank that failed first",
+        transient=None,
     ),
     "loader_killed": Signature(
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
@@ -76,6 +109,8 @@ SIGNATURES = {
         r"(?:^|[ .])_?(?:Array)?MemoryError(?::|$)",
         r"OSError: \[Errno 12\] Cannot allocate memory",
         r"what\(\):  std::bad_alloc",
+        r"killed due to (?:the node running low on memory|memory pressure)|node running low on memory",
+        r"\[WinError 1455\]",
         cause="the machine is out of host memory",
         remedy="check host memory with `free -g`; lower batch.per_device_batch_size or data.num_workers; CPU offload "
         "takes about 18 bytes per parameter",

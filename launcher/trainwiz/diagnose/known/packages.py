@@ -32,6 +32,7 @@ SIGNATURES = {
     ),
     "hub_missing": Signature(
         r"is not a local folder and is not a valid model identifier",
+        r"OSError: Can't load (?:the )?(?:config\w*|model|feature extractor|image processor|weights) (?:for|of) '",
         r"RepositoryNotFoundError|DatasetNotFoundError",
         r"HFValidationError",
         cause="no folder and no repository on the hub has this name (or the repository is private)",
@@ -110,21 +111,33 @@ SIGNATURES = {
         r"ImportError: (?P<package>[\w.-]+[<>=!~]+[\w.]+)\S* is required for a normal functioning of this module",
         r"requires (?:the latest version of )?`?(?P<package>[\w-]+(?:[<>=!~]+[\w.]+)?)`?: .*`pip install",
         r"require users to upgrade (?P<package>torch) to at least",
+        r"(?:requires|needs) (?P<package>[A-Za-z][\w.-]*) (?:version )?(?:>=? ?)?\d[\w.]* or (?:higher"
+        r"|later|above|newer)",
         cause="{package} is required, but is not installed or too old",
         remedy="with the training interpreter, run: pip install --upgrade '{package}'",
     ),
     "unknown_architecture": Signature(
         r"has model type `(?P<type>[^`]+)` but Transformers does not recognize this architecture",
+        r"Tokenizer class (?P<type>\w+) does not exist or is not currently imported",
+        r"configuration_auto\.py\"[\s\S]{0,400}?\nKeyError: '(?P<type>[\w-]+)'",
         cause="the installed transformers does not support the model type {type}",
         remedy="in the training environment, run: pip install --upgrade transformers",
     ),
     "wrong_version": Signature(
         r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<package>\w+)",
         r"AttributeError: module '(?P<package>\w+)[\w.]*' has no attribute '(?P<name>\w+)'",
-        r"TypeError: (?P<package>\w+)\.__init__\(\) got an unexpected keyword argument '(?P<name>\w+)'",
+        r"\b(?P<package>[A-Z]\w+)\.\w+\(\) got an unexpected keyword argument "
+        r"'(?P<name>(?!keep_torch_compile)\w+)'",
+        r"AttributeError: Can't get attribute '(?P<name>\w+)' on <module '(?P<package>(?!__main__)\w+)",
+        r"^cannot import name '(?P<name>\w+)' from '(?P<package>\w+)",
         cause="{package} has no {name}: the code needs another version of the package, or has a typo",
         remedy="pip install -r requirements.txt, or install the version that the code needs; to see yours, run pip "
         "show PACKAGE",
+    ),
+    "hub_token": Signature(
+        r"401 Client Error: Unauthorized|Invalid (?:user token|credentials in Authorization header)",
+        cause="the hub rejected the access token, or there is none",
+        remedy="run `hf auth login` with a valid token, or unset HF_TOKEN if it is an old one",
     ),
     "not_fetched": Signature(
         r"urllib\.error\.URLError: <urlopen error (?P<problem>.+)>",
@@ -135,9 +148,22 @@ SIGNATURES = {
         "run `curl -I ADDRESS`",
         transient=None,
     ),
+    "missing_module": Signature(
+        r"No module named '(?P<package>\w+)\.(?P<module>[\w.]+)'",
+        r"python[\d.]*: No module named (?P<package>\w+)\.(?P<module>[\w.]+)$",
+        cause="{package} is there, but has no {module}: the code needs another version of it, or {package} is a folder "
+        "of yours that hides the package",
+        remedy="to see which it is, run python -c 'import {package}; print({package}.__path__)'; then install the "
+        "version that the code needs",
+    ),
+    "cached_dataset": Signature(
+        r"Loading a dataset cached in a LocalFileSystem is not supported",
+        cause="the installed datasets does not know this fsspec",
+        remedy="pip install --upgrade datasets fsspec",
+    ),
     "missing_package": Signature(
-        r"ModuleNotFoundError: No module named '(?P<package>[\w.]+)'",
-        r"python[\d.]*: No module named (?P<package>[\w.]+)",
+        r"ModuleNotFoundError: No module named '(?P<package>\w+)'",
+        r"python[\d.]*: No module named (?P<package>\w+)$",
         r"ImportError: \w+ requires the (?P<package>[\w.]+) library",
         r"the package (?:for )?(?P<package>\w+) (?:seems to be not|doesn't seem to be) installed",
         r"PackageNotFoundError: No package metadata was found for (?P<package>[\w.-]+)",

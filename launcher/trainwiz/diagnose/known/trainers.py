@@ -5,6 +5,11 @@ from __future__ import annotations
 from trainwiz.diagnose.signature import Signature
 
 TIER = 3
+_WRAPPERS = (
+    ""
+    "DistributedDataParallel|DataParallel|FullyShardedDataParallel|DeepSpeedEngine|DeepSpeedHybridEngine|PipelineEngine|"
+    "GeminiDDP|LowLevelZeroModel|TorchDDPModel|HybridParallelModule|OptimizedModule"
+)
 SIGNATURES = {
     "best_model": Signature(
         r"--load_best_model_at_end requires the save and eval strategy to match",
@@ -30,8 +35,8 @@ SIGNATURES = {
         remedy="delete device_map and low_cpu_mem_usage where the model is loaded; for a quantized model use ZeRO 2",
     ),
     "unread_settings": Signature(
-        r"Some keys are not used by the HfArgumentParser: \[(?P<keys>[^\]]+)\]",
-        r"Some specified arguments are not used by the HfArgumentParser: \[(?P<keys>[^\]]+)\]",
+        r"Some keys are not used by the HfArgumentParser:\s*\[(?P<keys>[^\]]+)\]",
+        r"Some specified arguments are not used by the HfArgumentParser:\s*\[(?P<keys>[^\]]+)\]",
         cause="the file or the command line has settings that this version does not know: {keys}",
         remedy="correct their spelling, or delete them; a newer version may have renamed them",
     ),
@@ -64,5 +69,11 @@ SIGNATURES = {
         cause="{model} holds no tokenizer that transformers can load",
         remedy="copy tokenizer.json and tokenizer_config.json from the base model into it, or name the base model's "
         "tokenizer",
+    ),
+    "wrapped_model": Signature(
+        rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",
+        cause="{wrapper} wraps the model, and has no {name} of its own",
+        remedy="take it from the model inside: accelerator.unwrap_model(model).{name}, or .module.{name} "
+        "(torch.compile: ._orig_mod.{name}); call the wrapper itself for the forward pass of the training",
     ),
 }

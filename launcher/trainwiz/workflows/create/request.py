@@ -185,6 +185,12 @@ class UpdateRequest:
         say("Where an edit of yours and a change meet: markers, beside (write .new files), keep or overwrite."),
         "markers",
     )
+    prove: bool = flag(
+        say(
+            "Before writing, train the project before and after on this machine's CPU, and compare; names the keys "
+            "whose change matters."
+        )
+    )
     dry_run: bool = flag(say("Show what would change; write nothing."))
     json: bool = flag(say("Print what changed as JSON."))
 

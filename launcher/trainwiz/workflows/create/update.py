@@ -22,6 +22,7 @@ from trainwiz.workflows.create.request import UpdateRequest
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
+    from trainwiz.workflows.create.update_proof import Proof
 
 _WAYS: tuple[str, ...] = ("markers", "beside", "keep", "overwrite")
 
@@ -44,6 +45,12 @@ def update(request: UpdateRequest) -> int:
             console.talk(t("{key}: {old} → {new}", key=key, old=old, new=new))
         findings.show(found)
         _tell_files(prepared, show_diff=request.dry_run)
+    proof = _proof(folder, plan, prepared, request.python) if request.prove else None
+    if proof and proof.failed:
+        raise Refused(
+            say("the files would not train as before; nothing was written"),
+            say("update without --prove to write them in spite of it"),
+        )
     if not request.dry_run:
         prepared.write()
         values = {key: value for key, value in flat(plan.decided.plan).items() if key != "version"}
@@ -51,11 +58,22 @@ def update(request: UpdateRequest) -> int:
     done = prepared.outcomes
     if request.json:
         console.data_json(
-            {"values": _changed(plan), **{name: getattr(done, name) for name in Written.__dataclass_fields__}}
+            {
+                "values": _changed(plan),
+                **{name: getattr(done, name) for name in Written.__dataclass_fields__},
+                **({"proof": proof.to_dict()} if proof else {}),
+            }
         )
     else:
         _tell_conflicts(done, folder)
     return 1 if done.conflicted or done.beside else 0
+
+
+def _proof(folder: Path, plan: NextPlan, prepared: artifacts.Prepared, python: str) -> Proof:
+    """Show that what must not matter does not. `Proof` says why nothing is claimed where something else changes."""
+    from trainwiz.workflows.create import update_proof
+
+    return update_proof.of(folder, plan.decided.plan, prepared, python)
 
 
 def _refuse_unresolved(folder: Path) -> None:

@@ -15,11 +15,12 @@ from trainwiz import __version__, cluster, schedulers
 from trainwiz.errors import TrainwizError
 from trainwiz.machine import Machine
 from trainwiz.message import Message
-from trainwiz.probe import code
+from trainwiz.plan import Plan
+from trainwiz.probe import code, fingerprint
 from trainwiz.record import redaction
 from trainwiz.record.tokens import HIDDEN
 from trainwiz.render import PLAN_FILE
-from trainwiz.store import liveness, runs
+from trainwiz.store import code_files, liveness, runs
 from trainwiz.workflows.launch.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -30,9 +31,7 @@ _LAST_CHANCE_SECONDS = 1.0
 
 def describe(prepared: Prepared) -> dict[str, Any]:
     """What `command.json` keeps: enough to do it again, and no secret."""
-    command, interpreter, plan = prepared.command, prepared.machine.interpreter, prepared.plan
-    versions = {"trainwiz": __version__, "python": interpreter.python_version if interpreter else None}
-    packages = {name: v for name, v in (interpreter.packages if interpreter else {}).items() if v}
+    command, plan = prepared.command, prepared.plan
     return {
         "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "argv": redaction.arguments(command.argv),
@@ -42,7 +41,9 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "ranks": [{"rank": r.rank, "environment": _variables(r.environ)} for r in command.ranks],
         "launcher": command.launcher,
         "config": prepared.request.config or None,
-        "versions": {**versions, **packages},
+        "versions": versions(prepared.machine),
+        "ignored": list(prepared.request.ignore),
+        "replays": prepared.request.replays or None,
         "plan_hash": plan.digest() if plan else None,
         "job": dataclasses.asdict(job) if (job := schedulers.around(os.environ)) else None,
         "resumed_from": prepared.continues.name if prepared.continues else None,
@@ -50,7 +51,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "config_values": redaction.values(dict(prepared.config_values), secrets(prepared)),
         "total_updates": prepared.total_updates,
         "inherited": redaction.values(redaction.recorded(os.environ, cluster.prefixes()), secrets(prepared)),
-        "machine": _machine(prepared.machine),
+        "machine": described(prepared.machine),
         "pid_birth": liveness.birth(os.getpid()),
         "hostname": os.uname().nodename,
         "pid": os.getpid(),
@@ -73,7 +74,14 @@ def secrets(prepared: Prepared) -> frozenset[str]:
     return redaction.known(prepared.command.argv, {**os.environ, **prepared.command.environ})
 
 
-def _machine(machine: Machine) -> dict[str, Any]:
+def versions(machine: Machine) -> dict[str, str | None]:
+    """Those of trainwiz, of the Python that trains, and of its packages."""
+    interpreter = machine.interpreter
+    packages = {name: v for name, v in (interpreter.packages if interpreter else {}).items() if v}
+    return {"trainwiz": __version__, "python": interpreter.python_version if interpreter else None, **packages}
+
+
+def described(machine: Machine) -> dict[str, Any]:
     """A machine in a few values; sizes in bytes."""
     return {
         "platform": machine.platform,
@@ -123,7 +131,7 @@ class CommandRecord:
     """`command.json` of a run, to which several threads add."""
 
     def __init__(self, prepared: Prepared) -> None:
-        self.values = describe(prepared)
+        self.values = {**describe(prepared), **_files(prepared)}
         self._run, self._lock = prepared.run, threading.Lock()
         self._run.record("command", self.values)
 
@@ -133,6 +141,14 @@ class CommandRecord:
         with self._lock, contextlib.suppress(TrainwizError):
             self.values |= values
             self._run.record("command", self.values)
+
+
+def _files(prepared: Prepared) -> dict[str, Any]:
+    """The digests of a project's files, each of which is kept: whoever replays the run needs its code as it was."""
+    if prepared.plan is None:
+        return {}
+    found = code_files.keep(Path(prepared.command.cwd), secrets(prepared))
+    return {"files": found.digests, "files_whole": found.whole}
 
 
 # docs/decisions/launching.md: `git status` runs beside the training
@@ -151,4 +167,11 @@ class CodeState:
     def _ask(self) -> None:
         state = dataclasses.asdict(code.state(self._prepared.command.cwd, without=runs.RUNS))
         # A commit has the shape of some keys.
-        self._record.add(git={**redaction.values(state), "commit": state["commit"]})
+        git = {**redaction.values(state), "commit": state["commit"]}
+        self._record.add(git=git, data=data_digests(self._prepared.plan, self._prepared.command.cwd))
+
+
+def data_digests(plan: Plan | None, folder: str | Path) -> dict[str, str]:
+    """Digests of the files that a plan trains on and evaluates, as they are now."""
+    named = {"data.train": plan.data.train, "data.eval": plan.data.eval} if plan else {}
+    return fingerprint.of_plan_data(Path(folder), named)

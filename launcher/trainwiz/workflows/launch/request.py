@@ -19,6 +19,8 @@ class Request:
     )
     arguments: tuple[str, ...] = ()
     """Arguments for the training script."""
+    replays: str = ""
+    """The name of the run that this launch repeats."""
     resume: str = option(
         "[RUN|auto]",
         say(

@@ -85,7 +85,7 @@ def _by_hand(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, str]:
 def _checks(environment: Environment, small: Setup, fields: Mapping[str, Any], *, train: bool) -> Iterator[Check]:
     console.talk(t("checking task.py …"), style="dim")
     cut, scale = rehearsals.first_parts(environment.folder, fields, environment.workspace.place("data"))
-    model, problem = _small_model(environment, small, fields)
+    model, problem = small_model(environment, small, fields)
     if problem:
         yield problem
         return
@@ -110,7 +110,7 @@ def _checks(environment: Environment, small: Setup, fields: Mapping[str, Any], *
     yield from comparison.checks(small, _results(environment, small))
 
 
-def _small_model(
+def small_model(
     environment: Environment, small: Setup, fields: Mapping[str, Any]
 ) -> tuple[dict[str, str], Check | None]:
     """The field that names a small model of the same architecture, and the failed check if none could be made."""

@@ -116,7 +116,7 @@ def problem(said: Mapping[str, Any]) -> Unanswered:
         "not_loaded": (say("the model was not loaded: {detail}", detail=detail), None),
         "no_template": (
             say("its tokenizer has no chat template: this model continues texts, and was not trained to answer"),
-            say('let it continue one: trainwiz sample --prompt "Once upon a time"'),
+            say('let it continue one: trainwiz sample DIR "Once upon a time"'),
         ),
         "refused": (say("the chat template refuses the conversation: {detail}", detail=detail), None),
         "too_long": (

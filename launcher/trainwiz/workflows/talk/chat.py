@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from trainwiz.errors import UsageError
 from trainwiz.language import t
 from trainwiz.message import say
+from trainwiz.store.runs import LATEST
 from trainwiz.ui import console, talk
 from trainwiz.workflows.talk import answers, model
 from trainwiz.workflows.talk.answers import Answer, Choice, Model
@@ -28,11 +30,17 @@ def chat(wanted: Wanted, choice: Choice, system: str) -> int:
         return _converse(talker, choice, system)
 
 
+def told(target: str, prompts: list[str]) -> tuple[str, list[str]]:
+    """What is meant by the words of `sample`: a lone one with spaces that names no path is a prompt."""
+    lone = not prompts and any(map(str.isspace, target)) and not os.path.exists(os.path.expanduser(target))
+    return (LATEST, [target]) if lone else (target, prompts)
+
+
 def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, raw: bool, as_json: bool) -> int:
     """Print what the model makes of each prompt, `times` over. `raw` continues the text even of a chat model."""
     if not prompts:
         if sys.stdin.isatty():
-            raise UsageError(say("no prompt"), say('give one: trainwiz sample --prompt "Once upon a time"'))
+            raise UsageError(say("no prompt"), say('give one: trainwiz sample DIR "Once upon a time"'))
         prompts = [sys.stdin.read().rstrip("\n")]
     found = model.found(wanted)
     written = []

@@ -1,0 +1,110 @@
+"""What Python's own errors mean, for an exception that no signature explains.
+
+The cause stays unknown, but not what the words say.
+
+They are asked last and are no suspects, since they say what broke and not why.
+"""
+
+from __future__ import annotations
+
+import re
+
+from trainwiz.diagnose.signature import Signature
+
+_ENDS = r"^(?:\[rank\d+\]: )?(?:[\w.]+\.)?"
+EXPLANATIONS = {
+    "value_is_none": Signature(
+        r"(?:Attribute|Type)Error: (?P<what>'NoneType' object .+)$",
+        rf"{_ENDS}TypeError: (?P<what>.+ not (?:'?NoneType'?|supported between instances of 'NoneType' and .+))$",
+        cause="something is None that must have a value: {what}",
+        remedy="find out at {where} which name is None: an option that is not set, a file or a key that was not found, "
+        "or a function without return",
+    ),
+    "missing_attribute": Signature(
+        rf"{_ENDS}\w*AttributeError: '(?P<type>[\w.]+)' object has no attribute '(?P<name>\w+)'",
+        rf"{_ENDS}AttributeError: type object '(?P<type>[\w.]+)' has no attribute '(?P<name>\w+)'",
+        cause="{type} has no attribute {name}: a typo, or the code was written for another version of the package that "
+        "defines {type}",
+        remedy="look at {where}; if {type} is a package's, install the version that the code needs: compare its "
+        "requirements with pip list",
+    ),
+    "wrong_arguments": Signature(
+        rf"{_ENDS}TypeError: (?P<call>[\w.<>]+)\(\) (?P<problem>missing \d+ required .+|takes .+ positional argument.+|"
+        r"got multiple values for .+|got an unexpected keyword argument .+)$",
+        cause="{call} is called with arguments that do not fit: {problem}",
+        remedy="compare the call at {where} with the function's definition; if it is a package's, its version is not "
+        "the one that the code was written for",
+    ),
+    "undefined_name": Signature(
+        rf"{_ENDS}(?:NameError|UnboundLocalError): (?P<problem>.+)$",
+        cause="a name is used that has no value here: {problem}",
+        remedy="look at {where}: a typo, an assignment in a branch that was not taken, or an import "
+        "that failed and was "
+        "caught (try: import …)",
+    ),
+    "missing_key": Signature(
+        rf"{_ENDS}KeyError: (?P<key>.+)$",
+        cause="a dictionary, a table or a state dict has no key {key}",
+        remedy="print the keys that exist at {where}: the columns of the data, the options of the configuration, or "
+        "the names in the checkpoint",
+    ),
+    "list_too_short": Signature(
+        rf"{_ENDS}IndexError: (?P<problem>(?:list|tuple|string) index out of range|pop from (?:an )?empty \w+|"
+        r"index -?\d+ is out of bounds for (?:axis|dimension) \d+ with size \d+|too many indices for .+)$",
+        cause="an index is beyond the end: {problem}",
+        remedy="print the length at {where}: usually a sample, a batch or a list of files is empty or shorter than "
+        "expected",
+    ),
+    "unpacking": Signature(
+        rf"{_ENDS}ValueError: (?P<problem>(?:too many|not enough) values to unpack .+)$",
+        cause="a value has another number of parts than are unpacked: {problem}",
+        remedy="print the value, or the tensor's shape, at {where}: a missing or extra dimension, or a function that "
+        "returns something else in the installed version",
+    ),
+    "division_by_zero": Signature(
+        rf"{_ENDS}ZeroDivisionError: .+$",
+        cause="a number is divided by zero: usually a loader, a data set or a counter is empty",
+        remedy="print the divisor at {where}; with several ranks, each needs at least one batch (drop_last, too few "
+        "samples)",
+    ),
+    "not_divisible": Signature(
+        rf"{_ENDS}(?:Assertion|Value|Runtime)Error: (?P<problem>.*\bdivisible\b.*)$",
+        cause="numbers that must divide each other do not: {problem}",
+        remedy="change one of them; heads, layers and hidden size must be divisible by the parallel sizes, and the "
+        "global batch by the ranks and the micro-batch",
+    ),
+    "not_serializable": Signature(
+        rf"{_ENDS}TypeError: Object of type (?P<type>\w+) is not JSON serializable",
+        cause="a {type} cannot be written as JSON",
+        remedy="convert it before it is written at {where}: int(), float(), str(), tensor.tolist()",
+    ),
+    "misconfigured": Signature(
+        rf"{_ENDS}(?:Misconfiguration|Config\w*|Validation)(?:Exception|Error): (?P<words>.+)$",
+        cause="a library refuses the configuration: {words}",
+        remedy="change the setting that it names; it is passed at {where}",
+    ),
+    "refused": Signature(
+        rf"{_ENDS}(?:Value|Type|Assertion|NotImplemented|Import|Environment|Attribute)Error: (?P<words>"
+        rf"(?=.*\b(?:[Pp]lease|"
+        r"[Yy]ou (?:should|must|need|can(?:no|')t|are)|(?:must|should|needs? to|has to) be|[Mm]ust |[S"
+        r"s]hould |[Uu]se |[Tt]ry |"
+        r"[Ss]et |install|upgrade|instead|not (?:supported|implemented|allowed|compatible)|only suppor"
+        r"t\w*|[Rr]equires?|"
+        r"[Ee]xpected|incompatible|too (?:small|large|short|long)|[Ii]nvalid|[Uu]nknown|not (?:found|i"
+        r"n|exist))).{12,})$",
+        rf"{_ENDS}RuntimeError: (?P<words>(?=.*\b(?:[Pp]lease|[Yy]ou (?:should|must|need)|[Tt]ry |inste"
+        rf"ad\b|not supported|"
+        r"not compatible)).{12,})$",
+        cause="the program refuses it, and says why: {words}",
+        remedy="do what the message says; it was raised below {where}",
+    ),
+}
+
+
+# docs/decisions/diagnosis.md: What an unknown exception means is said, but not taken for its cause
+def explanation(exception: str) -> tuple[Signature, re.Match[str]] | None:
+    """What the line that names an exception means; None if its words say nothing in general."""
+    matches = (
+        (signature, pattern.search(exception)) for signature in EXPLANATIONS.values() for pattern in signature.patterns
+    )
+    return next(((signature, match) for signature, match in matches if match), None)

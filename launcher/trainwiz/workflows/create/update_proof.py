@@ -1,0 +1,89 @@
+"""The proof of an update: what changes, whether it may matter, and what the small trainings showed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainwiz import plan as plans
+from trainwiz.errors import PlanError
+from trainwiz.language import t
+from trainwiz.plan import Plan, flat
+from trainwiz.rehearsal import equivalence
+from trainwiz.rehearsal.check import Check
+from trainwiz.rehearsal.equivalence import Change
+from trainwiz.store import answers as store
+from trainwiz.store import plans as plan_files
+from trainwiz.store.artifacts import Prepared
+from trainwiz.ui import console
+from trainwiz.ui import rehearsal as card
+from trainwiz.workflows.create import answers
+from trainwiz.workflows.rehearse import proof
+from trainwiz.workflows.rehearse.proof import Version
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What was proved of an update."""
+
+    change: Change
+    """The keys that differ from the plan that the files were made from."""
+    check: Check | None = None
+    """None: nothing was trained, since a change matters, or conflicts are left."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the trainings differ although they must not."""
+        return self.check is not None and self.check.verdict == "failed"
+
+    def to_dict(self) -> dict[str, Any]:
+        """For `--json`."""
+        return {
+            "neutral": list(self.change.neutral),
+            "decisive": list(self.change.decisive),
+            "unseen": list(self.change.unseen),
+            "check": card.to_dict(self.check) if self.check else None,
+        }
+
+
+def of(folder: Path, plan: Plan, prepared: Prepared, python: str) -> Proof:
+    """Compare the project as it is with what an update makes of it."""
+    before = _written(folder)
+    changed = equivalence.change(flat(before), flat(plan))
+    if changed.decisive:
+        keys = ", ".join(changed.decisive)
+        console.talk(t("no proof: what is trained changes with {keys}", keys=keys), style="warning")
+        return Proof(change=changed)
+    if prepared.outcomes.conflicted:
+        paths = ", ".join(prepared.outcomes.conflicted)
+        console.talk(t("no proof: conflicts are left in {paths}", paths=paths), style="warning")
+        return Proof(change=changed)
+    if changed.neutral:
+        keys = ", ".join(changed.neutral)
+        console.talk(t("must not change what is trained: {keys}", keys=keys))
+    if changed.unseen:
+        keys = ", ".join(changed.unseen)
+        console.talk(t("not shown by CPU ranks: {keys}", keys=keys), style="dim")
+    found = proof.prove(
+        folder, Version(plan=before, texts={}), Version(plan=plan, texts=_code(prepared.texts)), changed, python
+    )
+    card.show_line(found)
+    return Proof(change=changed, check=found)
+
+
+def _written(folder: Path) -> Plan:
+    """The plan that the files were generated from; that of the file where it is not known."""
+    saved = store.read(folder / store.PROJECT_FILE)
+    try:
+        if saved and saved.plan:
+            return plans.parse(plans.nested({"version": plans.FORMAT_VERSION, **answers.legal(saved.plan)}))
+    except PlanError:
+        pass  # an older version wrote it
+    return plan_files.read(plan_files.find(folder))
+
+
+def _code(texts: Mapping[str, str]) -> dict[str, str]:
+    """What is to be written, without what trainwiz remembers of it."""
+    return {path: text for path, text in texts.items() if not path.startswith(".trainwiz/")}

@@ -1,0 +1,30 @@
+"""What was asked of `trainwiz replay`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trainwiz.message import say
+from trainwiz.workflows.option import argument, flag, option
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """The command line of `trainwiz replay`. What is empty was not typed."""
+
+    run: str = argument("[RUN] [-- ARGS]", say("Name or folder of a run (default: the newest run here)."), "latest")
+    arguments: tuple[str, ...] = ()
+    """Arguments for the script in place of the recorded ones."""
+    into: str = option(
+        "DIR", say("Where to rebuild the project if it changed (default: PROJECT-replay-RUN beside it).")
+    )
+    dry_run: bool = flag(say("Show what differs and what would be done; start and write nothing."))
+    compare: str = option("RUN", say("Train nothing: compare the curves with those of RUN."))
+    tolerance: float | None = option(
+        "X",
+        say("Relative difference up to which curves count as alike (default: 1e-5 in fp32, 2e-2 in 16 bits)."),
+        None,
+        min=0.0,
+    )
+    python: str = option("PATH", say("Python interpreter that runs the training (default: the recorded one)."))
+    json: bool = flag(say("With --dry-run or --compare: print JSON."))

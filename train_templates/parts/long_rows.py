@@ -1,0 +1,158 @@
+"""Attention within the documents of long rows, without a mask of all pairs of places.
+
+Such a mask has places × places numbers for each row of a micro-batch: 1 GiB for 32,768 places, and four times as much
+where it is added to the scores. No more than blocks or single documents are looked at here.
+"""
+
+from __future__ import annotations
+
+import os
+
+# feature: long_cpu
+from itertools import pairwise
+
+# end: long_cpu
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+
+LONGEST_MASK = 4096
+"""Places of a row up to which a mask is small, and cheaper than another kernel."""
+# feature: long_cpu
+QUERIES = 1024
+"""Places that attend at once, where a window lets each see only some of those before it."""
+# end: long_cpu
+# feature: long_gpu
+BLOCK = 128
+"""Places on each side of a block of flex attention."""
+# end: long_gpu
+
+
+def avoid_mask(model: Any, length: int) -> None:
+    """Let a model attend without a mask if its rows are long. Say so where it cannot."""
+    config = model.config.get_text_config()
+    if length <= LONGEST_MASK or config._attn_implementation in ("flash_attention_2", "by_document"):
+        return
+    dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)
+    # feature: long_cpu
+    if config._attn_implementation == "sdpa" and model._supports_attention_backend and not dropout:
+        transformers.AttentionInterface.register("each_document", attend_each)
+        config._attn_implementation = "each_document"
+        return
+    # end: long_cpu
+    # feature: long_gpu
+    if model._supports_flex_attn and not dropout and torch.cuda.is_available() and flex_agrees(config):
+        config._attn_implementation = "flex_attention"
+        return
+    # end: long_gpu
+    if os.environ.get("RANK", "0") == "0":
+        size = length**2 * (4 if config._attn_implementation == "eager" else 1) / 2**30
+        why = f"attention dropout {dropout}" if dropout else f"{config._attn_implementation} attention"
+        print(
+            f"{type(model).__name__} ({why}) needs a mask of {length:,} × {length:,} places, {size:.1f} GiB, for each"
+            " row of a micro-batch; a smaller sequence_length or flash-attn on a GPU avoids that",
+            flush=True,
+        )
+
+
+# feature: long_cpu
+def document_bounds(positions: Tensor) -> Tensor:
+    """Return where documents begin, over all rows, and where the last one ends."""
+    starts = (positions.flatten() == 0).nonzero().flatten()
+    return nn.functional.pad(starts, (0, 1), value=positions.numel())
+
+
+def attend_each(
+    _module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None, **told: Any
+) -> tuple[Tensor, None]:
+    """Attend within one document after another. Shapes: (1, heads, places, width) each."""
+    window, found = told.get("sliding_window") or query.shape[2], []
+    for begin, end in pairwise(told["cu_seq_lens_q"].tolist()):
+        if end - begin <= window:
+            found.append(attend(query, key, value, begin, end, begin, told))
+            continue
+        for first in range(begin, end, QUERIES):
+            seen = max(begin, first - window + 1)  # the first place that any of these sees
+            last = min(first + QUERIES, end)
+            place = torch.arange(seen, last)
+            before = place[first - seen :, None] - place
+            found.append(attend(query, key, value, first, last, seen, told, (before >= 0) & (before < window)))
+    return torch.cat(found, dim=2).transpose(1, 2), None
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    first: int,
+    last: int,
+    seen: int,
+    told: dict[str, Any],
+    mask: Tensor | None = None,
+) -> Tensor:
+    """Let the places from `first` to `last` attend to those from `seen`."""
+    used = query[:, :, first:last], key[:, :, seen:last], value[:, :, seen:last]
+    return nn.functional.scaled_dot_product_attention(
+        *used, mask, is_causal=mask is None, scale=told.get("scaling"), enable_gqa=query.shape[1] != key.shape[1]
+    )
+
+
+# end: long_cpu
+# feature: long_gpu
+def block_mask(begin: Tensor, window: int | None = None) -> Any:
+    """Return what flex attention needs to know of the documents of some rows: (rows, places / 128, places / 128).
+
+    `begin` (rows, places) says where each place's document begins. Nothing here waits for the device.
+    """
+    from torch.nn.attention.flex_attention import BlockMask
+
+    length = begin.shape[1]
+    window = window or length
+    block = torch.arange(-(-length // BLOCK), device=begin.device)
+    first, last = block * BLOCK, (block * BLOCK + BLOCK - 1).clamp(max=length - 1)
+    seen = begin[:, first].maximum(first - window + 1)[:, :, None]  # by the first place of a block, the least
+    touched = (block <= block[:, None]) & (last >= seen)
+    full = (block < block[:, None]) & (first >= begin[:, last][:, :, None]) & (last[:, None] - first < window)
+
+    def visible(row: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return (query >= key) & (key >= begin[row, query]) & (query - key < window)
+
+    return BlockMask.from_kv_blocks(
+        *listed(touched & ~full),
+        *listed(full),
+        BLOCK_SIZE=BLOCK,
+        mask_mod=visible,
+        seq_lengths=(length, length),
+    )
+
+
+def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how many blocks are chosen for each row of blocks, and their numbers, the chosen ones first."""
+    order = chosen.int().argsort(dim=-1, descending=True, stable=True)
+    return chosen.sum(-1).int()[:, None], order.int()[:, None]
+
+
+def flex_agrees(config: Any, device: str = "cuda") -> bool:
+    """Return whether flex attention can be compiled here, and gives the same as a mask on two documents."""
+    heads = config.num_attention_heads
+    shared = getattr(config, "num_key_value_heads", None) or heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kind = torch.bfloat16 if device == "cpu" or torch.cuda.is_bf16_supported() else torch.float16
+    query, key, value = (torch.randn(1, n, 256, width, device=device).to(kind) for n in (heads, shared, shared))
+    place = torch.arange(256, device=device)
+    begin = (place >= 100) * 100
+    mask = (begin[:, None] == begin) & (place[:, None] >= place)
+    theirs = nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    try:
+        attend = transformers.AttentionInterface()["flex_attention"]
+        ours, _ = attend(nn.Identity(), query.requires_grad_(), key, value, block_mask(begin[None]))
+        ours.sum().backward()
+    except Exception as error:  # of the compiler, Triton, or a GPU that is too old
+        print(f"flex attention does not work here: {type(error).__name__}: {error}"[:300], flush=True)
+        return False
+    return torch.allclose(ours.transpose(1, 2), theirs, atol=0.02)
+
+
+# end: long_gpu
