@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 COLOSSALAI := .venv-colossalai
 CATALOGUE := launcher/trainwiz/locale/zh_CN/LC_MESSAGES/trainwiz
 
-.PHONY: help install colossalai demo check test fuzz audit release format catalogue docs benchmark constraints clean
+.PHONY: help install colossalai demo check test fuzz audit release format catalogue docs docs-site benchmark constraints clean
 
 help:
 	@echo "make demo         train a small model on this machine, from the wizard to a text sample"
@@ -19,6 +19,7 @@ help:
 	@echo "make format       let ruff format and fix what it can"
 	@echo "make catalogue    collect the sentences into the translation catalogue and compile it"
 	@echo "make docs         write docs/rules.md from the rules, and rules/proofs.py from the tests that prove them"
+	@echo "make docs-site    run the lessons' code, and build the site in build/site; a broken link ends it"
 	@echo "make benchmark    measure how long everything takes to begin, and write it into docs/performance.md"
 	@echo "make colossalai   an environment for Colossal-AI, which needs older packages: --python .venv-colossalai/bin/python"
 	@echo "make constraints  pin what .venv holds now in constraints.txt"
@@ -96,12 +97,24 @@ constraints: $(READY)
 	$(BIN)/python tests/constraints.py
 
 clean:
-	rm -rf $(VENV) $(COLOSSALAI) $(AUDIT) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
+	rm -rf $(VENV) $(COLOSSALAI) $(AUDIT) $(SITE) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
 
 docs: $(READY) $(CATALOGUE).mo
 	PYTHONPATH=tests $(BIN)/python tests/rules/proven.py
 	TRAINWIZ_LANG=en $(BIN)/trainwiz explain --markdown > docs/rules.md.new
 	mv docs/rules.md.new docs/rules.md
+
+SITE := .venv-site
+
+# An environment of its own: what builds the site is not needed to test trainwiz.
+$(SITE)/.ready: docs/requirements-site.txt
+	$(SITE)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/python -m pip install --quiet --requirement docs/requirements-site.txt
+	touch $@
+
+docs-site: $(READY) $(SITE)/.ready $(CATALOGUE).mo
+	$(BIN)/python docs/lessons/run.py --check
+	TRAINWIZ_PYTHON=$(abspath $(BIN)/python) $(SITE)/bin/mkdocs build --config-file docs/site/mkdocs.yml
 
 # The main job on embedded real data: 2 CPU ranks, whatever machine this is.
 demo: install

@@ -248,10 +248,16 @@ def test_where_they_cannot_be(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "")
     plan = folder / "trainwiz.yaml"
     plan.write_text(plans.edited(plan, {"machine.num_machines": 2}, comment="tried"))
-    for option in (("--max-restarts", "1"), ("--auto-batch",)):
-        done = launch(folder, *option, "--machine-rank", "0", "--ignore", "TW")
+    address = {"MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29999"}
+    for option, words in (
+        (("--spares",), "--spares works on one machine only"),
+        (("--nnodes", "3"), "the plan has 2 machines, so MAX must be 2"),
+        (("--nnodes", "0:2"), "MIN must be from 1 to 2"),
+        (("--nnodes", "two"), "must be MIN:MAX, such as 1:2"),
+    ):
+        done = launch(folder, *option, "--machine-rank", "0", "--ignore", "TW", **address)
         assert done.returncode == 2, done.stderr
-        assert "work on one machine only" in done.stderr
+        assert words in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,10 @@ class Batch:
             return None
         return Batch(micro=self.micro // 2, accumulation=self.accumulation * 2, world=self.world)
 
+    def over(self, world: int) -> Batch | None:
+        """The same real batch over so many ranks, in micro-batches not bigger; None where it does not divide."""
+        return None if self.real % world else _split(self.real // world, world, self.micro)
+
     def __str__(self) -> str:
         return f"{self.real} = {self.micro} × {self.accumulation} × {self.world}"
 

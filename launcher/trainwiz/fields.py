@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,7 +110,7 @@ def set_literals(source: str, class_name: str, values: Mapping[str, Any]) -> str
     return b"".join(lines).decode()
 
 
-def with_constant(source: str, name: str, value: str | Mapping[str, str | float]) -> str:
+def with_constant(source: str, name: str, value: str | Sequence[str] | Mapping[str, str | float]) -> str:
     """The source with another literal in an assignment of the module."""
     assigned = (n for n in ast.parse(source).body if isinstance(n, ast.Assign | ast.AnnAssign) and n.value)
     node = next(n for n in assigned if ast.unparse(n.target if isinstance(n, ast.AnnAssign) else n.targets[0]) == name)
@@ -121,9 +121,11 @@ def with_constant(source: str, name: str, value: str | Mapping[str, str | float]
     return "\n".join(lines) + "\n"
 
 
-def _shown(value: str | Mapping[str, str | float]) -> str:
+def _shown(value: str | Sequence[str] | Mapping[str, str | float]) -> str:
     if isinstance(value, str):
         return _literal(value)
+    if not isinstance(value, Mapping):
+        return "(\n" + "".join(f"    {_literal(one)},\n" for one in value) + ")" if value else "()"
     if not value:
         return "{}"
     items = (f"    {_literal(key)}: {_literal(one)},\n" for key, one in value.items())

@@ -19,7 +19,7 @@ LARGEST = 64 << 20
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """The file, open for reading. Raises `OSError`, also for what is no regular file."""
+    """The file, open for reading. Raises `OSError`, also for what is not a regular file."""
     _refuse_special(os.stat(path).st_mode, path)
     # Between the two looks it may have been replaced: without O_NONBLOCK, a pipe would wait here.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)

@@ -80,7 +80,7 @@ class Rank:
 
     @property
     def own(self) -> Frame | None:
-        """The innermost call that is no library's."""
+        """The innermost call outside libraries."""
         theirs = (f for f in self.stack if not _LIBRARY.search(f.file) and not _WAITING_FILES.search(f.file))
         return next(theirs, None)
 

@@ -37,12 +37,18 @@ class Outcome:
     """How long the last rank took to end after that signal."""
     stopped: bool = False
     """Whether the training ended in order before its end, because somebody asked for that here or elsewhere."""
+    unwanted: bool = False
+    """Whether a person asked for the end with `trainwiz stop`, so that nothing goes on by itself."""
     hung: bool = False
     """Whether it was stopped because it hung."""
     stalls: tuple[Mapping[str, object], ...] = ()
     """Every silence that was too long, with where the ranks were."""
     stragglers: tuple[Mapping[str, object], ...] = ()
     """Ranks that were slower than the others, and for how much of the time these waited."""
+    machine: tuple[int, str] | None = None
+    """Of several machines, the one of the rank that failed first: its rank, and the name of its host."""
+    lost: Mapping[int, str] = field(default_factory=dict)
+    """Of several machines, those that were lost, and how that was seen."""
     observed: Mapping[str, int] = field(default_factory=dict)
     """What the surroundings showed at the end, as far as known: `oom_kills` of the cgroup during the run,
     `shm_free_bytes`, `shm_total_bytes`, `disk_free_bytes`, `disk_total_bytes`."""
@@ -53,7 +59,7 @@ class Outcome:
         code, ranks = record.get("exit_code"), record.get("ranks")
         if not isinstance(code, int) or not isinstance(ranks, dict):
             return None
-        first, observed = record.get("first_failed_rank"), record.get("observed")
+        first, observed, lost = (record.get(name) for name in ("first_failed_rank", "observed", "lost_machines"))
         return cls(
             exit_code=code,
             codes={
@@ -64,6 +70,7 @@ class Outcome:
             first_failed=first if isinstance(first, int) else None,
             signal=record["signal"] if isinstance(record.get("signal"), int) else None,
             stopped=record.get("stopped") is True,
+            lost={int(k): str(v) for k, v in lost.items() if k.isdecimal()} if isinstance(lost, dict) else {},
             observed={k: v for k, v in observed.items() if isinstance(v, int)} if isinstance(observed, dict) else {},
         )
 
@@ -74,14 +81,16 @@ class Outcome:
 
     @property
     def preempted(self) -> bool:
-        """Whether a scheduler asked it to stop, here or on another machine, and not a person at the terminal."""
-        return self.signal in PREEMPTING or (self.stopped and self.signal is None)
+        """Whether a scheduler asked it to stop, here or on another machine, and not a person."""
+        return not self.unwanted and (self.signal in PREEMPTING or (self.stopped and self.signal is None))
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, as `outcome.json` keeps them."""
         return {
             "exit_code": self.exit_code,
             "first_failed_rank": self.first_failed,
+            "first_failed_machine": self.machine[0] if self.machine else None,
+            "lost_machines": {str(rank): why for rank, why in self.lost.items()},
             "seconds": round(self.seconds, 3),
             "interrupted": self.interrupted,
             "preempted": self.preempted,

@@ -31,6 +31,8 @@ class Policy:
     """Restarts within an hour."""
     auto_batch: bool = False
     """A smaller micro-batch when out of memory."""
+    elastic: bool = False
+    """Going on with fewer machines than planned."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ class Attempt:
     """Whether the diagnosis holds the failure for one that may pass; None: it does not say."""
     out_of_memory: bool = False
     """Whether memory ran out."""
+    lost: bool = False
+    """Whether a machine was lost."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +82,13 @@ class Recovery:
             return None
         if attempt.out_of_memory and self._policy.auto_batch and self.batch:
             return self._smaller(self.batch)
-        if not self._policy.max_restarts:
+        if not self._policy.max_restarts and not self._free(attempt):
             return None
-        return self._refusal(attempt, now) or self._again(trained, now)
+        return self._refusal(attempt, now) or self._again(attempt, trained, now)
+
+    def _free(self, attempt: Attempt) -> bool:
+        """Whether another attempt does not count as a restart: machines come and go in an elastic run."""
+        return attempt.lost and self._policy.elastic
 
     def _smaller(self, batch: Batch) -> Again | Message:
         half = batch.halved()
@@ -104,7 +112,7 @@ class Recovery:
         limit = self._policy.max_restarts
         if not is_passing(attempt):
             return say("no restart: this failure would happen again in the same way")
-        if self.restarts >= limit:
+        if self.restarts >= limit and not self._free(attempt):
             return say("no restart: --max-restarts allows {n}, and all are used up", n=limit)
         if _same(self._history[-SAME_PLACE:]):
             return say(
@@ -117,11 +125,13 @@ class Recovery:
             return say("no restart: {n} restarts within an hour, the limit of --restarts-per-hour", n=len(self._recent))
         return None
 
-    def _again(self, trained: bool, now: float) -> Again:
-        self.restarts += 1
+    def _again(self, attempt: Attempt, trained: bool, now: float) -> Again:
+        self.restarts += not self._free(attempt)
         self._recent.append(now)
         idle = 0 if trained else _idle(self._history)
         delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (idle - 1)) if idle else 0.0
+        if self._free(attempt):
+            return Again(why=say("going on from the newest complete checkpoint"), delay=delay)
         return Again(
             why=say(
                 "restart {n} of {limit} in {seconds:g} s, from the newest complete checkpoint",
@@ -136,7 +146,7 @@ class Recovery:
 def is_passing(attempt: Attempt) -> bool:
     """Whether the failure may not come again: as the diagnosis holds, else a death by signal, or a hang."""
     outcome = attempt.outcome
-    if outcome.exit_code == HANG_CODE and outcome.hung:
+    if attempt.lost or (outcome.exit_code == HANG_CODE and outcome.hung):
         return True
     if attempt.passing is not None:
         return attempt.passing

@@ -22,7 +22,7 @@ from trainwiz.script.pieces import Pieces, pieces
 HERE = Path(__file__).parents[1]
 SCRIPTS = HERE / "own_scripts"
 CPU = ("--machine", str(HERE / "machines" / "cpu.json"))
-NAMES = ("by_hand", "with_accelerate", "with_trainer", "with_lightning")
+NAMES = ("by_hand", "at_top_level", "with_accelerate", "with_trainer", "with_lightning")
 PLANNED = ("--set", "machine.num_processes=1", "--set", "tracking.logging_steps=1", "--set", "strategy.kind=single")
 
 
@@ -217,6 +217,15 @@ def test_a_loader_beside_the_module() -> None:
     assert script.whole_loader is None
     assert script.data.taken
     assert script.data.taken.expression == "TensorDataset(torch.ones(8, 6))"
+
+
+def test_arguments_of_the_script_count(folder: Path) -> None:
+    project = adopted(folder, "at_top_level", "--", "--width", "8")
+    assert "own.Net(8)" in function(project, "build_model")
+    assert (
+        'NAMES: tuple[str, ...] = (\n    "FEATURES",\n    "Net",\n    "loss_of",\n)' in (project / "own.py").read_text()
+    )
+    adopted(folder, "at_top_level", "--", "--depth", "8", code=2)
 
 
 def test_without_a_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

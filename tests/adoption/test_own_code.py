@@ -13,7 +13,9 @@ from projects import trainwiz
 
 from trainwiz.adoption import own_code
 from trainwiz.cli import run
+from trainwiz.errors import UsageError
 from trainwiz.script import read
+from trainwiz.script.numbers import numbers
 from trainwiz.script.pieces import Pieces, pieces
 
 HERE = Path(__file__).parents[1]
@@ -85,6 +87,68 @@ def main():
 
 def average_weights(model):
     pass
+
+
+if __name__ == "__main__":
+    main()
+"""
+
+
+TOP_LEVEL = f"""\
+{DEFINITIONS}
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--hidden", type=int, default=32)
+args = parser.parse_args()
+torch.manual_seed(3)
+loader = DataLoader(Points(64), batch_size=4, shuffle=True)
+net = Net(WIDTH, args.hidden).to("cuda")
+
+
+def loss_of(output, target):
+    return nn.functional.mse_loss(output, target)
+
+
+optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+for epoch in range(3):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = loss_of(net(x), y)
+        loss.backward()
+        optimizer.step()
+"""
+OWN_CLASS = f"""\
+{DEFINITIONS}
+
+class Trainer:
+    def __init__(self, model, data, optimizer, gpu_id):
+        self.model, self.data, self.optimizer, self.gpu_id = model.to(gpu_id), data, optimizer, gpu_id
+
+    def batch(self, x, y):
+        self.optimizer.zero_grad()
+        output = self.model(x)
+        loss = nn.functional.mse_loss(output, y)
+        loss.backward()
+        self.optimizer.step()
+
+    def epoch(self):
+        for source, target in self.data:
+            source = source.to(self.gpu_id)
+            self.batch(source, target)
+
+
+def made():
+    model = Net(WIDTH, 4)
+    return Points(64), model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def loader_of(points, size):
+    return DataLoader(points, batch_size=size, shuffle=True)
+
+
+def main():
+    dataset, model, optimizer = made()
+    Trainer(model, loader_of(dataset, 4), optimizer, 0).epoch()
 
 
 if __name__ == "__main__":
@@ -188,9 +252,10 @@ def test_what_cannot_be_taken_is_marked(folder: Path, capsys: pytest.CaptureFixt
     imported()
     shown = " ".join(capsys.readouterr().err.split())
     at = line_of("AdamW(", needs)
-    assert f"train.py:{at} model: net line {line_of('net = Net(', needs)}: args.hidden has no value" in shown
+    why = "--hidden is required: give it after --, as in: -- --hidden VALUE"
+    assert f"train.py:{at} model: net line {line_of('net = Net(', needs)}: {why}" in shown
     text = (folder / "mine" / "task.py").read_text()
-    assert f"# TODO: train.py:{at}: args.hidden has no value" in text
+    assert f"# TODO: train.py:{at}: {why}" in text
     assert function(text, "build_model") == [
         f"raise NotImplementedError('write build_model in task.py: see train.py:{at}')"
     ]
@@ -300,11 +365,82 @@ def test_models_and_data_of_the_hub() -> None:
 
 
 def test_a_script_that_trains_on_import() -> None:
-    text = HUB.replace('if __name__ == "__main__":\n    training', "training").replace("\ntraining(A", "\n\ntraining(A")
-    assert gaps(text)["model"] == (
-        line_of("model = Auto", text),
-        f"NAME cannot be imported: the script trains on import (line {len(text.splitlines())})",
+    """What it only defines is had without the rest, and the statements that make model and data become functions."""
+    assert gaps(TOP_LEVEL) == {}
+    script = found(TOP_LEVEL)
+    assert script.definitions == ("Net", "Points", "WIDTH", "loss_of")
+    assert script.model.taken
+    assert script.data.taken
+    assert script.loss.taken
+    assert (script.model.taken.outer, script.model.taken.expression) == (("net = own.Net(own.WIDTH, 32)",), "net")
+    assert script.data.taken.expression == "own.Points(64)"
+    assert script.loss.taken.inner == ("loss = own.loss_of(net(x), y)",)
+    assert script.batch == "(x, y)"
+    # A function that needs what the script makes as it runs cannot be had alone.
+    text = TOP_LEVEL.replace("return nn.functional", "print(args)\n    return nn.functional")
+    assert gaps(text)["loss"][1] == "loss_of uses args, which the script makes as it runs"
+
+
+def test_the_arguments_of_a_script() -> None:
+    text = TOP_LEVEL.replace("default=32", "required=True")
+    why = "--hidden is required: give it after --, as in: -- --hidden VALUE"
+    assert gaps(text)["model"] == (line_of("net = Net(", text), why)
+    for words in (("--hidden", "16"), ("--hidden=16",)):
+        model = pieces(read("train.py", text, arguments=words)).model.taken
+        assert model
+        assert model.outer == ("net = own.Net(own.WIDTH, 16)",)
+        assert model.options == ()
+    for wrong, says in (
+        (("--width", "3"), "the script has no option --width"),
+        (("--hidden",), "no value for --hidden"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            pieces(read("train.py", text, arguments=wrong))
+
+
+def test_a_sum_over_the_samples_is_no_mean() -> None:
+    text = TOP_LEVEL.replace("mse_loss(output, target)", 'mse_loss(output, target, reduction="sum")')
+    assert found(TOP_LEVEL).sums is None
+    assert found(text).sums is not None
+    assert found(text.replace("(net(x), y)", "(net(x), y) / len(y)")).sums is None
+
+
+def test_several_backward_passes() -> None:
+    text = TOP_LEVEL.replace("loss.backward()", "loss.backward()\n        loss_of(net(y), x).backward()")
+    line = line_of("loss_of(net(y), x)", text)
+    assert gaps(text) == {"loss": (line, "the loop has several backward passes: of loss and loss_of(net(y), x)")}
+
+
+def test_a_class_that_trains() -> None:
+    """It is called Trainer, and is none of transformers'; its loop gives a method each micro-batch."""
+    script = found(OWN_CLASS)
+    assert {one.name: str(one.gap.why) for one in script.all if one.gap} == {}
+    assert script.model.taken
+    assert script.data.taken
+    assert script.loss.taken
+    assert script.model.taken.outer == ("model = own.Net(own.WIDTH, 4)",)
+    assert script.data.taken.outer == ("dataset, model, optimizer = own.made()",)
+    assert (script.batch, script.loss.taken.inner) == (
+        "(x, y)",
+        ("output = model(x)", "loss = nn.functional.mse_loss(output, y)"),
     )
+    more = OWN_CLASS.replace("            self.batch(", "            source = source + 1\n            self.batch(")
+    assert gaps(more)["loss"][1] == "no loop over micro-batches with a backward pass was found"
+
+
+def test_classes_of_a_command_line_of_lightning() -> None:
+    text = (HERE / "own_scripts" / "with_lightning.py").read_text()
+    text = text[: text.index("if __name__")] + (
+        "from lightning.pytorch.cli import LightningCLI\n\n"
+        'LightningCLI(Regressor, Points, trainer_defaults={"max_epochs": 6})\n'
+    )
+    script = found(text)
+    assert script.model.taken
+    assert script.whole_loader
+    assert (script.model.taken.expression, script.whole_loader.expression) == ("own.Regressor()", "own.Points()")
+    assert {one.kind: one.value for one in numbers(read("train.py", text))}["epochs"] == 6
+    needs = text.replace("def __init__(self", "def __init__(self, path", 1)
+    assert gaps(needs)["model"][1] == "Regressor needs path, which its command line gives it"
 
 
 def test_a_collate_function_that_asks_the_engine() -> None:

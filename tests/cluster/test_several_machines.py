@@ -120,9 +120,9 @@ def test_the_job_of_a_process() -> None:
     assert cluster.job({}) is None
     found = cluster.job({**PLACES["Slurm"], "SLURM_RESTART_COUNT": "2"})
     assert found
-    assert (found.scheduler, found.name, found.restarts, found.requeue[0]) == ("Slurm", "7", 2, "scontrol")
+    assert (found.scheduler, found.name, found.restarts, found.queues_again) == ("Slurm", "7", 2, False)
     others = {name: cluster.job(environ) for name, environ in PLACES.items() if name != "Slurm"}
-    assert [name for name, job in others.items() if job and not job.requeue] == ["Kubeflow", "dstack", "Volcano"]
+    assert [name for name, job in others.items() if job and job.queues_again] == ["Kubeflow", "dstack", "Volcano"]
 
 
 @pytest.mark.parametrize(

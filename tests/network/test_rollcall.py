@@ -308,12 +308,12 @@ def test_who_drips_bytes_holds_nobody_up(port: int) -> None:
 
 
 def test_only_the_interface_towards_the_others_is_listened_on(port: int) -> None:
-    with rollcall._listen("127.0.0.1", port) as server:
+    with rollcall.listen("127.0.0.1", port) as server:
         assert server.getsockname()[0] == "127.0.0.1"
     name = socket.gethostname()
     assert rollcall._own("localhost", port, socket.AF_INET) == "127.0.0.1"
     assert not rollcall._own(name, port, socket.AF_INET).startswith("127."), "Debian's 127.0.1.1 is nobody's address"
-    with rollcall._listen("192.0.2.1", port) as server:  # behind a translation of addresses
+    with rollcall.listen("192.0.2.1", port) as server:  # behind a translation of addresses
         assert server.getsockname()[0] == "0.0.0.0"
 
 

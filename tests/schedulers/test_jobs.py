@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -178,6 +179,7 @@ def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli
         assert code == 0
         assert f"asked run {RUN} to save a checkpoint and end" in err
         assert process.wait(30) == -signal.SIGTERM
+        assert (project / "runs" / RUN / ".stopped").exists(), "so that its launcher knows who asked"
     finally:
         process.kill()
     code, _, err = cli("stop", RUN)
@@ -206,3 +208,33 @@ def test_lines_that_nobody_wrote_are_left_out(project: Path, cli: Cli) -> None:
     (line,) = json.loads(cli("runs", "--json")[1])
     assert (line["job"], line["state"]) == ("7", "unknown")
     assert not scontrol.exists()
+
+
+FOREIGN_IDS = {
+    "slurm": ("--all", "17,18", "17 Priority=9", "17_[1-9]", "٣", "17\n"),
+    "kubernetes": (
+        ":--all",
+        "prod:--kubeconfig=evil.yaml",
+        "prod:--filename=https://example.org/x.yaml",
+        "namespace/prod",
+        "job.batch/a/b",
+        "job.batch/-a",
+        "../x:job.batch/a",
+    ),
+    "skypilot": ("--all", "5 6", "all"),
+}
+
+
+@pytest.mark.parametrize("scheduler", FOREIGN_IDS)
+def test_an_id_that_means_something_else_reaches_no_command(scheduler: str, project: Path, cli: Cli) -> None:
+    """A kubeconfig, for example, names programs that kubectl runs."""
+    calls = [program(project, name, "exit 0") for name in ("scontrol", "sacct", "scancel", "kubectl", "sky")]
+    (project / "runs").mkdir()
+    jobs = [{"scheduler": scheduler, "id": id, "submitted": "x"} for id in FOREIGN_IDS[scheduler]]
+    (project / "runs" / "jobs.jsonl").write_text("".join(json.dumps(job) + "\n" for job in jobs))
+    for job in jobs:
+        made_run(project, {"job": job})
+        for words in (["runs"], ["runs", "--json"], ["stop"], ["stop", job["id"]]):
+            assert cli(*words)[0] in (0, 1, 2)
+        shutil.rmtree(project / "runs" / RUN)
+    assert [each for each in calls if each.exists()] == []

@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any, get_args
 
@@ -284,6 +285,30 @@ def test_what_slurm_says(line: str, phase: Phase | None, reason: str | None) -> 
     assert (seen.phase if seen else None) is phase
     assert (reason or "") in str(seen.reason if seen and seen.reason else "")
     assert accounting[0] == "sacct"
+
+
+RUNNING = "JobId=17 JobState=RUNNING Requeue=1 BatchFlag=1"
+AT_NOON = datetime(2026, 1, 31, 12).timestamp()
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        (RUNNING, None),
+        (f"{RUNNING} EndTime=2026-01-31T12:02:00", None),  # its own early signal
+        (f"{RUNNING} EndTime=2026-01-31T12:10:01", "its end at 2026-01-31T12:10:01 is not near"),
+        (f"{RUNNING} EndTime=Unknown PreemptTime=None", "its end at Unknown is not near"),
+        (f"{RUNNING} EndTime=Unknown PreemptTime=2026-01-31T12:00:00", None),
+        (f"{RUNNING} EndTime=+30days", None),
+        (RUNNING.replace("RUNNING", "CANCELLED"), "JobState=CANCELLED"),
+    ],
+)
+def test_slurm_starts_a_job_again_that_nobody_wanted_stopped(said: str, why: str | None) -> None:
+    slurm = schedulers.named("slurm")
+    assert slurm
+    obstacle = slurm.obstacle(SLURM_JOB, said, now=AT_NOON, notice=600)
+    assert (why in str(obstacle)) if why else obstacle is None
+    assert [each.name for each in schedulers.every() if each.requeue(SLURM_JOB)] == ["slurm"]
 
 
 @pytest.mark.parametrize(

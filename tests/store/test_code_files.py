@@ -17,7 +17,7 @@ def laid(folder: Path, **texts: str) -> Path:
 
 
 def test_code_and_settings_are_kept_once_by_content(tmp_path: Path) -> None:
-    laid(tmp_path, train_py="a", net__layers_py="b", trainwiz_yaml="c", net__trainwiz_yaml="d")
+    laid(tmp_path, train_py="a", net__layers_py="b", trainwiz_yaml="c", other__trainwiz_yaml="d", other__x_py="d")
     laid(tmp_path, runs__x_py="e", output__x_py="f", __hidden="g")
     laid(tmp_path / "__pycache__", x_py="h")
     (tmp_path / ".venv").mkdir()

@@ -155,7 +155,7 @@ def test_rates_of_groups_follow_the_schedule(trained: dict[str, Path]) -> None:
 def test_a_stream_is_read_past_what_was_used(trained: dict[str, Path]) -> None:
     """Three updates are an epoch of 21 samples; so the fourth begins the next epoch, and nothing is skipped."""
     out = trained["time_series"]
-    assert "reading past" not in said(out / "parts")
+    assert "skipping the first" not in said(out / "parts")
     assert [r["epoch"] for r in records(out / "one") if "loss" in r][-1] == 2
 
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path) -> None:
         ),
         "left": (run(broken, tmp_path / "left", 1, 8), "parameters without an optimizer: 4 (critic.2.weight)"),
         "short": (run(short, tmp_path / "short-out", 1, 8), "the stream ended after 21 samples, but its length is 22"),
-        "long": (run(long, tmp_path / "long-out", 1, 8), "the stream goes on after 20 samples"),
+        "long": (run(long, tmp_path / "long-out", 1, 8), "the stream has more than the 20 samples"),
     }
     again = run(project, tmp_path / "endless", 1, 8, stated="false", n_steps=5, resume="auto")
     runs = [case for case, _ in cases.values()]
@@ -186,4 +186,4 @@ def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path) -> None:
         assert codes[name] == [1 if words else 0], (name, said(Path(case["output"])))
         assert words in said(Path(case["output"])), name
     assert codes["again"] == [0]
-    assert "reading past the first 32 samples of the stream" in said(tmp_path / "endless")
+    assert "skipping the first 32 samples of the stream" in said(tmp_path / "endless")

@@ -80,7 +80,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-# docs/decisions/tasks.md: Whatever is no adapter may be missing in an adapter's checkpoint
+# docs/decisions/tasks.md: Whatever is not an adapter may be missing in an adapter's checkpoint
 @pytest.mark.parametrize("adapter", ["none", "lora"])
 @pytest.mark.parametrize("strategy", ["single", "ddp", "zero2", "zero3", "fsdp"])
 def test_a_family_is_resumed_exported_and_loaded_as_it_was_trained(

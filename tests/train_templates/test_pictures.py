@@ -113,12 +113,12 @@ def test_a_folder_with_metadata_is_its_table(tmp_path: Path) -> None:
         ("image_classification", [0.5, 1.5], "image_regression learns", "a fraction"),
         ("image_classification", ["a", "a"], "nothing to learn", "all 2 images are 'a'"),
         ("image_regression", ["a", "b"], "image_classification learns", "cannot be numbers: image 1 of 2 has 'a'"),
-        ("image_regression", [1.0, True], "a label is no number: True", "image 2 of 2 has True"),
+        ("image_regression", [1.0, True], "a label is not a number: True", "image 2 of 2 has True"),
         ("image_regression", [2, 2], "nothing to learn", "all 2 are 2"),
-        ("image_multilabel", [{"a": 1}, ["b"]], "a label is no list of classes", "cannot be lists of classes"),
+        ("image_multilabel", [{"a": 1}, ["b"]], "a label is not a list of classes", "cannot be lists of classes"),
         ("image_multilabel", [["b"], ["b"]], "nothing to learn", "all 2 are alike"),
         ("image_multilabel", [[], []], "nothing to learn", "all 2 are empty"),
-        ("image_multilabel", [1.5, 2.5], "a label is no list of classes", "cannot be lists of classes: 1.5"),
+        ("image_multilabel", [1.5, 2.5], "a label is not a list of classes", "cannot be lists of classes: 1.5"),
     ],
 )
 def test_labels_of_another_task_are_refused_before_and_by_the_task(

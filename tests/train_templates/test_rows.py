@@ -443,7 +443,7 @@ def test_rows_are_made_anew_where_packing_is_turned_off(tmp_path: Path) -> None:
         ("a.md", "# one\n\ntwo", ["# one\n\ntwo"]),
         ("a.csv", 'text,label\n"one, \n1",two\n\nthree,\n', ["one, \n1", "three"]),
         ("a.tsv", "n\ttext\n1\tNA\n", ["NA"]),
-        ("a.jsonl", '{"text": "one"}\n{"text": null}\n', 'a.jsonl:2: column "text" is None, which is no text'),
+        ("a.jsonl", '{"text": "one"}\n{"text": null}\n', 'a.jsonl:2: column "text" is None, which is not text'),
         ("a.json", '[{"text": "one"}, {"words": "two"}]', 'a.json: item 2: no column "text"; it has words'),
         ("a.csv", "text,label\none,two\nthree\n", "a.csv:3: fields: 1, but line 1 names 2 columns"),
     ],

@@ -184,7 +184,7 @@ def test_bytes_need_no_template(tmp_path: Path) -> None:
     assert tokens.count(256) == 2
     prompt = talker.prompt("one?")
     assert prompt == [t if t >= 0 else ~t for t in encode(talker, TALK[1:3])[0]][: len(prompt)]
-    with pytest.raises(ValueError, match="no form for tools"):
+    with pytest.raises(ValueError, match="cannot represent tools"):
         encode(talker, [TALK[1], CALL])
 
 
@@ -246,7 +246,10 @@ USER, SAID = {"role": "user", "content": "one?"}, {"role": "assistant", "content
     [
         ({"messages": [USER, {"role": "assistant", "content": None}]}, "the assistant says nothing"),
         ({"messages": [USER, {"role": "assistant", "content": 4}]}, "the assistant says 4, which is not text"),
-        ({"messages": [USER, {"role": "bard", "content": "x"}]}, "the role 'bard' is not known; known are user, human"),
+        (
+            {"messages": [USER, {"role": "bard", "content": "x"}]},
+            "the role 'bard' is unknown; known roles: user, human",
+        ),
         ({"messages": [{"content": "x"}]}, "a message without a role"),
         ({"messages": []}, "it has no messages"),
         ({"messages": "hello"}, "not JSON: 'hello'"),

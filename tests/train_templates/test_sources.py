@@ -119,7 +119,7 @@ def test_several_sources_are_read_in_their_order(tmp_path: Path) -> None:
     assert texts(str(tmp_path / "b")) == ["1", "2", "22", "3", "33"]
     assert texts(f"{tmp_path}/b/**/*.jsonl*, {tmp_path}/b/1.txt") == ["2", "22", "3", "33", "1"]
     assert texts(f"{tmp_path}/b/**/*.jsonl*, {tmp_path}/b/1.txt", max_rows=1) == ["2", "1"], "of each source"
-    with pytest.raises(SystemExit, match="no file that can be read"):
+    with pytest.raises(SystemExit, match="no file in a readable format"):
         texts(f"{tmp_path}/*.parquet")
     with pytest.raises(SystemExit, match="no such file or folder"):
         texts(f"{tmp_path}/b/2.jsonl,{tmp_path}/none.jsonl")
@@ -137,7 +137,7 @@ def test_several_sources_are_read_in_their_order(tmp_path: Path) -> None:
         ("a.jsonl.zst", b"no zstd", "a.jsonl.zst: cannot be read"),
         ("a.parquet", b"no parquet", "a.parquet: cannot be read"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": "caf\xe9"}\n', "a.jsonl:2: not a JSON object: 'utf-8' codec"),
-        ("a.jsonl", b'{"text": "fine"}\n{"text": 5}\n', 'a.jsonl:2: column "text" is 5, which is no text'),
+        ("a.jsonl", b'{"text": "fine"}\n{"text": 5}\n', 'a.jsonl:2: column "text" is 5, which is not text'),
         ("a.jsonl", b"[1]", "a.jsonl: item 1: not a JSON object, but 1"),
         ("a.csv", b"text\nfine\ncaf\xe9\n", "a.csv:3: not valid UTF-8"),
         ("a.csv", b'text,n\n"one\ntwo",1\nthree\n', "a.csv:4: fields: 1, but line 1 names 2 columns"),

@@ -169,8 +169,8 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
     assert 'line 1 has no label in the column "label"; it has text, class' in found.detail
     made = load(tmp_path / "code", "image_classification", data__train=str(tmp_path / "pets"))
     for name, says in {
-        "loose": "no pictures",
-        "empty": "no pictures",
+        "loose": "no images",
+        "empty": "no images",
         "floats.npz": "not bytes",
         "more": "cow",
     }.items():
@@ -185,7 +185,7 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
     ("row", "says"),
     [
         ({"text": "b", "label": None}, 'column "label" is empty'),
-        ({"text": None, "label": 1}, 'column "text" is None, which is no text'),
+        ({"text": None, "label": 1}, 'column "text" is None, which is not text'),
     ],
 )
 def test_what_has_no_text_or_label_is_named(row: dict[str, object], says: str, tmp_path: Path) -> None:
@@ -207,8 +207,8 @@ def test_what_has_no_text_or_label_is_named(row: dict[str, object], says: str, t
         ),
         (
             [[0, 1, 0], [1, 0, 0]],
-            "has [0, 1, 0], a list with one 1; write the place of the 1, 1,",
-            "of the 1, 1, instead",
+            "has [0, 1, 0], a list with one 1; write its index instead: 1",
+            "write its index instead: 1",
         ),
         ([["a", "b"], ["a"]], "has ['a', 'b']; each text has one class", 'the label ["a", "b"] is not one name'),
         ([{"a": 1}, {"b": 1}], "has {'a': 1}; each text has one class", 'the label {"a": 1} is not one name'),

@@ -84,13 +84,13 @@ def test_what_is_tokenized_before_an_interruption_is_kept(signum: int, cores: in
     said = first.communicate(timeout=60)[0]
     if signum != signal.SIGKILL:
         assert first.returncode == 75
-        assert "stopped while the data was prepared; the next start goes on from here" in said
+        assert "stopped while preparing the data; the next start continues from here" in said
         assert time.monotonic() - began < 20 * patience()
     (progress,) = folder.glob("cache/*.partial/progress.json")
     kept = json.loads(progress.read_text())["rows"]
     (folder / "encoded").unlink()
     second = prepared(folder, cores, 0, "cache")
-    assert f"a.jsonl: going on after {kept} rows that are tokenized already" in second.communicate(timeout=240)[0]
+    assert f"a.jsonl: continuing after {kept} rows that are already tokenized" in second.communicate(timeout=240)[0]
     assert second.returncode == 0
     assert sum(map(int, (folder / "encoded").read_text().split())) == 200 - kept, "nothing is done twice"
     assert tokens(folder / "cache") == tokens(folder / "whole")

@@ -226,7 +226,7 @@ def test_what_cannot_be_trained_ends_clearly(project: Path, tmp_path: Path) -> N
         "infinite": ({"poison": "infinite"}, "update 2: the loss is inf; the newest checkpoint is from before"),
         "gradient": ({"poison": "gradient"}, "update 2: the gradient is nan; the newest checkpoint is from before"),
         "count": ({"poison": "count"}, "update 1: nothing in the real batch counts; look at collate in task.py"),
-        "empty": ({"n_samples": 0}, "the data to train on holds no sample; look at load_train_data in task.py"),
+        "empty": ({"n_samples": 0}, "the training data is empty; look at load_train_data in task.py"),
         "world": ({"num_processes": 4, "real_batch_size": 16}, "planned for 4 ranks, started with 2"),
     }
     folder = poisoned(project, tmp_path / "project")

@@ -1,5 +1,6 @@
 """What years of use leave: metrics of millions of lines, thousands of runs and of scripts."""
 
+import itertools
 import json
 import os
 import time
@@ -13,8 +14,9 @@ from trainwiz.cli import run as trainwiz
 from trainwiz.errors import UsageError
 from trainwiz.probe import first_rows
 from trainwiz.process import pool
-from trainwiz.store import history, jsonl
+from trainwiz.store import history, jsonl, scripts, templates
 from trainwiz.store.runs import Run
+from trainwiz.ui.page import TEMPLATE, page
 from trainwiz.workflows import watch
 from trainwiz.workflows.check import lint
 
@@ -70,6 +72,35 @@ def test_a_glance_reads_little_and_then_what_is_new(long: Run) -> None:
     long.metrics.write_text('{"update": 7, "loss": 1.0}\n')
     assert reader.new() == [{"update": 7, "loss": 1.0}]
     assert reader.rewritten
+
+
+# docs/decisions/cli.md: Long files of metrics are thinned while they are read
+def test_of_a_very_long_file_as_much_is_read_as_of_a_long_one(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MOST_BYTES", 1 << 20)
+    read = history.read(long)
+    updates = [record["update"] for record in read.records]
+    assert updates == sorted(updates)
+    assert (updates[0], updates[-1]) == (1, LINES)
+    assert max(b - a for a, b in itertools.pairwise(updates)) < LINES / 20
+    assert read.unread_bytes == long.metrics.stat().st_size - (1 << 20)
+    assert "were not read" in page([read], {}, templates.load()[TEMPLATE], time.time())
+    assert "were not read" not in page([history.brief(long)], {}, templates.load()[TEMPLATE], time.time())
+
+
+@pytest.mark.timeout(60)
+def test_a_hole_of_a_terabyte_is_not_read(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jsonl, "MOST_BYTES", 1 << 20)
+    follows = jsonl.JsonLines(long.metrics)
+    assert len(follows.new()) > LINES
+    for file in (long.metrics, long.memory, long.log(0)):
+        with file.open("ab") as growing:
+            growing.truncate(1 << 40)
+    with long.metrics.open("ab") as file:
+        file.write(b'\n{"update": 7, "loss": 1.0}\n')
+    assert follows.new() == [{"update": 7, "loss": 1.0}]
+    assert history.read(long).records[-1] == {"update": 7, "loss": 1.0}
+    assert history.glanced(long).records[-1] == {"update": 7, "loss": 1.0}
+    assert len(history.tail(long.log(0), 100)) == 100
 
 
 def test_a_short_file_is_read_whole(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,6 +225,19 @@ def test_many_scripts_give_the_findings_of_each(tmp_path: Path, capsys: pytest.C
     assert len(many) == 15 * len(one)
     with pytest.raises(UsageError, match="does not exist"):
         lint.lint([*scripts, str(tmp_path / "none.py")], json=True)
+
+
+# docs/decisions/files.md: Lint passes over a script without a word about training
+def test_a_script_that_is_passed_over_must_be_python_and_import_nothing_about_training(tmp_path: Path) -> None:
+    script, module = tmp_path / "a.py", tmp_path / "b.py"
+    script.write_text("import b\n")
+    module.write_text("x = 1\n")
+    assert scripts.with_modules(str(script)) is None
+    module.write_text("import torch\n")
+    assert scripts.with_modules(str(script)) is not None
+    script.write_text("x = (\n")
+    with pytest.raises(UsageError, match="not valid Python"):
+        scripts.with_modules(str(script))
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "text_classification", "sft"])

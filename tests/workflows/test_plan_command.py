@@ -11,6 +11,8 @@ import yaml
 
 from trainwiz import language
 from trainwiz.cli import run
+from trainwiz.store import machines
+from trainwiz.workflows.planning import quantity
 
 QWEN = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--task", "sft"]
 GIB = 2**30
@@ -105,7 +107,7 @@ def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureF
     [
         ([], "no model to plan for"),
         ([*QWEN, "--gpus", "3xFOO"], "not a known GPU"),
-        ([*QWEN, "--gpus", "12xH100"], "12 GPUs are no whole number of machines"),
+        ([*QWEN, "--gpus", "12xH100"], "12 GPUs are not a whole number of"),
         ([*QWEN, "--gpus", "0xH100"], "not a known GPU"),
         ([*QWEN, "--gpus", "8xH100", "--max-cost", "3"], "--max-cost needs the price"),
         ([*QWEN, "--gpus", "8xH100", "--price", "-1"], "--price '-1': not understood"),
@@ -203,3 +205,25 @@ def test_saving_takes_time_and_disk(capsys: pytest.CaptureFixture[str]) -> None:
     assert (rare["disk_bytes"], often["disk_bytes"]) == (each + each // 3, 4 * each + each // 3)
     plan(*words)
     assert "disk for row 1" in capsys.readouterr().err
+
+
+def test_without_a_gpu_it_says_what_the_host_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = machines.to_dict(quantity.machine_named("1xT4")[0])
+    (tmp_path / "here.json").write_text(json.dumps({**machine, "gpus": []}))
+    small = ["--model", "tiny", "--task", "causal_lm", "--machine", "here.json"]
+    found = rows(capsys, *small)
+    usual = "ddp" if found["ranks"] > 1 else "single"
+    assert (found["device"], found["fits"], found["strategy"]) == ("cpu", True, usual)
+    assert 2**28 < found["host_bytes_per_rank"] < 2**31
+    assert found["host_bytes_per_machine"] == found["ranks"] * found["host_bytes_per_rank"]
+    assert found["checkpoint_bytes"] == 12 * 869_760
+    assert plan(*small) == 0
+    out = capsys.readouterr()
+    assert "tiny on the CPU" in out.out
+    assert "to see what it takes on some: --gpus" in out.err
+    assert plan(*QWEN, "--set", "model.parameters=900_000_000_000", "--machine", "here.json") == 1
+    assert "does not fit into the memory" in capsys.readouterr().err
+    assert plan(*small, "--strategy", "ddp") == 2
+    assert "this machine has no GPU to plan for" in capsys.readouterr().err
+    assert plan("--task", "custom", "--model", "mine", "--machine", "here.json") == 2
+    assert "add --exact" in capsys.readouterr().err

@@ -49,7 +49,7 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 def stopped_by(folder: Path, signum: int, *words: str, **environ: str) -> tuple[int, str]:
-    """Launch, wait until the ranks are ready, signal the launcher; its exit code and what it said."""
+    """Launch, wait until the ranks are ready, signal the launcher (0: `trainwiz stop`); its exit code, what it said."""
     process = subprocess.Popen(
         [*TRAINWIZ, "launch", *words],
         cwd=folder,
@@ -59,7 +59,10 @@ def stopped_by(folder: Path, signum: int, *words: str, **environ: str) -> tuple[
         env={**os.environ, **environ},
     )
     pids = [int(wait_for(folder / f"ready-{rank}")) for rank in (0, 1)]
-    process.send_signal(signum)
+    if signum:
+        process.send_signal(signum)
+    else:
+        subprocess.run([*TRAINWIZ, "stop"], cwd=folder, check=True, stderr=subprocess.DEVNULL)
     _, said = process.communicate(timeout=180)
     assert all(gone(pid) for pid in pids)
     for rank in (0, 1):
@@ -86,8 +89,11 @@ def test_a_preempted_run_is_compared_and_resumed_by_itself(tmp_path: Path, signu
     code, said = stopped_by(folder, signal.SIGINT)
     assert "was preempted" not in said
     assert (code, read(folder, "outcome")["preempted"]) == (75, False)
-    code, said = stopped_by(folder, signal.SIGTERM)
+    code, said = stopped_by(folder, 0)
     assert "was preempted" not in said  # a person's Ctrl-C is no preemption
+    outcome = read(folder, "outcome")
+    assert (code, outcome["stopped"], outcome["preempted"]) == (75, True, False)
+    assert "was preempted" not in launch(folder, "--dry-run", "--json").stderr
 
 
 def test_a_preempted_run_is_left_where_somebody_wants_another(tmp_path: Path) -> None:

@@ -29,7 +29,8 @@ def slurm(folder: Path, state: str = STATE, **more: str) -> dict[str, str]:
     """The variables of a job whose scontrol says `state` and notes what it is asked for in `asked`."""
     tools = folder / "tools"
     tools.mkdir(exist_ok=True)
-    (tools / "scontrol").write_text(f"#!/bin/sh\necho $* >> {folder}/asked\n[ $1 = show ] && echo '{state}'\nexit 0\n")
+    answers = f"#!/bin/sh\necho $* >> {folder}/asked\n[ $1 = --oneliner ] && echo '{state}'\nexit 0\n"
+    (tools / "scontrol").write_text(answers)
     (tools / "scontrol").chmod(0o755)
     return {**JOB, "PATH": f"{tools}:{os.environ['PATH']}", **more}
 
@@ -48,7 +49,7 @@ def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> 
     code, said = stopped_by(folder, signal.SIGUSR1, **slurm(folder))
     assert code == 75
     assert "no earlier run to continue: starting at update 0" in said
-    assert asked(folder) == ["show job -o 7", "requeue 7"]
+    assert asked(folder) == ["--oneliner show job 7", "requeue 7"]
     assert "Slurm starts job 7 again" in said
     outcome, first = read(folder, "outcome"), latest(folder).name
     assert (outcome["stopped"], outcome["preempted"]) == (True, True)
@@ -81,14 +82,16 @@ def test_a_plan_for_one_machine_is_not_trained_by_each_of_several(tmp_path: Path
         (STATE.replace("RUNNING", "CANCELLED"), "JobState=CANCELLED"),  # scancel
         (STATE.replace("Requeue=1", "Requeue=0"), "Requeue=0"),
         (STATE.replace("BatchFlag=1", "BatchFlag=0"), "BatchFlag=0"),  # salloc
+        (f"{STATE} EndTime=2999-01-01T00:00:00", "its end at 2999-01-01T00:00:00 is not near"),  # kill
     ],
 )
 def test_a_job_that_may_not_be_queued_again_is_left(tmp_path: Path, state: str, why: str) -> None:
     folder = project(tmp_path / "p", METRICS + SAVING)
     code, said = stopped_by(folder, signal.SIGTERM, **slurm(folder, state))
     assert code == 75
-    assert f"whether the job runs again is left to Slurm: {why}" in said
-    assert asked(folder) == ["show job -o 7"]
+    assert why in said
+    assert "Slurm starts job 7 again" not in said
+    assert asked(folder) == ["--oneliner show job 7"]
 
 
 def test_a_person_who_stops_a_run_does_not_want_it_again(tmp_path: Path) -> None:
@@ -133,4 +136,4 @@ def test_a_signal_while_machines_gather(tmp_path: Path) -> None:
     assert process.returncode == 75, said
     assert "up to 600 s" in said, "machines of a job may come up late"
     assert "stopped by SIGUSR1 before the ranks were started; exit code 75" in said
-    assert asked(folder) == ["show job -o 7", "requeue 7"]
+    assert asked(folder) == ["--oneliner show job 7", "requeue 7"]

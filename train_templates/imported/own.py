@@ -1,14 +1,31 @@
 """The script that this project was imported from. Its functions and classes are those of this module."""
 
+import ast
 import sys
 from pathlib import Path
 
 SCRIPT = "own.py"
 """Its path, from this folder."""
+NAMES: tuple[str, ...] = ()
+"""Of a script that trains when it is imported: only these of its definitions are run, and its imports; empty: all."""
+
+
+def wanted(statement: ast.stmt) -> bool:
+    """Return whether a statement of the script is run."""
+    if not NAMES or isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return True
+    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return statement.name in NAMES
+    plain = isinstance(statement, (ast.Assign, ast.AnnAssign))
+    stored = (node for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    return plain and any(node.id in NAMES for node in stored)
+
 
 file = Path(__file__).resolve().parent / SCRIPT
 if file != Path(__file__).resolve():
     sys.path.append(str(file.parent))  # for the modules beside it
     __file__ = str(file)
+    module = ast.parse(file.read_text(encoding="utf-8"), str(file))
+    module.body = [statement for statement in module.body if wanted(statement)]
     # It becomes this module, so that data workers find its classes.
-    exec(compile(file.read_text(encoding="utf-8"), str(file), "exec"))
+    exec(compile(module, str(file), "exec"))

@@ -627,7 +627,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     train_data = indexed(task.load_train_data(config), config)
     # end: own_hooks
     if len(train_data) == 0:
-        raise SystemExit("the data to train on holds no sample; look at load_train_data in task.py")
+        raise SystemExit("the training data is empty; look at load_train_data in task.py")
     # feature: eval
     # feature: named_tensors
     eval_data = task.load_eval_data(config)
@@ -636,7 +636,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     eval_data = indexed(task.load_eval_data(config), config, ends=True)
     # end: own_hooks
     if len(eval_data) == 0:
-        raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
+        raise SystemExit("the evaluation data is empty; look at load_eval_data in task.py")
     # end: eval
     # feature: built_by_all
     model = task.build_model(config)
@@ -708,7 +708,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     checkpoints = build_checkpoints(config, accelerator, model, optimizer)
     start = checkpoints.resume(len(train_data))
     if start > total:
-        raise SystemExit(f"{start} updates are done already, and the training would end after {total}")
+        raise SystemExit(f"{start} updates are already done, but the training ends after {total}")
     metrics = Metrics(config, accelerator.is_main_process, start, total)
     # feature: usual_run
     accelerator.init_trackers("train", config=vars(config))
@@ -903,13 +903,13 @@ def main() -> None:
     config = read_config(sys.argv[1:])
     accelerator = build_accelerator(config)
     if accelerator.num_processes != config.num_processes:
-        raise SystemExit(f"planned for {config.num_processes} ranks, but {accelerator.num_processes} found each other")
+        raise SystemExit(f"planned for {config.num_processes} ranks, but {accelerator.num_processes} are running")
     finished = train(config, accelerator)
     accelerator.free_memory()
     gc.collect()  # before the process group is destroyed, or gloo may abort at exit
     accelerator.end_training()
     if accelerator.is_main_process:
-        print("finished" if finished else "stopped: --resume auto goes on from the newest checkpoint", flush=True)
+        print("finished" if finished else "stopped; --resume auto continues from the newest checkpoint", flush=True)
         # feature: sample
         if finished:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)

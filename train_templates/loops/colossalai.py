@@ -642,7 +642,7 @@ def train(config: Config, agreement: Agreement) -> bool:
     train_data = indexed(task.load_train_data(config), config)
     # end: own_hooks
     if len(train_data) == 0:
-        raise SystemExit("the data to train on holds no sample; look at load_train_data in task.py")
+        raise SystemExit("the training data is empty; look at load_train_data in task.py")
     # feature: eval
     # feature: named_tensors
     eval_data = task.load_eval_data(config)
@@ -651,7 +651,7 @@ def train(config: Config, agreement: Agreement) -> bool:
     eval_data = indexed(task.load_eval_data(config), config, ends=True)
     # end: own_hooks
     if len(eval_data) == 0:
-        raise SystemExit("the data to evaluate on holds no sample; look at load_eval_data in task.py")
+        raise SystemExit("the evaluation data is empty; look at load_eval_data in task.py")
     # end: eval
     model = task.build_model(config)
     # feature: mfu
@@ -681,7 +681,7 @@ def train(config: Config, agreement: Agreement) -> bool:
     checkpoints = Checkpoints(config, LAYOUT, state.save, state.load)
     start = checkpoints.resume(len(train_data))
     if start > total:
-        raise SystemExit(f"{start} updates are done already, and the training would end after {total}")
+        raise SystemExit(f"{start} updates are already done, but the training ends after {total}")
     metrics = Metrics(config, agreement.rank == 0, start, total)
     # feature: tensorboard
     if agreement.rank == 0:
@@ -863,7 +863,7 @@ def main() -> None:
     gc.collect()  # before the process group is destroyed, or gloo may abort at exit
     dist.destroy_process_group()
     if agreement.rank == 0:
-        print("finished" if finished else "stopped: --resume auto goes on from the newest checkpoint", flush=True)
+        print("finished" if finished else "stopped; --resume auto continues from the newest checkpoint", flush=True)
         # feature: sample
         if finished:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)

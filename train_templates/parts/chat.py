@@ -502,7 +502,7 @@ class Chat:
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the conversation as one sample. Tokens that are given but not learned are complemented."""
         if talk.tools or any(message.keys() & {"tool_calls", "reasoning_content"} for message in talk.messages):
-            raise ValueError("it has no form for tools and reasoning; choose a model with a tokenizer")
+            raise ValueError("it cannot represent tools or reasoning; choose a model with a tokenizer")
         tokens = []
         for message, learned in zip(talk.messages, talk.learned, strict=True):
             said = [*message["content"].encode(), self.END]

@@ -312,7 +312,7 @@ class Checkpoints:
             raise Failed(f"{path} was saved as {manifest['layout']}, and cannot be loaded as {self.layout}")
         if manifest["world"] != self.world and self.layout not in ANY_WORLD:
             raise Failed(
-                f"{path} was saved by {manifest['world']} ranks, and {self.layout} loads it with as many only, "
+                f"{path} was saved by {manifest['world']} ranks; {self.layout} can only load it with the same number, "
                 f"not with {self.world}"
             )
         told = {name for name in now if before.get(name, now[name]) != now[name]} - {"output_dir", "resume", "trust"}

@@ -222,7 +222,7 @@ def turns_of(talk: Any) -> list[Turn]:
             continue
         role = taken(said, "role", "from")
         if role not in ROLES:
-            raise ValueError(f"the role {role!r} is not known; known are {', '.join(ROLES)}")
+            raise ValueError(f"the role {role!r} is unknown; known roles: {', '.join(ROLES)}")
         learned = is_learned(said, ROLES[role])
         if ROLES[role] == "call":
             add_call(turns, said, learned)

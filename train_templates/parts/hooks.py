@@ -9,7 +9,7 @@
 - `after_update(config, model, update)` follows each update, without gradients: averages of the weights (EMA), targets.
   What it changes belongs into the model, as buffers or parameters that are not trained: checkpoints save them.
 - `evaluation_outputs(model, batch)` returns tensors by name, a row per sample. `metrics(outputs)` gets them for the
-  whole evaluation set, in the same order for any number of ranks, and returns metrics that are no sums, such as AUC.
+  whole evaluation set, in the same order for any number of ranks, and returns metrics that are not sums, such as AUC.
 
 Rates that these functions give are those at the schedule's peak. A batch may be any nest of dicts, lists, tuples and
 dataclasses with tensors in it.

@@ -32,7 +32,7 @@ def read_tokenizer(name: str) -> Any:
     except OSError:
         raise  # says what is missing, or that the hub cannot be reached
     except Exception as error:  # tokenizers raise it as it is
-        raise SystemExit(f"{name}: no tokenizer that works: {error}") from None
+        raise SystemExit(f"{name}: cannot load its tokenizer: {error}") from None
     if not known:
         raise SystemExit(
             f"{name}: no tokenizer, or an empty one; copy tokenizer.json and tokenizer_config.json from the model that "

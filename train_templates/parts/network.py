@@ -146,7 +146,7 @@ def timm_name(name: str) -> str:
 
 
 def layers_of(network: nn.Module) -> list[str]:
-    """Return the classes of the repeated layers: members of lists and sequences that are no layers of torch itself."""
+    """Return the classes of the repeated layers: members of lists and sequences that are not layers of torch itself."""
     lists = [part for part in network.modules() if isinstance(part, nn.ModuleList | nn.Sequential)]
     repeated = [
         type(layer).__name__ for part in lists for layer in part if not type(layer).__module__.startswith("torch.")

@@ -83,8 +83,8 @@ def encoded(talker: chat.Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]
             samples = chat.samples_of(talker, talk)
             if len(samples) != 1:
                 raise SystemExit(
-                    f"{found.place}: this conversation cannot be used with the chat template: it renders the answers "
-                    "behind what chosen and rejected share differently later on; keep one of them"
+                    f"{found.place}: this conversation cannot be used with the chat template: it renders an answer "
+                    "that chosen and rejected share differently in later turns; keep one of them"
                 )
             documents += samples
         merge(notes, dict.fromkeys(told, (1, found.place)))

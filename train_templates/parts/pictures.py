@@ -158,7 +158,7 @@ def read(source: str, split: str, image_column: str, label_column: str, max_rows
         return rows_of(table, source, split, image_column, label_column, max_rows)
     files = [file for file in sorted(part(source, split).glob("*/*")) if is_picture(file)]
     if not files:
-        raise SystemExit(f"{source}: no pictures; they belong into one folder per class")
+        raise SystemExit(f"{source}: no images found; put them in one folder per class")
     return files[: max_rows or None], [file.parent.name for file in files[: max_rows or None]]
 
 
@@ -195,7 +195,7 @@ def rows_of(table: Path, source: str, split: str, image_column: str, label_colum
         files.append(file)
         labels.append(values if len(values) > 1 else values[0])
     if not files:
-        raise SystemExit(f"{source}: no pictures; they belong into one folder per class")
+        raise SystemExit(f"{source}: no images found; put them in one folder per class")
     if kind(table) in (".csv", ".tsv"):
         labels = as_numbers(labels)
     return files, labels

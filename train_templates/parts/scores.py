@@ -1,4 +1,4 @@
-"""Metrics that are no sums over samples: they are computed from the outputs for the whole evaluation set."""
+"""Metrics that are not sums over samples: they are computed from the outputs for the whole evaluation set."""
 
 from __future__ import annotations
 

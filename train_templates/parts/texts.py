@@ -103,7 +103,7 @@ class Texts(Dataset[Sample]):
 
 
 def padded(samples: Sequence[Sample]) -> Batch:
-    """Return the token ids of one micro-batch, padded to its longest text, and which of them are no padding."""
+    """Return the token ids of one micro-batch, padded to its longest text, and which of them are not padding."""
     shape = len(samples), max(len(ids) for ids, _, _ in samples)
     inputs, mask = torch.full(shape, samples[0][2]), torch.zeros(shape, dtype=torch.long)
     for row, (ids, _, _) in enumerate(samples):

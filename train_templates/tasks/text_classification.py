@@ -116,7 +116,7 @@ def refuse_labels(source: str, labels: list[Any], split: str) -> None:
     for number, label in enumerate(labels, start=1):
         found = f"{source}: these labels cannot be classes: sample {number} of {len(labels)} has {label!r}"
         if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
-            raise SystemExit(f"{found}, a list with one 1; write the place of the 1, {label.index(1)}, instead")
+            raise SystemExit(f"{found}, a list with one 1; write its index instead: {label.index(1)}")
         if isinstance(label, list | dict):
             raise SystemExit(f"{found}; each text has one class here, so write one name or number")
         if isinstance(label, float) and not label.is_integer():

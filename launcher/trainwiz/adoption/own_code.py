@@ -25,6 +25,12 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     if pieces.sums_means is not None:
         why = say("the Trainer adds up such losses of micro-batches; here an update's loss is the mean over its batch")
         found.append(_entry(script, "lost", "gradient_accumulation_steps", pieces.sums_means, why))
+    if pieces.sums is not None:
+        why = say(
+            "the loss is a sum over the samples, which the project divides by their number; with SGD, multiply the "
+            "learning rate by the real batch"
+        )
+        found.append(_entry(script, "code", "loss", pieces.sums, why))
     return tuple(sorted(found, key=lambda one: one.place.line))
 
 

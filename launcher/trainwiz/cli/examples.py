@@ -23,6 +23,7 @@ OF_COMMAND = {
     "plan": (
         "trainwiz plan --model meta-llama/Llama-3.1-8B --task sft --gpus 8xH100 --target 12h",
         "trainwiz plan my-project --over gpus=1,2,4,8",
+        "trainwiz plan my-project --exact --gpus 8xH100",
     ),
     "update": (
         "trainwiz update my-project --set strategy.zero_stage=3",

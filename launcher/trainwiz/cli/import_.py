@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from trainwiz.cli.options import taking
+from trainwiz.cli.options import Command, taking
 from trainwiz.workflows.create.request import ImportRequest
+
+__all__ = ["Command", "import_"]
 
 
 @taking(ImportRequest)

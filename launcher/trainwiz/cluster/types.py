@@ -35,10 +35,9 @@ class Job:
     """The job's number or name, as the scheduler knows it."""
     restarts: int = 0
     """How often the scheduler has started this job again."""
-    status: tuple[str, ...] = ()
-    """The command that shows whether the job may be queued again; empty where the scheduler sees to that itself."""
-    requeue: tuple[str, ...] = ()
-    """The command that queues the job again."""
+    queues_again: bool = True
+    """Whether the scheduler itself starts the job again after a stop; else it counts its starts, and has to be asked.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

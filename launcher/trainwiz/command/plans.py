@@ -68,7 +68,7 @@ def _torchrun(plan: Plan, place: Place) -> tuple[str, ...]:
     """torchrun for this machine's ranks, with static rendezvous."""
     return (
         *("-m", "torch.distributed.run"),
-        *("--nnodes", str(plan.machine.num_machines), "--node_rank", str(place.rank)),
+        *("--nnodes", str(place.machines), "--node_rank", str(place.rank)),
         *("--nproc_per_node", str(plan.machine.ranks_per_machine)),
         *("--master_addr", place.address, "--master_port", str(place.port)),
     )

@@ -30,7 +30,7 @@ class Outlook:
     updates: int | None = None
     """Of the whole training."""
     tokens: int | None = None
-    """Of the whole training, padding included; None for samples that are no text."""
+    """Of the whole training, padding included; None for samples that are not text."""
     peak_bytes: int | None = None
     """The most that is in the memory of a GPU at any moment."""
     memory_bytes: int | None = None

@@ -80,7 +80,7 @@ def decide_pictures(d: Decision) -> None:
     if d.task.backbones and d.values["data.train"] != "embedded":
         d.settle("data.augmentation", "flip", say("most things look alike in a mirror; shift keeps left and right"))
     else:
-        d.settle_default("data.augmentation", say("a digit in a mirror is no digit"))
+        d.settle_default("data.augmentation", say("a mirrored digit is not a digit"))
 
 
 def decide_length_of_samples(d: Decision) -> None:

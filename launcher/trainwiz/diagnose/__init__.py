@@ -4,10 +4,10 @@
 is called unknown, with the place to look at.
 """
 
-from trainwiz.diagnose.blame import blamed
+from trainwiz.diagnose.blame import blamed, culprits
 from trainwiz.diagnose.diagnosis import Diagnosis, diagnose, of_log
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.log_text import Line, read
 from trainwiz.diagnose.signature import Signature
 
-__all__ = ["SIGNATURES", "Diagnosis", "Line", "Signature", "blamed", "diagnose", "of_log", "read"]
+__all__ = ["SIGNATURES", "Diagnosis", "Line", "Signature", "blamed", "culprits", "diagnose", "of_log", "read"]

@@ -32,6 +32,13 @@ def blamed(outcome: Outcome, logs: Mapping[int, Sequence[Line]]) -> Outcome:
     return dataclasses.replace(outcome, first_failed=suspects[0], exit_code=own)
 
 
+def culprits(outcome: Outcome, logs: Mapping[int, Sequence[Line]]) -> tuple[int, ...]:
+    """The ranks that failed by themselves, those that a signal ended first; empty where all only lost others."""
+    failed = [rank for rank, code in sorted(outcome.codes.items()) if code not in (0, None)]
+    found = [rank for rank in failed if _by_itself(outcome, rank, logs.get(rank, ()))]
+    return tuple(sorted(found, key=lambda rank: (outcome.codes[rank] or 0) > 0))
+
+
 def _by_itself(outcome: Outcome, rank: int, lines: Sequence[Line]) -> bool:
     if _lost_a_peer(lines):
         return False

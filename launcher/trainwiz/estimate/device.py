@@ -27,7 +27,7 @@ class Work:
     parameters: int
     """Of the model, frozen ones included."""
     transformer: Transformer | None
-    """Its layers; None for a model that is no transformer."""
+    """Its layers; None for a model that is not a transformer."""
     generates: bool = True
     """Whether it writes text: then each token has logits."""
     adapter: str = "none"

@@ -33,6 +33,18 @@ class _Visitor:
     heard: bytes = b""
 
 
+@dataclass(frozen=True)
+class Guest:
+    """A machine that has said who it is, and waits for an answer."""
+
+    machine: Machine
+    """Who it is."""
+    line: socket.socket
+    """The connection."""
+    nonce: str
+    """What the answer must prove to have heard."""
+
+
 class Hall:
     """The connections to machine 0."""
 
@@ -43,40 +55,47 @@ class Hall:
         """The addresses that the machines came from."""
         self._server, self._secret = server, secret
         self._visitors: dict[int, _Visitor] = {}
-        self._guests: list[tuple[socket.socket, str]] = []
+        self._guests: list[Guest] = []
         self._selector = selectors.DefaultSelector()
         server.setblocking(False)
         self._selector.register(server, selectors.EVENT_READ)
 
-    def arrivals(self, seconds: float) -> list[Machine]:
+    def arrivals(self, seconds: float) -> list[Guest]:
         """The machines that say who they are within that time; returns as soon as one does."""
         found = []
         for key, _ in self._selector.select(max(0.0, seconds)):
             if key.fileobj is self._server:
                 self._admit()
-            elif (visitor := self._visitors.get(key.fd)) and (machine := self._hear(visitor)):
-                found.append(machine)
+            elif (visitor := self._visitors.get(key.fd)) and (guest := self._hear(visitor)):
+                found.append(guest)
         now = time.monotonic()
         for visitor in [v for v in self._visitors.values() if v.until <= now]:
             self._leave(visitor)
         return found
 
     def close(self, verdict: Verdict) -> None:
-        """Tell everybody who was heard the verdict, and close all connections."""
+        """Tell everybody who still waits the verdict, and close all connections."""
         for visitor in [*self._visitors.values()]:
             self._leave(visitor)
         self._selector.close()
         until = time.monotonic() + _GOODBYE_SECONDS
-        for line, nonce in self._guests:
-            with contextlib.suppress(OSError):
-                line.settimeout(max(0.05, until - time.monotonic()))
-                line.sendall(messages.signed(verdict, secret=self._secret, own=messages.nonce(), theirs=nonce))
-                line.shutdown(socket.SHUT_WR)
-        for line, _ in self._guests:
-            # Let the other side close first: the port is needed again at once.
-            with contextlib.suppress(OSError), line:
-                line.settimeout(max(0.05, until - time.monotonic()))
-                line.recv(1)
+        guests, self._guests = self._guests, []
+        for guest in guests:
+            self._tell(guest, verdict, until)
+        for guest in guests:
+            _part(guest, until)
+
+    def answer(self, guest: Guest, verdict: Verdict) -> None:
+        """Tell one machine the verdict, and leave the connection to the caller. Raises `OSError`."""
+        self._guests.remove(guest)
+        guest.line.settimeout(_GOODBYE_SECONDS)
+        guest.line.sendall(messages.signed(verdict, secret=self._secret, own=messages.nonce(), theirs=guest.nonce))
+
+    def _tell(self, guest: Guest, verdict: Verdict, until: float) -> None:
+        with contextlib.suppress(OSError):
+            guest.line.settimeout(max(0.05, until - time.monotonic()))
+            guest.line.sendall(messages.signed(verdict, secret=self._secret, own=messages.nonce(), theirs=guest.nonce))
+            guest.line.shutdown(socket.SHUT_WR)
 
     def _admit(self) -> None:
         with contextlib.suppress(OSError):
@@ -92,7 +111,7 @@ class Hall:
             except OSError:
                 self._leave(visitor)
 
-    def _hear(self, visitor: _Visitor) -> Machine | None:
+    def _hear(self, visitor: _Visitor) -> Guest | None:
         try:
             said = visitor.line.recv(_CHUNK)
         except BlockingIOError:
@@ -107,7 +126,7 @@ class Hall:
             return None
         return self._judged(visitor)
 
-    def _judged(self, visitor: _Visitor) -> Machine | None:
+    def _judged(self, visitor: _Visitor) -> Guest | None:
         line, _, _ = visitor.heard.partition(b"\n")
         try:
             if len(line) > messages.LONGEST_GREETING or len(self._guests) >= _MOST_GUESTS:
@@ -121,8 +140,9 @@ class Hall:
         visitor.line.setblocking(True)
         with contextlib.suppress(OSError):
             self.peers.append(str(visitor.line.getpeername()[0]))
-        self._guests.append((visitor.line, nonce))
-        return machine
+        guest = Guest(machine, visitor.line, nonce)
+        self._guests.append(guest)
+        return guest
 
     def _forget(self, visitor: _Visitor) -> None:
         self._visitors.pop(visitor.line.fileno(), None)
@@ -132,3 +152,10 @@ class Hall:
     def _leave(self, visitor: _Visitor) -> None:
         self._forget(visitor)
         visitor.line.close()
+
+
+def _part(guest: Guest, until: float) -> None:
+    # Let the other side close first: the port is needed again at once.
+    with contextlib.suppress(OSError), guest.line:
+        guest.line.settimeout(max(0.05, until - time.monotonic()))
+        guest.line.recv(1)

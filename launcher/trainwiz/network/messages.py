@@ -32,7 +32,7 @@ Said = TypeVar("Said", bound=BaseModel)
 
 
 class Unacceptable(ValueError):
-    """What came is no message, or nobody who knows the secret sent it."""
+    """What came is not a message, or nobody who knows the secret sent it."""
 
 
 class _Checked(BaseModel):
@@ -54,6 +54,8 @@ class Machine(_Checked):
     """What must be the same on all machines: digests of code and data, versions."""
     apart: bool = False
     """Whether it does not see what machine 0 has written in the project's folder."""
+    stays: bool = False
+    """Whether the connection is to stay open, for orders."""
     key: Name = Field(default_factory=lambda: uuid.uuid4().hex)
     """Tells two processes on the same host apart."""
 
@@ -71,6 +73,8 @@ class Verdict(_Checked):
     """Its own facts."""
     present: Annotated[list[Machine], Field(max_length=1 << 12)]
     """The machines that answered."""
+    least: Rank
+    """With how many machines it begins; fewer than those of its plan where the training is elastic."""
     agreed: Annotated[dict[Name, Name], Field(max_length=_MOST_FACTS)]
     """What it tells the others if all is well."""
 

@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from trainwiz.errors import TrainwizError
@@ -20,7 +20,7 @@ from trainwiz.network import messages
 from trainwiz.network.hall import Hall
 from trainwiz.network.messages import Machine, Unacceptable, Verdict
 
-__all__ = ["Machine", "Roll", "attend", "host"]
+__all__ = ["Machine", "Roll", "asked", "attend", "host", "listen", "verdict"]
 
 _SETTLE_SECONDS = 1.5
 """After the first thing that is wrong: how long to hear the others, so that the report is complete."""
@@ -30,7 +30,11 @@ _RETRY_SECONDS = 0.3
 _POLL_SECONDS = 0.2
 _CHALLENGE_SECONDS = 5.0
 _LOOPBACK = ("127.", "::1")
+NOTICE_SECONDS = 30.0
+"""How often somebody who waits is told so."""
 
+Notice = Callable[["Roll", float], None]
+"""Hears who is present after so many seconds: whenever that changes, and every half minute."""
 Secret = Callable[[], str]
 """The launch's secret; empty while it is not known. It is asked again before each attempt."""
 
@@ -49,6 +53,8 @@ class Roll:
     """What machine 0 says of its code, data and versions."""
     agreed: Mapping[str, Any] = field(default_factory=dict)
     """What machine 0 tells the others if all is well."""
+    least: int = 0
+    """With how many machines it begins; 0: with all."""
     strangers: int = 0
     """Connections that did not know the secret."""
     peers: tuple[str, ...] = ()
@@ -63,6 +69,11 @@ class Roll:
     def missing(self) -> tuple[int, ...]:
         """Machine ranks that no machine claimed."""
         return tuple(sorted(set(range(self.machines)) - {m.rank for m in self.present}))
+
+    @property
+    def enough(self) -> bool:
+        """Whether as many machines are present as it takes to begin."""
+        return not self.missing or (self.least > 0 and self.machines - len(self.missing) >= self.least)
 
     def problems(self) -> tuple[Message, ...]:
         """Everything that is wrong, except missing machines."""
@@ -99,11 +110,25 @@ class Roll:
 
 
 # docs/decisions/launching.md: The roll call uses the rendezvous port itself
-def host(me: Machine, *, address: str, port: int, wait: float, secret: str, agreed: Mapping[str, str]) -> Roll:
-    """Machine 0: hold the roll-call. Raises `TrainwizError` naming who is missing, there twice, or of another plan."""
-    server = _listen(address, port)
+def host(
+    me: Machine,
+    *,
+    address: str,
+    port: int,
+    wait: float,
+    secret: str,
+    agreed: Mapping[str, str],
+    least: int = 0,
+    notice: Notice = lambda _roll, _seconds: None,
+) -> Roll:
+    """Machine 0: hold the roll-call. Raises `TrainwizError` naming who is missing, there twice, or of another plan.
+
+    When the time is over, `least` machines are enough to begin (0: all are needed).
+    """
+    server = listen(address, port)
     result: list[Roll] = []
-    thread = threading.Thread(target=lambda: result.append(_hold(server, me, wait, secret, agreed)), daemon=True)
+    began = Roll(machines=me.machines, plan=me.plan, facts=me.facts, present=(me,), agreed=agreed, least=least)
+    thread = threading.Thread(target=lambda: result.append(_hold(server, me, began, wait, secret, notice)), daemon=True)
     thread.start()
     # To itself, by the address that the others use: another machine 0 may be the one that answers there.
     hint: Message | None = None
@@ -127,14 +152,22 @@ def host(me: Machine, *, address: str, port: int, wait: float, secret: str, agre
 
 
 def attend(
-    me: Machine, *, address: str, port: int, wait: float, secret: Secret, sees: Callable[[], bool] = lambda: True
+    me: Machine,
+    *,
+    address: str,
+    port: int,
+    wait: float,
+    secret: Secret,
+    sees: Callable[[], bool] = lambda: True,
+    waiting: Callable[[float], None] = lambda _: None,
 ) -> Roll:
     """Any other machine: say that it is here, and hear the verdict. Raises `TrainwizError`.
 
     `sees` is whether it sees what machine 0 has written in the project's folder; it is asked before each attempt.
+    `waiting` is told every half minute for how long machine 0 has not been there.
     """
     try:
-        roll = _attend(me, address, port, wait, secret, sees=sees)
+        roll = _attend(me, address, port, wait, secret, sees=sees, waiting=waiting)
     except Unacceptable:
         raise TrainwizError(
             say("machine 0 at {address}:{port} does not know the secret of this launch", address=address, port=port)
@@ -167,7 +200,7 @@ def attend(
 
 def _judge(roll: Roll, wait: float, hint: Message | None = None) -> Roll:
     problems = [*roll.problems()]
-    if roll.missing:
+    if not roll.enough:
         problems.append(
             say(
                 "missing after {wait:g} s: machine rank {ranks}; present: {present}",
@@ -176,9 +209,9 @@ def _judge(roll: Roll, wait: float, hint: Message | None = None) -> Roll:
                 present=", ".join(f"{m.rank} ({m.hostname})" for m in roll.present),
             )
         )
-    if roll.missing and roll.strangers:
+    if not roll.enough and roll.strangers:
         problems.append(say("connections that did not know the secret of this launch: {n}", n=roll.strangers))
-    if hint and roll.missing:
+    if hint and not roll.enough:
         problems.append(hint)
     if not problems:
         return roll
@@ -196,7 +229,8 @@ def _joined(problems: Sequence[Message]) -> Message:
     return say("{first}\n  {rest}", first=first, rest=_joined(rest)) if rest else first
 
 
-def _listen(address: str, port: int) -> socket.socket:
+def listen(address: str, port: int) -> socket.socket:
+    """A server at the address by which the others know machine 0. Raises `TrainwizError`."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     own = _own(address, port, family)
     try:
@@ -230,38 +264,41 @@ def _own(address: str, port: int, family: int) -> str:
     return "" if found.startswith(_LOOPBACK) and not named_so else found
 
 
-def _hold(server: socket.socket, me: Machine, wait: float, secret: str, agreed: Mapping[str, str]) -> Roll:
-    until = time.monotonic() + wait
+def _hold(server: socket.socket, me: Machine, began: Roll, wait: float, secret: str, notice: Notice) -> Roll:
+    start = time.monotonic()
+    until, told = start + wait, start
     heard: dict[str, Machine] = {me.key: me}
+    roll = began
     with server:
         hall = Hall(server, secret)
         while True:
-            roll = Roll(
-                machines=me.machines,
-                plan=me.plan,
-                facts=me.facts,
-                present=tuple(heard.values()),
-                agreed=agreed,
-                strangers=hall.strangers,
-                peers=tuple(hall.peers),
-            )
+            before = roll.present
+            roll = replace(began, present=tuple(heard.values()), strangers=hall.strangers, peers=tuple(hall.peers))
             if roll.problems():
                 until = min(until, time.monotonic() + _SETTLE_SECONDS)
-            left = until - time.monotonic()
-            if (not roll.missing and not roll.problems()) or left <= 0:
+            now = time.monotonic()
+            if len(before) != len(roll.present) or now >= told + NOTICE_SECONDS:
+                notice(roll, now - start)
+                told = now
+            if (not roll.missing and not roll.problems()) or until <= now:
                 break
-            heard |= {machine.key: machine for machine in hall.arrivals(min(_POLL_SECONDS, left))}
-        hall.close(
-            Verdict(
-                key=me.key,
-                machines=me.machines,
-                plan=me.plan,
-                facts=me.facts,
-                present=list(heard.values()),
-                agreed=dict(agreed),
-            )
-        )
+            arrived = hall.arrivals(min(_POLL_SECONDS, until - now))
+            heard |= {guest.machine.key: guest.machine for guest in arrived}
+        hall.close(verdict(me, roll))
     return roll
+
+
+def verdict(me: Machine, roll: Roll) -> Verdict:
+    """What machine 0 answers."""
+    return Verdict(
+        key=me.key,
+        machines=me.machines,
+        plan=me.plan,
+        facts=me.facts,
+        present=[*roll.present],
+        least=roll.least or me.machines,
+        agreed=dict(roll.agreed),
+    )
 
 
 def _attend(
@@ -274,13 +311,18 @@ def _attend(
     only_if_not: str = "",
     needed: Callable[[], bool] = lambda: True,
     sees: Callable[[], bool] = lambda: True,
+    waiting: Callable[[float], None] = lambda _: None,
 ) -> Roll | None:
     """The verdict of who listens there; None if that is the machine with the key `only_if_not`.
 
     Raises `OSError`, and `Unacceptable` for one who does not know the secret.
     """
-    until = time.monotonic() + wait
+    began = told = time.monotonic()
+    until = began + wait
     while True:
+        if time.monotonic() >= told + NOTICE_SECONDS:
+            told = time.monotonic()
+            waiting(told - began)
         try:
             # Our own server answers at the end only; a word from it now is not needed.
             patience = _SETTLE_SECONDS + 2 if only_if_not else max(0.1, until - time.monotonic()) + _ANSWER_SECONDS
@@ -304,12 +346,19 @@ def _asked(
     with socket.create_connection((address, port), timeout=max(0.1, until - time.monotonic())) as line:
         if not secret:
             raise Unacceptable("no secret yet")
-        theirs = messages.challenged(_line(line, min(last, time.monotonic() + _CHALLENGE_SECONDS), 256))
-        own = messages.nonce()
-        # Only now: machine 0 writes before it listens.
+        return asked(line, me, secret, last, sees)
+
+
+def asked(
+    line: socket.socket, me: Machine, secret: str, last: float, sees: Callable[[], bool] | None = None
+) -> Verdict:
+    """The verdict of machine 0 at the other end, heard until `last`. Raises `OSError` and `Unacceptable`."""
+    theirs = messages.challenged(_line(line, min(last, time.monotonic() + _CHALLENGE_SECONDS), 256))
+    own = messages.nonce()
+    if sees:  # only now: machine 0 writes before it listens
         me = me.model_copy(update={"apart": not sees()})
-        line.sendall(messages.signed(me, secret=secret, own=own, theirs=theirs))
-        return messages.checked(Verdict, _line(line, last, messages.LONGEST_VERDICT), secret=secret, own=own)[0]
+    line.sendall(messages.signed(me, secret=secret, own=own, theirs=theirs))
+    return messages.checked(Verdict, _line(line, last, messages.LONGEST_VERDICT), secret=secret, own=own)[0]
 
 
 def _line(line: socket.socket, until: float, most: int) -> bytes:
@@ -338,4 +387,5 @@ def _roll(verdict: Verdict) -> Roll:
         facts=verdict.facts,
         present=tuple(verdict.present),
         agreed=verdict.agreed,
+        least=verdict.least,
     )

@@ -150,7 +150,7 @@ def located(root: Path, name: str) -> Path:
 
 
 def missing(name: str, path: Path, root: Path) -> str:
-    """What to say of a name that is no file, no folder and no hub id from `root`, the project's folder."""
+    """What to say of a name that is not a file, folder or hub id from `root`, the project's folder."""
     if Path(name).exists():
         there = os.path.relpath(name, root)
         return t("paths are relative to the project folder; from there it is {there}", there=there)

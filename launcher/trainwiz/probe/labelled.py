@@ -54,7 +54,7 @@ def _looked_at(files: Sequence[Path], problem: Callable[[Path, Head, Reading], s
 
 
 def _wrong_number(file: Path, head: Head, reading: Reading) -> str:
-    """Why the first row of a file is no text with a number; empty if it is one."""
+    """Why the first row of a file is not text with a number; empty if it is one."""
     for number, row in head.rows[:1]:
         if problem := labels.lacks_label(file, number, row, reading):
             return problem

@@ -69,7 +69,7 @@ def as_numbers(labels: list[Any]) -> list[Any]:
 def _list(label: Any, file: str, line: int) -> str:
     if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
         return t(
-            "{file}: line {line}: the label {label} is a list with one 1; write the place of the 1, {place}, instead",
+            "{file}: line {line}: the label {label} is a list with one 1; write its index instead: {place}",
             file=file,
             line=line,
             label=label,

@@ -88,7 +88,7 @@ def _table(table: Path, reading: Reading, wrong: Wrong) -> DataFacts:
 
 
 def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
-    """Why the first rows of a table are no pictures with such labels; empty if no reason is found."""
+    """Why the first rows of a table are not pictures with such labels; empty if no reason is found."""
     columns = reading.label_column.split(",")
     found: list[Any] = []
     for number, row in head.rows:
@@ -124,14 +124,14 @@ def _no_classes(found: list[Any], whole: bool) -> str:
 def _no_numbers(found: list[Any], whole: bool) -> str:
     for label in found:
         if isinstance(label, bool) or not isinstance(label, int | float):
-            return t("a label is no number: {label}; image_classification learns classes", label=label)
+            return t("a label is not a number: {label}; image_classification learns classes", label=label)
     return _alike(found) if whole else ""
 
 
 def _no_tags(found: list[Any], whole: bool) -> str:
     for label in found:
         if not isinstance(label, str | int | list):
-            return t("a label is no list of classes: {label}", label=label)
+            return t("a label is not a list of classes: {label}", label=label)
     return _alike(found) if whole else ""
 
 

@@ -2,7 +2,7 @@
 
 Process groups do not hold what torchrun or a data loader starts in a session of its own, and a parent's death signal
 reaches direct children only. So every process of a launch carries a mark in its environment, and whoever cleans up
-looks for the mark. `MARK` is no secret.
+looks for the mark. `MARK` is not a secret.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_m
 from trainwiz.process.heartbeats import Straggler
 from trainwiz.process.stacks import Stacks
 from trainwiz.process.standby import StandbyRanks
-from trainwiz.process.supervision import GRACE_SECONDS, Action, Send, Supervisor
+from trainwiz.process.supervision import GRACE_SECONDS, Action, Elsewhere, Send, Supervisor
 from trainwiz.process.watch import Resumed, Stall, Watch, Watching
 
 OPTIONS = "PET_"
@@ -110,8 +110,8 @@ class _Stopped:
     at: float
 
 
-Inbox = queue.SimpleQueue[_Stopped | Stall | Resumed | Straggler | int]
-"""What happens meanwhile: a rank's end, what the watch finds, or the number of a signal that came in."""
+Inbox = queue.SimpleQueue[_Stopped | Stall | Resumed | Straggler | Elsewhere | int]
+"""What happens meanwhile: a rank's end, what the watch or another machine finds, or the number of a signal."""
 
 
 def pause(inbox: Inbox, seconds: float) -> int | None:
@@ -121,6 +121,17 @@ def pause(inbox: Inbox, seconds: float) -> int | None:
     except queue.Empty:
         return None
     return event if isinstance(event, int) else None
+
+
+def kept(inbox: Inbox) -> None:
+    """Forget what was found during an attempt that is over; signals stay."""
+    signals = []
+    with contextlib.suppress(queue.Empty):
+        while True:
+            event = inbox.get_nowait()
+            signals += [event] if isinstance(event, int) else []
+    for number in signals:
+        inbox.put(number)
 
 
 def _consume(events: Inbox, supervisor: Supervisor, clock: Callable[[], float], act: Callable[[Action], None]) -> None:
@@ -137,6 +148,8 @@ def _consume(events: Inbox, supervisor: Supervisor, clock: Callable[[], float], 
                 actions = supervisor.stalled(event, clock())
             elif isinstance(event, Straggler):
                 actions = supervisor.late(event)
+            elif isinstance(event, Elsewhere):
+                actions = supervisor.elsewhere(event, clock())
             elif isinstance(event, Resumed):
                 actions = supervisor.resumed(event.silence, event.suspects)
             else:

@@ -8,6 +8,6 @@ import signal
 
 
 def terminate(pid: int) -> None:
-    """Ask a process to end; one that has just ended is no error."""
+    """Ask a process to end; one that has just ended is not an error."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)

@@ -41,6 +41,16 @@ class Send:
     """The ranks that receive it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Elsewhere:
+    """What happened on another machine ends this attempt here."""
+
+    why: Message
+    """What happened."""
+    orderly: bool = False
+    """Whether the ranks are to save: all of them can still be reached."""
+
+
 Action = Send | Message
 
 
@@ -55,7 +65,7 @@ class Supervisor:
         teardown: float = TEARDOWN_SECONDS,
         stopped_code: int = 0,
     ) -> None:
-        """`stopped_code` is what a rank ends with that was stopped in order; it is no failure."""
+        """`stopped_code` is what a rank ends with that was stopped in order; it is not a failure."""
         self.codes: dict[int, int | None] = dict.fromkeys(ranks)
         self.deadline: float | None = None
         self.first_failed: int | None = None
@@ -67,6 +77,7 @@ class Supervisor:
         self._failed_before_asked = False
         self._settling = False
         self._given_up = False
+        self._elsewhere: Elsewhere | None = None
         self._asked_at: float | None = None
         self._ended_at = 0.0
         self._grace, self._teardown = grace, teardown
@@ -86,7 +97,7 @@ class Supervisor:
         """A rank ended."""
         self.codes[rank] = code
         self._ended_at = now
-        if code in self._orderly or self.first_failed is not None or self.killed or self.hung:
+        if code in self._orderly or self.first_failed is not None or self.killed or self.hung or self._elsewhere:
             return []
         self.first_failed = rank
         self._failed_before_asked = self.asked_by is None
@@ -115,6 +126,14 @@ class Supervisor:
             ),
             Send(signal.SIGTERM, self.alive),
         ]
+
+    def elsewhere(self, event: Elsewhere, now: float) -> list[Action]:
+        """The attempt is over on another machine, or is to be."""
+        if self.deadline is not None or self.finished:
+            return []
+        self._elsewhere = event
+        self.deadline = now + (self._grace if event.orderly else self._teardown)
+        return [event.why, Send(signal.SIGTERM, self.alive)]
 
     def stalled(self, stall: Stall, now: float) -> list[Action]:
         """The watch found a stall."""
@@ -179,7 +198,8 @@ class Supervisor:
                     seconds=KILL_SECONDS,
                 )
             ]
-        waited = self._grace if self.asked_by is not None else self._teardown
+        saving = self.asked_by is not None or (self._elsewhere and self._elsewhere.orderly)
+        waited = self._grace if saving else self._teardown
         return [
             say(
                 "{ranks} did not exit within {seconds:g} s: sending SIGKILL",

@@ -26,9 +26,9 @@ _STREAMS = {"stdout.log": "", "stderr.log": ".err"}
 class WorkerLogs:
     """The log files of torchrun's workers, linked as `rank-N.log` (stdout) and `rank-N.err.log` (stderr)."""
 
-    def __init__(self, logs: Path, *, first_rank: int) -> None:
+    def __init__(self, logs: Path, *, first_rank: int, attempt: int = 0) -> None:
         self._logs, self._first = logs, first_rank
-        self._folder = logs / f"torchrun-{first_rank}"
+        self._folder = logs / (f"torchrun-{first_rank}.attempt-{attempt}" if attempt else f"torchrun-{first_rank}")
 
     @property
     def options(self) -> tuple[str, ...]:

@@ -225,7 +225,7 @@ TRAINING: tuple[Question, ...] = (
         prompt=say("Compute metrics from the outputs for all samples"),
         when=_evaluates,
         choices=YES_NO,
-        help="Some metrics are no sums over samples: eval_auc of classifiers, eval_pearson and eval_spearman of "
+        help="Some metrics are not sums over samples: eval_auc of classifiers, eval_pearson and eval_spearman of "
         "text_regression, and what you write for custom. true gathers the outputs of all ranks in the order of the "
         "data, each sample once, and computes all metrics from them; they must fit in the memory of one rank.",
     ),

@@ -49,6 +49,8 @@ class Recorded:
     """`outcome.json`; empty: the run has not ended, or was killed."""
     records: Sequence[Record] = ()
     """The records of metrics.jsonl."""
+    unread_bytes: int = 0
+    """How much of a very long metrics.jsonl was passed over between them."""
     memory: Sequence[Mapping[str, Any]] = ()
     """The records of memory.jsonl, as `record.memory` takes them."""
     alive: bool | None = False

@@ -76,6 +76,7 @@ def files(
     found = [Artifact("task.py", text, generated=example)]
     if f"import {OWN}" in taken:
         own = with_constant(templates["train_templates/imported/own.py"], "SCRIPT", script)
+        own = with_constant(own, "NAMES", pieces.definitions)
         if pieces.lightning:
             own = own.replace("\nSCRIPT", "\nimport stand_in\n\nstand_in.for_lightning()\n\nSCRIPT", 1)
             found.append(Artifact("stand_in.py", templates["train_templates/imported/stand_in.py"], generated=""))
@@ -121,7 +122,7 @@ def _loss(pieces: Pieces, marks: _Marks) -> str:
         *([f"{DEVICE} = next(model.parameters()).device"] if outside or re.search(rf"\b{DEVICE}\b", text) else []),
         *(f"{name} = {outside}.{name}" for name in taken.from_outside),
         *taken.inner,
-        f"return ({taken.expression}).float() * {_COUNT}",
+        f"return ({taken.expression}).float(){'' if pieces.sums else f' * {_COUNT}'}",
     ]
     first = f"{pieces.batch or 'batch'}, {_COUNT} = batch"
     return "\n".join([first, *lines])

@@ -8,6 +8,7 @@ https://www.kubeflow.org/docs/components/trainer/ https://jobset.sigs.k8s.io/doc
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -44,6 +45,8 @@ _TYPES = {
     "job": "job.batch",
 }
 """As `kubectl create --output=name` prints them."""
+_NAME = r"[a-z0-9](?:[a-z0-9.-]{0,251}[a-z0-9])?"
+"""Of an object or a namespace: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 
 
 class Kubernetes(Scheduler):
@@ -53,6 +56,7 @@ class Kubernetes(Scheduler):
     order = 2
     summary = say("Kubernetes: trainjob.yaml, created with kubectl")
     program = "kubectl"
+    id_pattern = rf"(?:{_NAME}:)?(?:{'|'.join(map(re.escape, _TYPES.values()))})/{_NAME}"
     file = "trainjob.yaml"
     keys = frozenset(
         {

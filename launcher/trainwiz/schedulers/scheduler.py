@@ -63,6 +63,8 @@ class Scheduler:
     """Its line in the wizard's list."""
     program: str
     """The program that submits."""
+    id_pattern: str = r"[0-9]{1,18}"
+    """All of a job's id. Ids also come from a project's files, and become arguments of commands."""
     keys: frozenset[str]
     """The keys of `cluster:` that its file needs, beside `kind`, `job_name` and `grace`."""
     file: str
@@ -92,6 +94,17 @@ class Scheduler:
 
     def seen(self, job: Job, argv: Argv, stdout: str) -> Seen | None:
         """What one of them answered; None where it does not know the job."""
+        raise NotImplementedError
+
+    def requeue(self, job: Job) -> Argv:  # noqa: ARG002 (most see to that themselves)
+        """The command that starts a stopped job again; empty where the scheduler does that by itself."""
+        return ()
+
+    def obstacle(self, job: Job, stdout: str, *, now: float, notice: float) -> Message | None:
+        """Why not to start it again, by what the first of `questions` answered; None where nothing speaks against it.
+
+        `now` is the time (seconds since 1970); a scheduler asks for the end at most `notice` seconds before it.
+        """
         raise NotImplementedError
 
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:

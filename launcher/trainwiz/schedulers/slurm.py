@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.message import Message, say
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 _SIGNAL_SECONDS = 15
 """How much earlier than the ranks' grace the signal comes, for trainwiz itself to end."""
+_WANTED = {"JobState": "RUNNING", "Requeue": "1", "BatchFlag": "1"}
+"""Of a job that its owner has not cancelled, that may be queued again, and that has a script to begin with."""
 _PHASES = {
     "BOOT_FAIL": Phase.FAILED,
     "CANCELLED": Phase.STOPPED,
@@ -106,11 +109,43 @@ class Slurm(Scheduler):
         """The state, with what Slurm says of it."""
         return _in_record(job, stdout) if argv[0] == "scontrol" else _in_accounting(stdout)
 
+    def requeue(self, job: Job) -> Argv:
+        """Slurm itself starts a job again after a node failure only, and not after its own early signal."""
+        return ("scontrol", "requeue", job.id)
+
+    # docs/decisions/launching.md: A job is queued again only while its scheduler calls it running
+    def obstacle(self, job: Job, stdout: str, *, now: float, notice: float) -> Message | None:
+        """A job that was cancelled, that may not be queued again, that has no script, or whose end is not near."""
+        fields = dict(re.findall(r"(\w+)=(\S*)", stdout))
+        if others := [f"{key}={fields.get(key, '-')}" for key, value in _WANTED.items() if fields.get(key) != value]:
+            return say("whether the job runs again is left to Slurm: {states}", states=" ".join(others))
+        if not _is_ending(fields, now, notice):
+            return say(
+                "the job is not queued again: its end at {time} is not near, so somebody asked for this stop; to go "
+                "on, run: {command}",
+                time=fields["EndTime"],
+                command=" ".join(self.requeue(job)),
+            )
+        return None
+
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
         """A job that was asked to stop would be requeued, unless that is turned off first."""
         if not runs:
             return (("scancel", job.id),)
         return (("scontrol", "update", f"JobId={job.id}", "Requeue=0"), ("scancel", "--signal=TERM", job.id))
+
+
+def _is_ending(fields: Mapping[str, str], now: float, notice: float) -> bool:
+    """Whether Slurm may have sent the signal. A preemption brings the end of the job forward, too."""
+    end = fields.get("EndTime")
+    if end is None:
+        return True
+    if end == "Unknown":  # without a time limit only a preemption is Slurm's
+        return fields.get("PreemptTime", "None") not in ("None", "Unknown")
+    try:
+        return datetime.fromisoformat(end).timestamp() - now <= notice
+    except ValueError:  # SLURM_TIME_FORMAT can ask for any form
+        return True
 
 
 def _script(plan: Plan) -> list[str]:

@@ -8,7 +8,7 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from trainwiz.errors import UsageError
 from trainwiz.finding import Place
 from trainwiz.message import say
 from trainwiz.script.calls import Call
+from trainwiz.script.definitions import Definitions, definitions
 from trainwiz.script.engines import Engines
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
@@ -25,7 +26,7 @@ from trainwiz.script.training import Training
 from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, walk
 from trainwiz.script.values import Values
 
-__all__ = ["Call", "Script", "read"]
+__all__ = ["Call", "Script", "about_training", "parsed", "read"]
 
 _WORKING = (
     "backward",
@@ -35,6 +36,9 @@ _WORKING = (
     "parse_args",
     "parse_known_args",
     "prepare",
+)
+_TRAINING = re.compile(
+    r"torch|accelerat|transformers|deepspeed|colossal|lightning|trl|backward|optimi|zero_grad|trainer|Trainer"
 )
 _IGNORE = re.compile(r"#\s*trainwiz:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 
@@ -60,8 +64,12 @@ class Part:
 class Script:
     """One script, with the modules of its project that it imports; rules read it."""
 
-    def __init__(self, parts: Sequence[Part]) -> None:
-        """The last of the parts is the script itself; the lines of each come after those of the parts before it."""
+    def __init__(self, parts: Sequence[Part], arguments: Sequence[str] = ()) -> None:
+        """The last of the parts is the script itself; the lines of each come after those of the parts before it.
+
+        `arguments` is the command line that it is meant to be started with, as far as it is known.
+        """
+        self.arguments = arguments
         self.file = parts[-1].file
         self.parts = parts
         self.lines = [line for part in parts for line in part.lines]
@@ -77,7 +85,7 @@ class Script:
     @cached_property
     def values(self) -> Values:
         """What its expressions come to."""
-        return Values(self.tree, self.names)
+        return Values(self.tree, self.names, self.arguments)
 
     @cached_property
     def runs_when_imported(self) -> ast.stmt | None:
@@ -93,6 +101,11 @@ class Script:
                 if working or (isinstance(node, ast.Call) and self.engines.kind(node) == "Accelerator"):
                     return statement
         return None
+
+    @cached_property
+    def definitions(self) -> Definitions:
+        """What the module defines, where it does more than that."""
+        return definitions(self.tree)
 
     @cached_property
     def loaded(self) -> Loaded:
@@ -161,17 +174,44 @@ class Script:
         return self.names.resolved(call.func)
 
 
-def read(file: str, text: str, modules: Sequence[tuple[str, str, str]] = ()) -> Script:
-    """The script of this text, with modules that it imports (their names, files and texts).
+# docs/decisions/files.md: Lint passes over a script without a word about training
+def about_training(texts: Iterable[str]) -> bool:
+    """Whether any of these texts has a word without which no rule finds anything."""
+    return any(_TRAINING.search(text) for text in texts)
 
-    Raises `UsageError` where the script is not valid Python; such modules are left out.
+
+def parsed(file: str, text: str) -> ast.Module:
+    """The text as a syntax tree. Raises `UsageError` where it is not valid Python."""
+    with _told(file):
+        return _parsed(file, text)
+
+
+def read(
+    file: str,
+    text: str,
+    modules: Sequence[tuple[str, str, str]] = (),
+    trees: MutableMapping[str, ast.Module] | None = None,
+    arguments: Sequence[str] = (),
+) -> Script:
+    """The script of this text, with modules that it imports (their names, files and texts), and its arguments.
+
+    `trees` holds texts that have been parsed, by text; they are taken from it. Raises `UsageError` where the script is
+    not valid Python; such modules are left out.
     """
     parts: list[Part] = []
+    trees = {} if trees is None else trees
     for name, path, source in modules:
         with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            parts.append(_part(name, path, source, parts))
+            parts.append(_part(name, path, source, parts, trees))
+    with _told(file):
+        return Script([*parts, _part("__main__", file, text, parts, trees)], arguments)
+
+
+@contextlib.contextmanager
+def _told(file: str) -> Iterator[None]:
+    """Say what keeps Python from reading a text. Raises `UsageError`."""
     try:
-        return Script([*parts, _part("__main__", file, text, parts)])
+        yield
     except SyntaxError as error:
         raise UsageError(
             say("{file}:{line}: not valid Python: {reason}", file=file, line=error.lineno or 1, reason=error.msg),
@@ -186,11 +226,15 @@ def read(file: str, text: str, modules: Sequence[tuple[str, str, str]] = ()) -> 
         raise UsageError(say("{file}: nested too deeply to read", file=file)) from None
 
 
-def _part(name: str, file: str, text: str, before: Sequence[Part]) -> Part:
-    text = text.removeprefix("\ufeff")
+def _parsed(file: str, text: str) -> ast.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # an invalid escape in a user's string is not ours to tell
-        module = ast.parse(text, filename=file)
+        return ast.parse(text.removeprefix("\ufeff"), filename=file)
+
+
+def _part(name: str, file: str, text: str, before: Sequence[Part], trees: MutableMapping[str, ast.Module]) -> Part:
+    module = trees.pop(text, None) or _parsed(file, text)
+    text = text.removeprefix("\ufeff")
     first = before[-1].first + len(before[-1].lines) if before else 0
     return Part(name, file, text, module, text.splitlines(), first)
 

@@ -23,6 +23,7 @@ _ARGUMENTS = {
 """What a Trainer's arguments are here, and their defaults."""
 _PRECISIONS = {"bf16-mixed": "bf16", "16-mixed": "fp16", "bf16": "bf16", "32-true": "no", "32": "no"}
 _MANUAL = "manual_backward"
+_CLI = "LightningCLI"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +33,7 @@ class Lightning:
     step: Function
     """The module's training_step."""
     trainer: Call
-    """The call that makes the Trainer."""
+    """The call that makes the Trainer, or the LightningCLI that makes all."""
     model: ast.expr | None
     """What `fit` is given to train."""
     loader: ast.expr | None
@@ -43,6 +44,19 @@ class Lightning:
     """Whether the module makes its own loader of training data."""
     configures: bool
     """Whether the module makes its optimizer."""
+
+    @property
+    def by_classes(self) -> bool:
+        """Whether a LightningCLI makes model and data from their classes, with the defaults of these."""
+        return self.trainer.last == _CLI
+
+    def told(self, name: str) -> ast.expr | None:
+        """What the Trainer is told."""
+        if not self.by_classes:
+            return self.trainer.keyword(name)
+        defaults = self.trainer.argument("trainer_defaults", 4)
+        pairs = zip(defaults.keys, defaults.values, strict=True) if isinstance(defaults, ast.Dict) else ()
+        return next((value for key, value in pairs if isinstance(key, ast.Constant) and key.value == name), None)
 
     @property
     def takes_index(self) -> bool:
@@ -63,7 +77,11 @@ def of(script: Script) -> Lightning | None:
     trainer = next((call for call in script.calls if call.last == "Trainer" and _from_lightning(call.name)), None)
     fit = next((call for call in script.calls if call.method == "fit"), None)
     module = next((one for one in _classes(script) if _method(one, "training_step")), None)
-    if trainer is None or fit is None or module is None:
+    if module is None:
+        return None
+    if trainer is None:
+        return _by_classes(script)
+    if fit is None:
         return None
     loader = fit.argument("train_dataloaders", 1)
     data = fit.keyword("datamodule")
@@ -82,6 +100,25 @@ def of(script: Script) -> Lightning | None:
     )
 
 
+def _by_classes(script: Script) -> Lightning | None:
+    """The classes that a LightningCLI is given."""
+    cli = next((call for call in script.calls if call.last == _CLI and _from_lightning(call.name)), None)
+    given = cli.argument("model_class", 0) if cli else None
+    module = next((one for one in _classes(script) if given is not None and one.name == dotted(given)), None)
+    step = _method(module, "training_step") if module else None
+    if cli is None or module is None or step is None:
+        return None
+    return Lightning(
+        step=step,
+        trainer=cli,
+        model=given,
+        loader=None,
+        data_module=cli.argument("datamodule_class", 1),
+        own_loader=_method(module, "train_dataloader") is not None,
+        configures=_method(module, "configure_optimizers") is not None,
+    )
+
+
 def numbers(script: Script) -> Iterator[Number]:
     """What its Trainer says."""
     found = of(script)
@@ -89,13 +126,13 @@ def numbers(script: Script) -> Iterator[Number]:
         return
     call = found.trainer
     for name, (kind, default) in _ARGUMENTS.items():
-        given = call.keyword(name)
+        given = found.told(name)
         value = script.values.of(given)
         if kind == "steps" and value and value.value == -1:
             continue  # no limit
         known = None if call.has_spread() else default
         yield from number(script, kind, f"Trainer({name})", given, known, call.node, "lightning")
-    precision = script.values.of(call.keyword("precision"))
+    precision = script.values.of(found.told("precision"))
     if precision and str(precision.value) in _PRECISIONS:
         ours = _PRECISIONS[str(precision.value)]
         yield Number(kind="precision", name="Trainer(precision)", node=precision.node, value=ours)

@@ -11,9 +11,9 @@ from trainwiz.message import say
 from trainwiz.script import lightning
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.numbers import numbers
-from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat
+from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat, only_places
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import Loop, dotted, method, walk
+from trainwiz.script.tree import Function, Loop, dotted, method, walk
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
@@ -56,6 +56,8 @@ class Pieces:
     batch: str = ""
     """What the loop unpacks a micro-batch into, as it is written; empty: the loss takes all of it by itself."""
     counted: Counted = "samples"
+    sums: ast.AST | None = None
+    """Where the loss is a sum over the samples and not a mean."""
     loader: Call | None = None
     """The loader that the training loop goes over."""
     evaluation: tuple[ast.AST, ...] = ()
@@ -70,6 +72,8 @@ class Pieces:
     """Where a Trainer adds up the means of micro-batches, because its loss is not its own."""
     late_warmup: bool = False
     """Whether the first update has rate 0, as in the schedules of transformers."""
+    definitions: tuple[str, ...] = ()
+    """Of a script that trains on import: what can be had of it without that."""
     whole_loader: Slice | None = None
     """The loader of a data module; data and collate function are taken from it."""
 
@@ -89,12 +93,9 @@ class _Reader:
     def __post_init__(self) -> None:
         self.lightning = lightning.of(self.script)
         classes = (node for node in self.script.tree.nodes if isinstance(node, ast.ClassDef))
-        own = {one.name for one in classes if any(dotted(base).endswith("Trainer") for base in one.bases)}
-        self.trainer = (
-            None
-            if self.lightning
-            else next((call for call in self.script.calls if call.last.endswith("Trainer") or call.last in own), None)
-        )
+        own = {one.name: any(dotted(base).endswith("Trainer") for base in one.bases) for one in classes}
+        made = (call for call in self.script.calls if own.get(call.last, call.last.endswith("Trainer")))
+        self.trainer = None if self.lightning else next(made, None)
         self.loop = next(iter(self.script.training.loops), None)
 
     def pieces(self) -> Pieces:
@@ -112,8 +113,8 @@ class _Reader:
         made = found.data_module
         if made is None and found.loader is None and found.own_loader:
             made = found.model
-        model = self._piece("model", found.model, found.trainer.node)
-        whole = self._piece("data", made, None) if made is not None else None
+        model = _made(self.script, found, self._piece("model", found.model, found.trainer.node))
+        whole = _made(self.script, found, self._piece("data", made, None)) if made is not None else None
         if whole is None:
             data = self._piece("data", self._dataset(loader), loader.node if loader else None)
             collate = self._collate(loader)
@@ -148,6 +149,7 @@ class _Reader:
             model_name=name,
             batch=batch,
             counted=self._counted(model),
+            sums=self._sums(block, loss),
             loader=loader,
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             rest=tuple(self._rest(block)),
@@ -267,14 +269,20 @@ class _Reader:
         backward = next(iter(self.script.training.backwards), None)
         if self.trainer:
             return self._loss_of_trainer()
+        if backward and backward.loop is None and (called := self._called_in_a_loop(backward.call)):
+            return self._loss_of_function(model, backward.loss, *called)
         loop = backward.loop if backward else None
         if backward is None or loop is None or isinstance(loop, ast.While):
             node = backward.call if backward else self.script.tree.module
             gap = Gap(node, say("no loop over micro-batches with a backward pass was found"))
             return Piece(name="loss", node=node, gap=gap), [], ""
-        target = loop.target
-        if isinstance(target, ast.Tuple) and any(_is_enumerate(node) for node in walk(loop.iter)):
-            target = target.elts[1]
+        others = (one for one in self.script.training.backwards if one.loop is loop)
+        other = next((one for one in others if ast.unparse(one.loss) != ast.unparse(backward.loss)), None)
+        if other is not None:
+            one, two = ast.unparse(backward.loss), ast.unparse(other.loss)
+            gap = Gap(other.call, say("the loop has several backward passes: of {one} and {two}", one=one, two=two))
+            return Piece(name="loss", node=backward.call, gap=gap), flat(loop.body), ""
+        target = _target(loop)
         block = flat(loop.body)
         bound = {model, *(n.id for n in walk(target) if isinstance(n, ast.Name))}
         barred = (self.script.engines.prepared_names | {dotted(one) for one in self._prepared().values()}) - {model}
@@ -283,6 +291,40 @@ class _Reader:
         expression = _undivided(backward.loss)
         piece = _cut("loss", expression, lambda: slicer.of(expression))
         return piece, [s for s in block if s.lineno != backward.call.lineno], ast.unparse(target)
+
+    def _called_in_a_loop(self, backward: ast.Call) -> tuple[Function, dict[str, str], ast.For] | None:
+        """The function around a backward pass, what its parameters get of a micro-batch, and the loop that calls it."""
+        function = self.script.tree.scope(backward)
+        if not isinstance(function, Function):
+            return None
+        calls = [one for one in self.script.tree.calls if dotted(one.func) in (function.name, f"self.{function.name}")]
+        loop = next(iter(self.script.tree.loops(calls[0])), None) if len(calls) == 1 else None
+        if not isinstance(loop, ast.For) or loop_source(loop) is None or calls[0].keywords:
+            return None
+        names = [one.arg for one in function.args.args]
+        names = names[1:] if names[:1] == ["self"] else names
+        given = [one.id if isinstance(one, ast.Name) else "" for one in calls[0].args]
+        if len(given) != len(names) or any(_changes_batch(one) for one in loop.body):
+            return None
+        return function, dict(zip(given, names, strict=True)), loop
+
+    def _loss_of_function(
+        self, model: str, loss: ast.expr, function: Function, names: dict[str, str], loop: ast.For
+    ) -> tuple[Piece, list[ast.stmt], str]:
+        """The loss that a function makes of a micro-batch, which a loop gives it."""
+        target = _target(loop)
+        parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
+        if not all(isinstance(one, ast.Name) and (one.id in names or one.id == "_") for one in parts):
+            why = say("not all of the micro-batch goes to {name}", name=function.name)
+            return Piece(name="loss", node=function, gap=Gap(loop, why)), [], ""
+        batch = ", ".join(names.get(dotted(one), "_") for one in parts)
+        shown = (
+            f"({batch})" if isinstance(target, ast.Tuple) else f"[{batch}]" if isinstance(target, ast.List) else batch
+        )
+        block = flat(function.body)
+        slicer = Slicer(self.script, bound={model, *names.values()}, block=block, own_model=f"self.{model}")
+        piece = _cut("loss", loss, lambda: slicer.of(_undivided(loss)))
+        return piece, [one for one in block if one.lineno != loss.lineno], shown
 
     def _loss_of_trainer(self) -> tuple[Piece, list[ast.stmt], str]:
         own = self.script.names.function("compute_loss")
@@ -327,6 +369,26 @@ class _Reader:
         words = ("ForMaskedLM", "ForConditionalGeneration", "ForSeq2SeqLM", "ForTokenClassification")
         return "labels" if any(word in made for word in words) else "samples"
 
+    def _sums(self, block: list[ast.stmt], loss: Piece) -> ast.AST | None:
+        """The `reduction="sum"` of a loss that nothing divides."""
+        if self.trainer or loss.taken is None:
+            return None
+        text = [*loss.taken.inner, *loss.taken.outer, loss.taken.expression]
+        nodes = [node for part in text for node in ast.walk(ast.parse(part))]
+        called = {dotted(node.func).removeprefix(f"{OWN}.") for node in nodes if isinstance(node, ast.Call)}
+        own = [function for name in called if (function := self.script.names.function(name))]
+        nodes = [*(node for one in block for node in walk(one)), *(node for one in own for node in walk(one))]
+        sums = [
+            node
+            for node in nodes
+            if isinstance(node, ast.keyword)
+            and node.arg == "reduction"
+            and ast.unparse(node.value) in ("'sum'", '"sum"')
+        ]
+        used = [node for node in nodes if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div)]
+        divides = any(getattr(node, "lineno", 0) <= getattr(loss.node, "lineno", 0) for node in used)
+        return sums[0] if sums and not divides else None
+
     def _rest(self, block: list[ast.stmt]) -> Iterator[ast.stmt]:
         taken = {n.lineno for n in block if isinstance(n, ast.Assign | ast.AnnAssign | ast.AugAssign)}
         for statement in block:
@@ -335,7 +397,8 @@ class _Reader:
 
 def pieces(script: Script) -> Pieces:
     """What a script trains, as far as its text says it."""
-    return _Reader(script).pieces()
+    definitions = tuple(sorted(script.definitions.own)) if script.runs_when_imported else ()
+    return replace(_Reader(script).pieces(), definitions=definitions)
 
 
 def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
@@ -345,9 +408,38 @@ def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
         return Piece(name=name, node=node, gap=gap)
 
 
+def _made(script: Script, found: Lightning, piece: Piece) -> Piece:
+    """What a LightningCLI makes of a class: an object, by the defaults of its arguments."""
+    if piece.taken is None or not found.by_classes:
+        return piece
+    name = dotted(piece.node)
+    made = next((one for one in script.tree.nodes if isinstance(one, ast.ClassDef) and one.name == name), None)
+    starts = (one for one in (made.body if made else ()) if isinstance(one, ast.FunctionDef) and one.name == "__init__")
+    for start in starts:
+        given = start.args.args[1:]
+        needed = [*given[: len(given) - len(start.args.defaults)]]
+        needed += [one for one, value in zip(start.args.kwonlyargs, start.args.kw_defaults, strict=True) if not value]
+        if needed:
+            why = say("{name} needs {argument}, which its command line gives it", name=name, argument=needed[0].arg)
+            return replace(piece, taken=None, gap=Gap(start, why))
+    return replace(piece, taken=replace(piece.taken, expression=f"{piece.taken.expression}()"))
+
+
 def _is_schedule(call: Call) -> bool:
     """Whether a call makes a schedule of transformers."""
     return call.last == "get_scheduler" or (call.last.startswith("get_") and call.last.endswith("_with_warmup"))
+
+
+def _target(loop: ast.For | ast.AsyncFor) -> ast.expr:
+    """What a loop calls a micro-batch."""
+    if isinstance(loop.target, ast.Tuple) and any(_is_enumerate(node) for node in walk(loop.iter)):
+        return loop.target.elts[1]
+    return loop.target
+
+
+def _changes_batch(statement: ast.stmt) -> bool:
+    """Whether a statement of a loop does more to a micro-batch than to place it on a device."""
+    return isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign) and not only_places(statement)
 
 
 def _is_enumerate(node: ast.AST) -> bool:

@@ -29,6 +29,8 @@ _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FIRST = ("main_process_first", "local_main_process_first", "accumulate", "autocast")
 """Methods of the Accelerator that open a with-block and change nothing of what is computed in it."""
+_OF_STATE = ("distributed_type", "mixed_precision")
+"""Attributes of the Accelerator that are alike on all ranks; the project's own one answers with the same words."""
 _ASKING = frozenset(
     {
         *("debug", "info", "named_parameters", "parameters", "print", "print_trainable_parameters", "save"),
@@ -76,6 +78,8 @@ class Slicer:
     """Names that belong to the engine: other models that it prepares."""
     block: Sequence[ast.stmt] = ()
     """The innermost block: its statements are `inner`, all others `outer`. Empty: there is only one."""
+    own_model: str = ""
+    """How a method names the model that the loop gives by its plain name: `self.model`."""
     left_out: Collection[ast.stmt] = ()
     """Statements that the project's loop makes needless."""
     _edits: list[Edit] = field(default_factory=list)
@@ -111,7 +115,14 @@ class Slicer:
         if self.block and isinstance(node, ast.Attribute) and self._is_device(node):
             self._edits.append(Edit.of(node, DEVICE))
             return
-        if isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and self._as_written(node, known):
+        if isinstance(node, ast.Attribute) and node.attr in _OF_STATE and self._is_accelerator(node.value):
+            self._edits.append(Edit.of(node.value, "AcceleratorState()"))
+            self._imports["from accelerate.state import AcceleratorState"] = None
+            return
+        if isinstance(node, ast.Attribute) and self.own_model and dotted(node) == self.own_model:
+            self._edits.append(Edit.of(node, node.attr))
+            return
+        if isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and self._as_written(node, known, at):
             return
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load) and node.id not in known:
@@ -148,7 +159,18 @@ class Slicer:
         self._visit(kept, at, known)
         return True
 
-    def _as_written(self, node: ast.expr, known: frozenset[str]) -> bool:
+    def _passed(self, name: ast.Name, given: ast.Name, at: ast.AST) -> None:
+        """Take what a parameter is given by its only caller, under the caller's name."""
+        if given.id != name.id:
+            self._edits.append(Edit.of(name, given.id))
+        if self._is_parameter(given) and not self._body_of(given):
+            self._as_written(given, frozenset(), given)
+        else:
+            self._name(given, given)
+        if self._is_inner(at) and self._body_of(given):
+            self._outside[given.id] = None
+
+    def _as_written(self, node: ast.expr, known: frozenset[str], at: ast.AST) -> bool:
         """Put the literal in the place of an argument, an option or an item of a configuration."""
         root = node
         while isinstance(root, ast.Attribute | ast.Subscript):
@@ -159,7 +181,13 @@ class Slicer:
             return False
         value = self.script.values.of(node)
         if value is None:
+            is_free = self._is_parameter(root) and not self.script.engines.kind(root)
+            if is_free and (given := self.script.values.passed(root)):
+                self._passed(root, given, at)
+                return True
             owner = dotted(node) or root.id
+            if option := self.script.values.required(node):
+                raise Gap(node, say("{option} is required: give it after --, as in: -- {option} VALUE", option=option))
             raise Gap(node, say("{name} has no value that is written in the script", name=owner))
         self._edits.append(Edit.of(node, repr(value.value)))
         if value.option:
@@ -167,7 +195,10 @@ class Slicer:
         return True
 
     def _is_device(self, node: ast.Attribute) -> bool:
-        return node.attr == "device" and self.script.engines.kind(node.value) == "Accelerator"
+        return node.attr == "device" and self._is_accelerator(node.value)
+
+    def _is_accelerator(self, node: ast.expr) -> bool:
+        return self.script.engines.kind(node) == "Accelerator"
 
     def _is_parameter(self, name: ast.Name) -> bool:
         if self.script.names.assigned(name.id, name):
@@ -200,18 +231,24 @@ class Slicer:
         elif name.id in script.names.imports or self._import_of(name.id):
             self._import(name)
         elif self._of_module(name.id):
-            if script.runs_when_imported:
-                line = script.runs_when_imported.lineno
-                raise Gap(
-                    name,
-                    say(
-                        "{name} cannot be imported: the script trains on import (line {line})", name=name.id, line=line
-                    ),
-                )
+            if script.runs_when_imported and not self._is_definition(name):
+                self._local(name, script.tree.module.body, at)
+                return
             self._edits.append(Edit.of(name, f"{OWN}.{name.id}"))
             self._imports[f"import {OWN}"] = None
         elif not hasattr(builtins, name.id):
             raise Gap(name, say("it is not known what {name} is", name=name.id))
+
+    def _is_definition(self, name: ast.Name) -> bool:
+        """Whether a script that trains on import defines a name, which can be had without the training."""
+        found = self.script.definitions
+        if name.id not in found.own:
+            return False
+        if missing := found.missing(name.id):
+            raise Gap(
+                name, say("{name} uses {missing}, which the script makes as it runs", name=name.id, missing=missing)
+            )
+        return True
 
     def _body_of(self, name: ast.Name) -> Sequence[ast.stmt] | None:
         """The statements of the function around a name, or of the main block, that give it a value."""
@@ -236,7 +273,7 @@ class Slicer:
         found = [s for s in before if name.id in _given(s) or _changes(s, name.id)]
         found = found[max((i for i, one in enumerate(found) if _begins(one, name.id)), default=0) :]
         prepared = [s for s in found if self._is_prepare(s)]
-        needless = [s for s in found if _only_places(s) and (self._is_inner(s) or not self.block)]
+        needless = [s for s in found if only_places(s) and (self._is_inner(s) or not self.block)]
         for statement in (s for s in found if s not in (*prepared, *needless)):
             if isinstance(statement, ast.While | ast.Try | ast.With):
                 raise Gap(statement, say("{name} is made in a block that cannot be taken out", name=name.id))
@@ -269,9 +306,23 @@ class Slicer:
 
     def _before(self, body: Sequence[ast.stmt], at: ast.AST) -> Iterator[ast.stmt]:
         """The statements of a body that run before a node, in order; of a loop, those of the innermost block."""
+        module = self.script.tree.module
+        if body is module.body and self.script.tree.scope(at) is not module:
+            yield from self._before_calls(body)
+            return
         for statement in _flat(body, enter=self.block):
             if statement.lineno < at.lineno:  # type: ignore[attr-defined]
                 yield statement
+
+    def _before_calls(self, body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+        """The statements of the module before the first that may call its functions to train."""
+        own = {one.name for one in body if isinstance(one, ast.FunctionDef)}
+        for statement in _flat(body):
+            calls = (node for node in walk(statement) if isinstance(node, ast.Call))
+            trains = isinstance(statement, ast.Expr) and any(dotted(call.func) in own for call in calls)
+            if trains or isinstance(statement, ast.For | ast.While | ast.Try) or is_main_guard(statement):
+                return
+            yield statement
 
     def _is_inner(self, node: ast.AST) -> bool:
         return any(node is one for statement in self.block for one in walk(statement))
@@ -384,12 +435,13 @@ def _places(call: ast.Call) -> bool:
     if method(call) != "to" or len(call.args) != 1 or call.keywords:
         return False
     where = call.args[0]
-    return dotted(where).rpartition(".")[2] in ("device", "local_rank") or (
+    return dotted(where).rpartition(".")[2] in ("device", "gpu", "gpu_id", "local_rank", "rank") or (
         isinstance(where, ast.Constant) and str(where.value).startswith("cuda")
     )
 
 
-def _only_places(statement: ast.stmt) -> bool:
+def only_places(statement: ast.stmt) -> bool:
+    """Whether a statement only moves something to a device."""
     value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
     if not isinstance(value, ast.Call) or not _places(value):
         return False

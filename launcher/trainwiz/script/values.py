@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trainwiz.errors import UsageError
+from trainwiz.message import say
 from trainwiz.script.names import Assignment, Names, parameters
 from trainwiz.script.tree import Function, Tree, constant, dotted, method, walk
 
@@ -43,17 +45,45 @@ class Value:
 class Values:
     """What expressions of one script come to."""
 
-    def __init__(self, tree: Tree, names: Names) -> None:
+    def __init__(self, tree: Tree, names: Names, arguments: Sequence[str] = ()) -> None:
+        """`arguments` are what the script is started with. Raises `UsageError` where it has no such options."""
         self.tree, self.names = tree, names
         self._classes = {node.name: node for node in tree.nodes if isinstance(node, ast.ClassDef)}
         self._options: dict[str, list[ast.Call]] = {}
         for call in tree.calls:
             if method(call) == "add_argument" and (name := _option(call)):
                 self._options.setdefault(name[1], []).append(call)
+        self._typed = dict(self._read(arguments))
         # `config["lr"] = …` anywhere: what the dictionary was made with no longer counts.
         self._stored = {
             _key(node) for node in tree.nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
         }
+
+    def _read(self, arguments: Sequence[str]) -> Iterator[tuple[str, Value]]:
+        """What a command line says, by the attribute that it comes to."""
+        by_word = {w: (name, calls[-1]) for name, calls in self._options.items() for w in _words(calls[-1])}
+        places = [name for name, calls in self._options.items() if not _words(calls[-1])[0].startswith("-")]
+        waiting = list(arguments)
+        while waiting:
+            word, equals, value = waiting.pop(0).partition("=")
+            if word in by_word:
+                name, call = by_word[word]
+            elif places and not word.startswith("-"):
+                name, word, value, equals = places.pop(0), "", f"{word}{equals}{value}", "="
+                call = self._options[name][-1]
+            else:
+                raise UsageError(
+                    say("the script has no option {word}", word=word),
+                    say("its options: {options}", options=", ".join(sorted(by_word)) or "-"),
+                )
+            flag = _FLAGS.get(str(constant(_keyword(call, "action"))))
+            if flag is not None:
+                yield name, Value(not flag, call)
+                continue
+            if not equals and not waiting:
+                raise UsageError(say("no value for {option}", option=word))
+            text = Value(value if equals else waiting.pop(0), call)
+            yield name, _cast(text, dotted(_keyword(call, "type") or call)) or text
 
     def of(self, node: ast.expr | None) -> Value | None:
         """The value of an expression; None where it is not known."""
@@ -137,6 +167,14 @@ class Values:
                 break
         return found
 
+    def passed(self, name: ast.Name) -> ast.Name | None:
+        """The name in its only caller that a parameter stands for; None where that is another expression."""
+        scope: ast.AST = self.tree.scope(name)
+        while scope is not self.tree.module and name.id not in parameters(scope):
+            scope = self.tree.scope(scope)
+        found = self._passed(scope, name.id) if isinstance(scope, Function) else []
+        return found[0] if len(found) == 1 and isinstance(found[0], ast.Name) else None
+
     # docs/decisions/files.md: `import --script` reads a value only if every path gives the same one
     def _passed(self, function: Function, name: str) -> list[ast.expr]:
         """What callers give a parameter, and its default for those that give nothing."""
@@ -213,14 +251,22 @@ class Values:
     def default_of(self, name: str) -> Value | None:
         """The default of an option of the command line, whatever becomes of it later; None as well as a value."""
         options = self._options.get(name, [])
+        if name in self._typed:
+            return self._typed[name]
         return self._option_default(options[0], _DEPTH) if len(options) == 1 else None
+
+    def required(self, node: ast.expr) -> str:
+        """The option without a default that an expression stands for; empty: none."""
+        found = self._options.get(node.attr, []) if isinstance(node, ast.Attribute) else []
+        has_default = any(_keyword(call, "default") or _keyword(call, "action") for call in found)
+        return _words(found[0])[0] if len(found) == 1 and not has_default else ""
 
     def _default(self, node: ast.Attribute, depth: int) -> Value | None:
         """The default of an option of the command line: `args.lr`."""
         options = self._options.get(node.attr, [])
         if len(options) != 1 or self.names.assigned(dotted(node), node) or not self._is_namespace(node.value, depth):
             return None
-        return self._option_default(options[0], depth)
+        return self._typed.get(node.attr) or self._option_default(options[0], depth)
 
     def _option_default(self, call: ast.Call, depth: int) -> Value | None:
         given = {k.arg: k.value for k in call.keywords}
@@ -247,10 +293,18 @@ class Values:
         return last.lower() in _NAMESPACES
 
 
+def _words(call: ast.Call) -> list[str]:
+    """What stands for an option on the command line."""
+    return [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
+
+
+def _keyword(call: ast.Call, name: str) -> ast.expr | None:
+    return next((k.value for k in call.keywords if k.arg == name), None)
+
+
 def _option(call: ast.Call) -> tuple[str, str] | None:
     """The word on the command line, and the attribute that its value comes to."""
-    words = [a.value for a in call.args if isinstance(a, ast.Constant) and isinstance(a.value, str)]
-    dest = next((k.value for k in call.keywords if k.arg == "dest"), None)
+    words, dest = _words(call), _keyword(call, "dest")
     word = next((w for w in words if w.startswith("--")), words[0] if words else None)
     if word is None:
         return None

@@ -35,7 +35,7 @@ class Saved:
     folder: str = ""
     """The project's folder, of an interrupted wizard."""
     options: Mapping[str, str | bool] = field(default_factory=dict)
-    """Options of its command line that are no answers, by the names of the request's fields."""
+    """Options of its command line that are not answers, by the names of the request's fields."""
 
 
 def session_file(folder: str | Path, environ: Mapping[str, str] = os.environ) -> Path:

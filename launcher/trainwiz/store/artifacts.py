@@ -245,7 +245,7 @@ def _outcome(
         return "unchanged", artifact.text
     if sha256(present) == remembered.files.get(artifact.path):
         return "written", artifact.text
-    # A plan that says something else is no edited copy of what is generated: it is what the files are made from.
+    # A plan that says something else is not an edited copy of what is generated: it is what the files are made from.
     follow = follow and artifact.generated is None and artifact.path != PLAN_FILE
     followed = edits.followed(_text(present), artifact, remembered) if follow else None
     if followed is not None:

@@ -18,7 +18,7 @@ _KEPT = 20
 _NEWEST = 8
 """Runs that a correction is made from."""
 _LEAST, _MOST = 0.5, 2.0
-"""A ratio beyond these is no correction: the forecast was about something else."""
+"""A ratio beyond these is not a correction: the forecast was about something else."""
 
 
 def key(machine: Machine) -> str:

@@ -22,6 +22,8 @@ from trainwiz.store.runs import RUNS
 KEPT = f"{RUNS}/.files"
 _OUTPUTS = frozenset({RUNS, "output", "exported", "__pycache__"})
 _SETTINGS = frozenset({PLAN_FILE, "accelerate.yaml", "ds_config.json", "requirements.txt"})
+_APART = ("pyvenv.cfg", PLAN_FILE)
+"""What makes a folder something of its own: an environment, or another project."""
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 200
 _MOST_ENTRIES = 2000
@@ -108,7 +110,7 @@ def _entries(project: Path) -> Iterator[str | None]:
                 return
             if entry.is_dir(follow_symlinks=False):
                 hidden = entry.name.startswith(".") or entry.name in _OUTPUTS
-                if not hidden and not os.path.exists(os.path.join(entry.path, "pyvenv.cfg")):
+                if not hidden and not any(os.path.exists(os.path.join(entry.path, mark)) for mark in _APART):
                     folders.append(entry.path)
             elif entry.name.endswith(".py") or (
                 entry.name in _SETTINGS and os.path.dirname(entry.path) == str(project)

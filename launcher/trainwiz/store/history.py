@@ -54,7 +54,8 @@ def find(word: str, project: Path = Path()) -> Run:
 def read(run: Run) -> Recorded:
     """All of a run's folder, except what is damaged or missing; long files are thinned."""
     records, memory = jsonl.thinned(run.metrics), jsonl.thinned(run.memory)
-    return dataclasses.replace(without_metrics(run), records=records, memory=memory)
+    unread = jsonl.unread_bytes(run.metrics)
+    return dataclasses.replace(without_metrics(run), records=records, unread_bytes=unread, memory=memory)
 
 
 def brief(run: Run, size_bytes: int = _BRIEF_BYTES) -> Recorded:

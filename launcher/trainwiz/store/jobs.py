@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainwiz import schedulers
 from trainwiz.errors import TrainwizError
 from trainwiz.message import say
 from trainwiz.schedulers import Job
@@ -66,7 +68,8 @@ def _job(value: object) -> Job | None:
     if not isinstance(value, Mapping):
         return None
     scheduler, id = value.get("scheduler"), value.get("id")
-    # An id becomes an argument of a command: one that looks like an option is nobody's.
-    if not isinstance(scheduler, str) or not isinstance(id, str) or not id or id.startswith("-"):
+    if not isinstance(scheduler, str) or not isinstance(id, str):
         return None
-    return Job(scheduler=scheduler, id=id)
+    # An id becomes an argument of a command: one that could be an option, or mean several jobs, is nobody's.
+    known = schedulers.named(scheduler)
+    return Job(scheduler=scheduler, id=id) if known is None or re.fullmatch(known.id_pattern, id) else None

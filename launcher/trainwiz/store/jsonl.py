@@ -15,12 +15,16 @@ from trainwiz.record.shapes import counted
 
 WHOLE_BYTES = 8 << 20
 """Up to this size a file is read whole; of a larger one, so many lines that a curve of it looks the same."""
+MOST_BYTES = 1 << 30
+"""Up to this size each line is looked at; of a larger one, so many bytes, in equal parts of each stretch."""
 _STRETCHES = 1000
 """Of a larger file: into how many pieces it is cut, each of which gives a few lines."""
 _GLANCE_BYTES = 1 << 12
 _NEWEST_BYTES = 1 << 20
 """Of a larger file, at its end: what is read whole."""
 _BUFFER_BYTES = 1 << 22
+_LONGEST_LINE = 1 << 20
+"""Longer ones are no records."""
 _LOSS = re.compile(rb'"loss": ?(-?[0-9.eE+-]+|NaN|-?Infinity)')
 _EVALUATION = b'"eval_'
 _MOST_EVALUATIONS = 64
@@ -60,10 +64,16 @@ class JsonLines:
             self.rewritten, self._last_line = True, b""
             self._position = _line_start(file, size - _NEWEST_BYTES) if size > WHOLE_BYTES else 0
             file.seek(self._position)
-        found = []
-        for line in file:
+        found: list[dict[str, Any]] = []
+        while line := file.readline(_LONGEST_LINE):
             if not line.endswith(b"\n"):
-                break
+                if len(line) < _LONGEST_LINE:
+                    break
+                # Not even all of it may fit into memory: what follows is read from near the end of the file.
+                start = max(file.tell(), os.fstat(file.fileno()).st_size - _NEWEST_BYTES)
+                self._position, self._last_line = _line_start(file, start), b""
+                file.seek(self._position)
+                continue
             self._position += len(line)
             self._last_line = line
             if (record := _record(line)) is not None:
@@ -75,17 +85,26 @@ class JsonLines:
 def thinned(path: Path) -> list[dict[str, Any]]:
     """The records of a file; of a large one, of each stretch the first, those of the extremes of the loss, evaluations.
 
-    Every byte is looked at, but few lines are parsed.
+    Every byte is looked at, but few lines are parsed; of more than `MOST_BYTES`, only the beginning of each stretch is
+    (`unread_bytes`).
     """
     with contextlib.suppress(OSError), files.opened(path) as file:
         size = os.fstat(file.fileno()).st_size
         if size <= WHOLE_BYTES:
             return JsonLines(path).new()
         start = size - _NEWEST_BYTES
-        lines = [line for block in _blocks(file, start, start // _STRETCHES) for line in _telling(block)]
-        found = [record for line in lines if (record := _record(line)) is not None]
+        blocks = _blocks(file, start, start // _STRETCHES) if size <= MOST_BYTES else _samples(file, start)
+        told = (_record(line) for block in blocks for line in _telling(block))
+        found = [record for record in told if record is not None]
         return [*found, *newest(path, size - file.tell())]
     return []
+
+
+def unread_bytes(path: Path) -> int:
+    """How much of a file `thinned` does not look at."""
+    with contextlib.suppress(OSError):
+        return max(0, path.stat().st_size - MOST_BYTES)
+    return 0
 
 
 def glanced(path: Path) -> JsonLines | None:
@@ -111,8 +130,9 @@ def glanced(path: Path) -> JsonLines | None:
 
 
 def _line_start(file: BinaryIO, position: int) -> int:
+    """Where the first line after this position begins; far behind it where the lines are too long to be records."""
     file.seek(position)
-    return position + len(file.readline())
+    return position + len(file.readline(_LONGEST_LINE))
 
 
 def _blocks(file: BinaryIO, end: int, least: int) -> Iterator[bytes]:
@@ -120,6 +140,14 @@ def _blocks(file: BinaryIO, end: int, least: int) -> Iterator[bytes]:
     file.seek(0)
     while file.tell() < end:
         yield file.read(min(max(least, 1 << 16), _BUFFER_BYTES)) + file.readline(1 << 20)
+
+
+def _samples(file: BinaryIO, end: int) -> Iterator[bytes]:
+    """The beginning of each stretch of the file's bytes up to about `end`, in whole lines."""
+    for i in range(_STRETCHES):
+        file.seek(_line_start(file, i * end // _STRETCHES - 1) if i else 0)
+        yield file.read(MOST_BYTES // _STRETCHES) + file.readline(_LONGEST_LINE)
+    file.seek(_line_start(file, end))
 
 
 def _telling(block: bytes) -> list[bytes]:
@@ -157,6 +185,8 @@ def newest(path: Path, size_bytes: int) -> list[dict[str, Any]]:
 
 
 def _record(line: bytes) -> dict[str, Any] | None:
+    if len(line) >= _LONGEST_LINE:
+        return None
     try:
         value = files.parsed_json(line)
     except ValueError:

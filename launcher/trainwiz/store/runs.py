@@ -73,6 +73,11 @@ class Run:
         return self.folder / ".running"
 
     @property
+    def stop_mark(self) -> Path:
+        """The file that `trainwiz stop` leaves: a person wanted the end, so that nothing goes on by itself."""
+        return self.folder / ".stopped"
+
+    @property
     def memory(self) -> Path:
         """Samples of the ranks' memory."""
         return self.folder / "memory.jsonl"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import io
 import tokenize
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trainwiz import files, script
@@ -20,28 +21,37 @@ _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
 
 
-def read(path: str) -> script.Script:
-    """The script in this file. Raises `UsageError` with what to type instead where there is none that can be read."""
-    return script.read(path, read_text(path))
+def read(path: str, arguments: Sequence[str] = ()) -> script.Script:
+    """The script in this file, started with these arguments.
+
+    Raises `UsageError` with what to type instead where there is none that can be read.
+    """
+    return script.read(path, read_text(path), arguments=arguments)
 
 
-def with_modules(path: str, text: str | None = None) -> script.Script:
+def with_modules(path: str, text: str | None = None) -> script.Script | None:
     """The script in this file, with the modules of its own project that it imports. Raises `UsageError`.
 
-    `text` counts in place of what is in the file.
+    None where neither it nor they have a word about training. `text` counts in place of what is in the file.
     """
     text = read_text(path) if text is None else text
     found: dict[str, tuple[Path, str]] = {}
-    _collect(Path(path), text, found)
+    trees = {text: script.parsed(path, text)}
+    _collect(Path(path), trees[text], found, trees)
+    if not script.about_training([text, *(source for _, source in found.values())]):
+        return None
     own = Path(path).resolve()
     return script.read(
-        path, text, [(name, str(file), source) for name, (file, source) in found.items() if file.resolve() != own]
+        path,
+        text,
+        [(name, str(file), source) for name, (file, source) in found.items() if file.resolve() != own],
+        trees,
     )
 
 
-def _collect(file: Path, text: str, found: dict[str, tuple[Path, str]]) -> None:
+def _collect(file: Path, tree: ast.Module, found: dict[str, tuple[Path, str]], trees: dict[str, ast.Module]) -> None:
     """Add the modules that a file imports from beside itself, those that they import first."""
-    for name, module in _imported(file, text):
+    for name, module in _imported(file, tree):
         if name in found or len(found) >= _MOST_MODULES or any(module == other for other, _ in found.values()):
             continue
         try:
@@ -49,30 +59,30 @@ def _collect(file: Path, text: str, found: dict[str, tuple[Path, str]]) -> None:
         except (OSError, UnicodeDecodeError):
             continue
         found[name] = (module, "")  # modules that import each other
-        _collect(module, source, found)
+        with contextlib.suppress(UsageError):  # no valid Python: nothing is known of what it imports
+            trees[source] = script.parsed(str(module), source)
+            _collect(module, trees[source], found, trees)
         del found[name]
         found[name] = (module, source)
 
 
-def _imported(file: Path, text: str) -> Iterator[tuple[str, Path]]:
+def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
     """The modules that a file imports and that are files of its project, with their names."""
-    try:
-        tree = ast.parse(text.removeprefix("\ufeff"))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return
+    own = file.resolve()
     for node in walk(tree):
-        names: list[str] = []
+        if not isinstance(node, (ast.Import, ast.ImportFrom)):
+            continue
         folder = file.parent
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
+        else:
             for _ in range(node.level - 1):
                 folder = folder.parent
             names = [node.module] if node.module else [alias.name for alias in node.names]
         for name in names:
             for base in [folder, *([folder.parent] if isinstance(node, ast.ImportFrom) and not node.level else [])]:
                 module = base.joinpath(*name.split(".")).with_suffix(".py")
-                if module.is_file() and module.resolve() != file.resolve():
+                if module.is_file() and module.resolve() != own:
                     yield name, module
                     break
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainwiz.message import Message, say
 from trainwiz.strategies.fsdp import Sharded
@@ -28,6 +28,7 @@ class Plugin(Strategy):
     """A plugin of the Booster."""
 
     engine: ClassVar[Engine] = "colossalai"
+    runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "nothing"
     refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
         dict.fromkeys(
             ("parameter_groups", "build_optimizers", "after_update"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainwiz.message import Message
 
@@ -133,6 +133,8 @@ class Strategy:
     """Several optimizers can take turns on parts of one model."""
     refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType({})
     """Functions of a custom project's task.py that it cannot call, and why."""
+    runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "update"
+    """What `plan --exact` can run on tensors without memory: the whole update, the model without the engine."""
     needs_process_group: ClassVar[bool] = True
     """Even one rank needs torch.distributed's process group."""
     layout: str

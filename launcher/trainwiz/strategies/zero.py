@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainwiz.message import Message, say
 from trainwiz.strategies.strategy import Strategy, Training
@@ -54,6 +54,7 @@ class Zero(Strategy):
     kind = "deepspeed"
     uses_deepspeed: ClassVar[bool] = True
     autocasts: ClassVar[bool] = False
+    runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "model"
     refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
         {
             "build_optimizers": say("DeepSpeed makes the optimizer its own, and replaces it where it offloads"),

@@ -88,7 +88,7 @@ class Task:
     packages: tuple[str, ...] = ()
     """What it needs beside torch and the engine."""
     named_packages: tuple[str, ...] = ()
-    """What a model that is no preset needs on top."""
+    """What a model that is not a preset needs on top."""
     embedded_packages: tuple[str, ...] = ()
     """What its embedded data needs on top."""
     parts: tuple[str, ...] = ()
@@ -120,6 +120,13 @@ class Task:
     def chats(self) -> bool:
         """Samples hold conversations, which a chat template writes as text."""
         return self.samples in ("conversations", "preferences")
+
+    @property
+    def longest_samples(self) -> Literal["rows", "pairs", "texts", "own"]:
+        """What `plan --exact` makes a micro-batch of: samples of the greatest length, or those that the data has."""
+        if self.compares:
+            return "pairs"
+        return "rows" if self.generative else "texts" if self.from_hub and not self.pairs else "own"
 
     @property
     def own_code(self) -> bool:

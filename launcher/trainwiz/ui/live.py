@@ -17,11 +17,12 @@ from typing import Any
 
 from trainwiz import columns
 from trainwiz.language import t
-from trainwiz.message import Message
+from trainwiz.message import Message, say
 from trainwiz.quantities import clock_time, size
 from trainwiz.record import metrics
 from trainwiz.record.pace import Pace
 from trainwiz.ui import console
+from trainwiz.ui.held import Held
 from trainwiz.ui.rate import rate
 
 NewMetrics = Callable[[], Sequence[Mapping[str, Any]]]
@@ -42,18 +43,35 @@ class Screen:
         self._column_0 = True
         self._owned_by_rank = False
         self._drawn = False
+        self._held = Held()
 
     def output(self, data: bytes) -> None:
-        """Write rank 0's bytes."""
+        """Write rank 0's bytes; a traceback waits until it is known who is to blame."""
         with self._lock:
-            self._wipe()
-            self._write(data)
-            # CRLF is a line ending, not a progress bar.
-            self._owned_by_rank = self._owned_by_rank or b"\r" in data.replace(b"\r\n", b"")
-            self._column_0 = data.endswith(b"\n")
+            self._show(self._held.passed(data))
+
+    def judged(self, *, innocent: bool) -> None:
+        """Show what waited, or only that it is in the log where another rank is to blame."""
+        with self._lock:
+            waited = self._held.taken()
+            if not innocent:
+                self._show(waited)
+        if innocent and waited:
+            self.say(say("rank 0 failed only because another rank did; its traceback is in its log"))
+
+    def _show(self, data: bytes) -> None:
+        if not data:
+            return
+        self._wipe()
+        self._write(data)
+        # CRLF is a line ending, not a progress bar.
+        self._owned_by_rank = self._owned_by_rank or b"\r" in data.replace(b"\r\n", b"")
+        self._column_0 = data.endswith(b"\n")
 
     def tick(self) -> None:
         """Redraw the live line, unless rank 0 draws a progress bar."""
+        with self._lock:
+            self._show(self._held.due())
         line = self._progress.line()
         if not self._terminal or self._owned_by_rank or not line:
             return
@@ -82,6 +100,7 @@ class Screen:
     def close(self) -> None:
         """Leave the cursor at the start of an empty line."""
         with self._lock:
+            self._show(self._held.taken())
             self._wipe()
             if not self._column_0 and self._terminal:
                 self._write(b"\n")

@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainwiz import columns, language
 from trainwiz.engines import accelerate, deepspeed_types
@@ -50,6 +50,19 @@ def show(rule: Rule) -> None:
         console.data("")
         for line in columns.wrap(paragraph, room):
             console.data(line)
+
+
+def to_dict(rule: Rule) -> dict[str, Any]:
+    """An entry for `--json`."""
+    summary, _, entry = language.text(Message(rule.manual)).partition("\n")
+    return {
+        "rule": rule.id,
+        "level": rule.level.value,
+        "field": rule.field,
+        "summary": summary,
+        "manual": entry.strip(),
+        "unproven": is_unproven(rule),
+    }
 
 
 def show_list(rules: Iterable[Rule]) -> None:

@@ -39,6 +39,8 @@ def show(
     console.talk()
     words, style = _ending(outcome)
     console.talk(words, style=style)
+    for line in _machines(outcome):
+        console.talk(line, style="error")
     if "loss" in first and "loss" in last:
         console.talk(
             t(
@@ -81,6 +83,15 @@ def _ending(outcome: Outcome) -> tuple[str, str]:
     if code == 0:
         return t("done in {time}", time=time), "good"
     return t("failed after {time}; exit code {code}", time=time, code=code), "error"
+
+
+def _machines(outcome: Outcome) -> list[str]:
+    """Which of several machines it was."""
+    lines = [t("machine {rank} was lost: {how}", rank=rank, how=how) for rank, how in outcome.lost.items()]
+    if outcome.machine:
+        rank, host = outcome.machine
+        lines.append(t("the rank that failed first ran on machine {rank} ({host})", rank=rank, host=host))
+    return lines
 
 
 def _verified(verified: Verified) -> None:

@@ -54,6 +54,15 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
         plan=[(key, _shown(value), reasons.get(key, "")) for key, value in plan.items()],
         sections=_sections(run),
         words=_words(),
+        sampled=_sampled(sum(each.unread_bytes for each in lineage)),
+    )
+
+
+def _sampled(unread_bytes: int) -> str:
+    if not unread_bytes:
+        return ""
+    return t(
+        "Of the metrics, {size} between these points were not read: peaks may be missing.", size=size(unread_bytes)
     )
 
 

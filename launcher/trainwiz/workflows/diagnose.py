@@ -23,7 +23,7 @@ def diagnose(target: str, *, json: bool) -> int:
     path = Path(target)
     if target == "-" or (path.exists() and not path.is_dir()):
         excerpt = logs.read(target)
-        # Between head and tail only where they show nothing: what a training survived is no failure.
+        # Between head and tail only where they show nothing: what a training survived is not a failure.
         found = of_log(excerpt.lines(), log=target) or of_log(excerpt.pieces(), log=target)
         return _show(found, target, json)
     if not path.exists() and not runs.is_name(target) and (path.suffix or len(path.parts) > 1):

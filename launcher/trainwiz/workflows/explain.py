@@ -17,14 +17,18 @@ from trainwiz.ui import console, manual
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
+    from trainwiz.rules.registry import Rule
+
 KEYS = "keys"
 _ROOTS = ("task", "engine", "seed", "deepspeed", "ignore")
 """Keys of the plan without a dot; with one, a topic is always a key."""
 
 
-def explain(topic: str, *, as_markdown: bool) -> None:
+def explain(topic: str, *, as_markdown: bool, as_json: bool = False) -> None:
     """Show the entry of a rule or key, the list of the rules whose ids begin so, or all keys."""
-    if topic.lower() == KEYS:
+    if as_json:
+        console.data_json(_values(topic))
+    elif topic.lower() == KEYS:
         for key, info in plan.fields().items():
             _show_entry(key, info)
     elif "." in topic or topic in _ROOTS:
@@ -33,11 +37,31 @@ def explain(topic: str, *, as_markdown: bool) -> None:
         _show_rules(topic, as_markdown)
 
 
-def _show_rules(topic: str, as_markdown: bool) -> None:
+def _values(topic: str) -> list[dict[str, Any]]:
+    """The same for programs: always a list, of one entry for a single rule or key."""
+    if topic.lower() == KEYS:
+        return [_key_values(key, info) for key, info in plan.fields().items()]
+    if "." in topic or topic in _ROOTS:
+        return [_key_values(topic, _known_key(topic))]
+    return [manual.to_dict(rule) for rule in _chosen(topic)]
+
+
+def _key_values(key: str, info: FieldInfo) -> dict[str, Any]:
+    decided = info.is_required()
+    default = None if decided else info.get_default(call_default_factory=True)
+    return {"key": key, "legal": _words(info), "decided_by_init": decided, "default": default, "help": _help(key)}
+
+
+def _chosen(topic: str) -> list[Rule]:
     known = rules.load()
     chosen = [rule for rule in known if rule.id.startswith(topic.strip().upper())]
     if not chosen:
         raise selection.unknown(topic, [rule.id for rule in known])
+    return chosen
+
+
+def _show_rules(topic: str, as_markdown: bool) -> None:
+    chosen = _chosen(topic)
     if as_markdown:
         console.data(manual.markdown(chosen).rstrip("\n"))
     elif len(chosen) == 1:
@@ -47,10 +71,14 @@ def _show_rules(topic: str, as_markdown: bool) -> None:
 
 
 def _show_key(key: str) -> None:
+    _show_entry(key, _known_key(key))
+
+
+def _known_key(key: str) -> FieldInfo:
     info = plan.fields().get(key)
     if info is None:
         raise UsageError(plan.unknown_key(key), say("list all keys: trainwiz explain keys"))
-    _show_entry(key, info)
+    return info
 
 
 def _show_entry(key: str, info: FieldInfo) -> None:
@@ -78,11 +106,16 @@ def _help(key: str) -> str:
         return ""
 
 
-def _legal(info: FieldInfo) -> str:
+def _words(info: FieldInfo) -> str:
+    """The legal values, or their type."""
     kind: Any = info.annotation
     alternatives = [part for part in (kind, *typing.get_args(kind)) if typing.get_origin(part) is typing.Literal]
     choices = [choice for part in alternatives for choice in typing.get_args(part)]
-    words = " | ".join(str(choice) for choice in choices) if choices else _type_name(kind)
+    return " | ".join(str(choice) for choice in choices) if choices else _type_name(kind)
+
+
+def _legal(info: FieldInfo) -> str:
+    words = _words(info)
     if info.is_required():
         return t("{legal} (decided by init)", legal=words)
     default = json.dumps(info.get_default()).strip('"')

@@ -113,7 +113,7 @@ def _compared(
     from trainwiz.render import PLAN_FILE, training_files
     from trainwiz.store import artifacts, templates
 
-    # Rendered only if something was edited: a newer trainwiz renders differently, and that is no mistake.
+    # Rendered only if something was edited: a newer trainwiz renders differently, and that is not a mistake.
     if PLAN_FILE not in changed and not edited:
         return (), ()
     from trainwiz.render import agreement

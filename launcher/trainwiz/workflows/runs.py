@@ -129,7 +129,7 @@ def _chosen(project: Path, chosen: Chosen, *, must_exist: bool = True) -> list[R
 def _seconds(age: str) -> float:
     match = _AGE.fullmatch(age)
     if match is None:
-        raise UsageError(say("{age} is no length of time; examples: 30m, 12h, 7d, 2w", age=shlex.quote(age)))
+        raise UsageError(say("{age} is not a duration; examples: 30m, 12h, 7d, 2w", age=shlex.quote(age)))
     return float(match[1]) * _SECONDS[match[2]]
 
 

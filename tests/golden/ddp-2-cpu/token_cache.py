@@ -156,7 +156,7 @@ def write(partial: Path, recipe: Recipe) -> None:
         path.touch()
         os.truncate(path, length)  # what was written after the latest commit
     if done.rows:
-        print(f"{recipe.name}: going on after {done.rows} rows that are tokenized already", flush=True)
+        print(f"{recipe.name}: continuing after {done.rows} rows that are already tokenized", flush=True)
     with paths[0].open("ab") as tokens, paths[1].open("ab") as documents:
         committed = time.monotonic()
         for encoded in encoded_batches(recipe.rows, encoder, done.rows):
@@ -248,7 +248,7 @@ def stoppable() -> Iterator[None]:
     """End this process at once when it is asked to stop: nothing is trained yet, and what is tokenized is kept."""
 
     def stop(_number: int, _frame: object) -> None:
-        print("stopped while the data was prepared; the next start goes on from here", flush=True)
+        print("stopped while preparing the data; the next start continues from here", flush=True)
         raise Interrupted(75)  # EX_TEMPFAIL, as a training that is stopped
 
     try:

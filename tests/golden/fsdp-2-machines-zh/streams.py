@@ -53,7 +53,7 @@ def indexed(data: Any, config: Config, *, ends: bool = False) -> Dataset[Any]:
     if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__"):
         return data
     if not isinstance(data, Iterable):
-        raise SystemExit(f"{type(data).__name__} is no data: it needs __len__ and __getitem__, or __iter__")
+        raise SystemExit(f"{type(data).__name__} cannot be used as data: it needs __len__ and __getitem__, or __iter__")
     stream = Stream(data)
     if stream.length == ENDLESS and (ends or config.n_steps == 0):
         why = "an evaluation reads it to its end" if ends else "n_epochs counts in it; n_steps needs none"
@@ -76,7 +76,7 @@ class OwnMicroBatches(IterableDataset[tuple[task.Batch, int]]):
             if position:
                 past = position * accumulation * world * size
                 if self.order.rank == 0:
-                    print(f"reading past the first {past} samples of the stream, which were used before", flush=True)
+                    print(f"skipping the first {past} samples of the stream, which were already used", flush=True)
                 reader.skip(past)
             for _ in range(min(self.order.end - update, self.order.updates_per_epoch - position)):
                 for number in range(accumulation * world):
@@ -131,7 +131,7 @@ class Reader:
     def check_end(self) -> None:
         """Refuse a stream that is longer than it says."""
         if next(self.samples, self) is not self:
-            raise RuntimeError(f"the stream goes on after {self.done} samples, but that is its length")
+            raise RuntimeError(f"the stream has more than the {self.done} samples that its length says")
 
 
 def load_batches(config: Config, data: Dataset[Any], order: batches.RealBatches) -> DataLoader[Any]:

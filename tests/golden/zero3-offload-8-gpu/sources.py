@@ -71,7 +71,7 @@ class Sources:
         else:
             raise SystemExit(f"{name}: no such file or folder")
         if not found:
-            raise SystemExit(f"{name}: no file that can be read: {', '.join(self.suffixes)}, also .gz and .zst")
+            raise SystemExit(f"{name}: no file in a readable format: {', '.join(self.suffixes)}, also .gz and .zst")
         return found
 
     def all_files(self) -> list[Path]:
@@ -296,7 +296,7 @@ def text_of(row: Row, column: str) -> str:
     """Return the text of one column. Exit if it is not text."""
     text = value_of(row, column)
     if not isinstance(text, str):
-        raise SystemExit(f'{row[0]}: column "{column}" is {text!r:.60}, which is no text')
+        raise SystemExit(f'{row[0]}: column "{column}" is {text!r:.60}, which is not text')
     return text
 
 
@@ -316,7 +316,9 @@ def held_out(hashes: np.ndarray[Any, Any], part: str) -> np.ndarray[Any, Any]:
         raise SystemExit(f"{part} of {len(hashes)} samples are {count}: nothing would be left to train or evaluate on")
     chosen = hashes <= np.partition(hashes, count - 1)[count - 1]
     if chosen.all():
-        raise SystemExit(f"{part} of {len(hashes)} samples: so many are equal that nothing would be left to train on")
+        raise SystemExit(
+            f"{part} of {len(hashes)} samples: so many are identical that nothing would be left to train on"
+        )
     return chosen
 
 

@@ -66,7 +66,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: (?:item|row|text) \d+): (?:no column|column) \".*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+: (?:not valid UTF-8|fields: \d+, but|two columns have).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: cannot be read(?: after .+)?: \w+: .*)$",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is no text|images are \S+, not \(|labels are not \d+ ).*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is not text|images are \S+, not \(|labels are not \d+ ).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: images are .+ and labels .+; each image needs one)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: sample \d+: the (?:text is .*|label is .*, not a finite number))$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: not a list of JSON objects.*)$",
@@ -87,10 +87,10 @@ SIGNATURES = {
         "object per line, in UTF-8); configuration: to find the line, run trainwiz check FILE",
     ),
     "no_data": Signature(
-        r"(?<!\S)(?P<source>\S+): no (?:text to train on|pictures; they belong|file that can be read)",
+        r"(?<!\S)(?P<source>\S+): no (?:text to train on|images found; put|file in a readable)",
         r"(?<!\S)(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are equal that )?nothing would be left to "
         r"train",
-        r"the data to (?:train|evaluate) on holds no sample(?P<source>)",
+        r"the (?:training|evaluation) data is empty(?P<source>)",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
         cause="no usable samples in the data {source}",

@@ -46,7 +46,7 @@ SIGNATURES = {
     "other_world": Signature(
         r"The checkpoint being loaded used a DP world size of (?P<saved>\d+) "
         r"but the current world size is (?P<now>\d+)",
-        r"was saved by (?P<saved>\d+) ranks, and \w+ loads it with as many only, not with (?P<now>\d+)",
+        r"was saved by (?P<saved>\d+) ranks; \w+ can only load it with the same number, not with (?P<now>\d+)",
         cause="the checkpoint was saved by {saved} ranks, but {now} ranks are loading it: the ZeRO shards do not match",
         remedy="resume with {saved} ranks, or convert the checkpoint: python zero_to_fp32.py (weights), "
         "ds_to_universal (everything)",

@@ -7,7 +7,8 @@ from trainwiz.diagnose.signature import Signature
 TIER = 3
 SIGNATURES = {
     "world_mismatch": Signature(
-        r"planned for (?P<planned>\d+) ranks?, (?:but (?P<found>\d+) found each other|started with (?P<started>\d+))",
+        r"planned for (?P<planned>\d+) ranks?, "
+        r"(?:but (?P<found>\d+) (?:are running|found each other)|started with (?P<started>\d+))",
         cause="planned for {planned} ranks, but {found}{started} started",
         remedy="run trainwiz launch, which starts the planned number of ranks; or set machine.num_processes to the "
         "ranks you have",
@@ -56,7 +57,7 @@ SIGNATURES = {
     "length_of_stream": Signature(
         r"the stream (?P<what>(?:ended|goes on) after \d+ samples.*)$",
         r"(?<!\w)(?P<what>\w+ is a stream without a length)",
-        r"(?<!\w)(?P<what>\w+ is no data: it needs __len__ and __getitem__, or __iter__)",
+        r"(?<!\w)(?P<what>\w+ cannot be used as data: it needs __len__ and __getitem__, or __iter__)",
         cause="the data does not have the length that it says or needs: {what}",
         remedy="make its __len__ return the samples of one epoch, or repeat the stream and set schedule.n_steps",
     ),
@@ -81,7 +82,7 @@ SIGNATURES = {
         remedy="set {name} back to {before}, or start a new run: trainwiz launch --new",
     ),
     "already_trained": Signature(
-        r"(?P<done>\d+) updates are done already, and the training would end after (?P<total>\d+)",
+        r"(?P<done>\d+) updates are already done, but the training ends after (?P<total>\d+)",
         cause="the checkpoint has {done} updates, but the training ends after {total}",
         remedy="set schedule.n_steps or n_epochs to a higher value, or start a new run: trainwiz launch --new",
     ),
@@ -154,7 +155,7 @@ SIGNATURES = {
     ),
     "no_tokenizer": Signature(
         r"(?<!\S)(?P<model>\S+): no tokenizer(?:, or an empty one| that works)",
-        cause="{model} has no tokenizer that works",
+        cause="{model} has no usable tokenizer",
         remedy="copy tokenizer.json and tokenizer_config.json from the model that it was trained from",
     ),
     "slow_tokenizer": Signature(

@@ -223,7 +223,7 @@ def in_evaluation(model: Any, loss: Callable[[], Any], dropped: list[list[str]])
     """The calls with dropout that also act while the model is evaluated."""
     before = len(dropped)
     model.eval()
-    # What a loss cannot do in evaluation is no fault of its randomness.
+    # What a loss cannot do in evaluation is not the fault of its randomness.
     with contextlib.suppress(Exception), torch.no_grad():
         loss()
     model.train()

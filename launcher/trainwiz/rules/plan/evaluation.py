@@ -43,7 +43,7 @@ def metric_is_measured(plan: Plan) -> Violations:
 
     Without it: the first evaluation ends the training with `is not among the metrics of the evaluation`; with the wrong
     direction, the worst checkpoint becomes the model.
-    Why: a task measures only its own metrics. Some (eval_auc, eval_spearman) are no sums over samples, and need the
+    Why: a task measures only its own metrics. Some (eval_auc, eval_spearman) are not sums over samples, and need the
     outputs for all samples: evaluation.gather_outputs. Metrics of your own code (custom) have no known direction.
     Instead: choose one of the metrics that the message lists, and leave best_mode at auto.
     Source: the generated task.py and evaluation.py

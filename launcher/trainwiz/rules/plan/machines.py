@@ -153,26 +153,6 @@ def port_is_free(plan: Plan, machine: Machine, project: Project) -> Violations:
         )
 
 
-@rule("TW618", level=Level.WARNING, field="supervision.max_restarts")
-def restarts_see_all_ranks(plan: Plan) -> Violations:
-    """trainwiz can restart runs on a single machine only.
-
-    Without it: any failure ends the run on all machines, as if supervision.max_restarts were 0.
-    Why: the launch on each machine sees only its own ranks; before a restart, all other ranks must have ended.
-    Instead: let the scheduler restart the job (`sbatch --requeue`): a preempted run continues automatically, a
-    failed one with `trainwiz launch --resume`.
-    Source: docs/reliability.md
-    """
-    if plan.supervision.max_restarts and plan.machine.num_machines > 1:
-        yield violation(
-            "supervision.max_restarts is {max_restarts}, but it has no effect with {num_machines} machines",
-            remedy(
-                "set supervision.max_restarts to 0, and let the scheduler restart the job",
-                {"supervision.max_restarts": 0},
-            ),
-        )
-
-
 def _is_loopback(address: str) -> bool:
     try:
         return ipaddress.ip_address(address).is_loopback

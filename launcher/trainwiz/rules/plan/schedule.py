@@ -121,7 +121,7 @@ def gradients_are_clipped(plan: Plan) -> Violations:
 
 
 @rule("TW417", level=Level.WARNING, field="optimizer.learning_rate")
-def learning_rate_suits_adam(plan: Plan) -> Violations:
+def learning_rate_suits_adam(plan: Plan, project: Project) -> Violations:
     """The learning rate of AdamW should be below 0.01.
 
     Without it: the loss rises or becomes nan within the first updates.
@@ -130,6 +130,8 @@ def learning_rate_suits_adam(plan: Plan) -> Violations:
     Instead: use 1e-5 to 1e-4 for fine-tuning, 1e-4 to 1e-3 for training from scratch.
     Source: https://arxiv.org/abs/1412.6980, section 2.1 (bound on the step)
     """
+    if any(name == "build_optimizers" for _, name, _ in project.own_functions):
+        return  # which may make any other optimizer
     if optimizers.named(plan.optimizer.name).moves_by_rate and plan.optimizer.learning_rate >= HOT:
         yield violation(
             "optimizer.learning_rate is {learning_rate}; with {optimizer} each update moves every weight by about that "

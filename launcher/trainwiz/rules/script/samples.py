@@ -173,7 +173,7 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     if any(_SHARES.search(word) for word in words):
         return True
     made = [m for value in loader.args[:1] for m in script.origins.makers(value)]
-    # A parameter, or something else that is not known; but what can be shuffled is no stream that ranks share.
+    # A parameter, or something else that is not known; but what can be shuffled is not a stream that ranks share.
     if loader.args and not made:
         return constant(next((k.value for k in loader.keywords if k.arg == "shuffle"), None)) is not True
     for maker in made:

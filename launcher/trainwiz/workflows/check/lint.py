@@ -80,8 +80,10 @@ def _edited(text: str, edit: Edit) -> str:
     return "".join([*lines[: edit.first - 1], *(line + end for line in edit.lines), *lines[edit.last :]])
 
 
-def _findings(script: Script, wanted: tuple[str, ...], left_out: Sequence[str]) -> list[Finding]:
+def _findings(script: Script | None, wanted: tuple[str, ...], left_out: Sequence[str]) -> list[Finding]:
     """What the rules find, from the first line to the last; comments in the script leave rules out."""
+    if script is None:
+        return []
     chosen = [rule for rule in rules.of_scripts() if rule.id.startswith(wanted)]
     found = rules.check(rules.Facts(script=script), rules=chosen, ignore=left_out)
     kept = [f for f in found if f.place is None or not f.rule.startswith(_left_out(script, f.place))]

@@ -34,7 +34,7 @@ def sort(
 ) -> Targets:
     """The targets by kind. Raises `UsageError` for what is not there, and for a folder with nothing in it.
 
-    With `skip_others`, files that are no configuration are left out.
+    With `skip_others`, files that are not configurations are left out.
     """
     plans: dict[str, None] = {}
     files: dict[str, None] = {}

@@ -25,7 +25,7 @@ _STRATEGY = "strategy"
 """The flag whose value sets several keys."""
 _MAPPINGS = ("ignore", "deepspeed")
 """Keys of the plan with entries of their own: rules that the project may break, each with the reason; and settings of
-DeepSpeed that are no keys of the plan. `--set` names an entry behind a dot."""
+DeepSpeed that are not keys of the plan. `--set` names an entry behind a dot."""
 
 
 def collect(

@@ -51,7 +51,7 @@ def import_(request: ImportRequest) -> None:
     planner.look()
     files = import_files.of(request)
     given = collect({}, request.assignments, None, {}, set()).given
-    script = scripts.read(request.script) if request.script else None
+    script = scripts.read(request.script, request.arguments) if request.script else None
     adoption = adopt(files.accelerate, files.deepspeed, script, files.tool_file)
     own = own_script.of(script, given) if script else None
     imported = _decide(planner, adoption, {**(own.answers if own else {}), **given}, own)

@@ -98,7 +98,7 @@ class InitRequest:
 
     @property
     def options(self) -> dict[str, str | bool]:
-        """The options that were typed and that are no answers, by field, with paths that count from anywhere."""
+        """The options that were typed and are not answers, by field, with paths that count from anywhere."""
         typed = {name: getattr(self, name) for name in _OPTIONS if getattr(self, name)}
         return {name: _absolute(value) if name in ("machine", "python") else value for name, value in typed.items()}
 
@@ -137,6 +137,8 @@ class ImportRequest:
     yes: bool = flag(say("Never ask; keep files of yours unchanged."), "--yes -y")
     force: bool = flag(_FORCE)
     on_conflict: str = option("WAY", _ON_CONFLICT)
+    arguments: tuple[str, ...] = ()
+    """What the script is started with: options that it needs, or whose defaults are not meant."""
 
     @property
     def folder(self) -> Path:
@@ -160,6 +162,8 @@ class AdoptRequest:
     yes: bool = flag(say("Never ask; keep files of yours unchanged."), "--yes -y")
     force: bool = flag(_FORCE)
     on_conflict: str = option("WAY", _ON_CONFLICT)
+    arguments: tuple[str, ...] = ()
+    """What the script is started with, typed after `--`: options that it needs, or whose defaults are not meant."""
 
     @property
     def as_import(self) -> ImportRequest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from pathlib import Path
 
@@ -34,7 +35,8 @@ def stop(target: str, named: str) -> None:
 def _stop(word: str, project: Path) -> None:
     submitted = [each.job for each in jobs.every(project)]
     if meant := [job for job in submitted if job.id == word]:
-        _stop_job(meant[-1])
+        of_job = [run for run in runs.every(project) if jobs.of_run(run) == meant[-1]]
+        _stop_job(meant[-1], of_job[-1] if of_job else None)
         return
     newest = submitted[-1] if submitted and word == runs.LATEST else None
     # A job that was submitted after the newest run has no run yet.
@@ -44,17 +46,20 @@ def _stop(word: str, project: Path) -> None:
     run = history.find(word, project)
     job = jobs.of_run(run)
     if job:
-        _stop_job(job)
+        _stop_job(job, run)
     else:
         _stop_here(run)
 
 
-def _stop_job(job: Job) -> None:
+def _stop_job(job: Job, run: Run | None = None) -> None:
+    """End a job, of which the run is the newest part; None: it has none yet."""
     seen = states.seen([job]).get(job)
     if seen and seen.over:
         raise UsageError(say("job {id} has already ended", id=job.id), say("list the runs: trainwiz runs"))
     scheduler = schedulers.named(job.scheduler)
     is_running = seen is None or seen.phase is Phase.RUNNING
+    if run and is_running:
+        _mark(run)
     for argv in scheduler.stop(job, runs=is_running) if scheduler else ():
         answer = Running(argv).result(_SECONDS)
         if answer.code:
@@ -70,6 +75,13 @@ def _stop_job(job: Job) -> None:
     console.talk(words, style="good")
 
 
+# docs/decisions/supervision.md: A run counts as preempted if its launcher was asked to stop and a checkpoint exists
+def _mark(run: Run) -> None:
+    """Let the launcher know that no scheduler asks; it may be another user's folder, which changes nothing else."""
+    with contextlib.suppress(OSError):
+        run.stop_mark.touch()
+
+
 def _stop_here(run: Run) -> None:
     command = run.read("command")
     alive = not run.read("outcome") and liveness.runs(command)
@@ -80,6 +92,7 @@ def _stop_here(run: Run) -> None:
         )
     if not alive:
         raise UsageError(say("run {name} has already ended", name=run.name), say("list the runs: trainwiz runs"))
+    _mark(run)
     signals.terminate(int(command["pid"]))
     console.talk(
         t("asked run {name} to save a checkpoint and end; trainwiz runs shows when it has", name=run.name),

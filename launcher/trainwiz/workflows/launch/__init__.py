@@ -15,14 +15,27 @@ def launch(request: Request) -> int:
     from trainwiz.process import early
     from trainwiz.workflows.launch import usage
 
+    if request.hosts:
+        from trainwiz.workflows.launch import hosts
+
+        return hosts.launch(request)
     request = usage.understood(request)
     try:
         with early.heard():
-            return _launch(request)
+            return _launch(_with_orders(request))
     except early.Stopped as stopped:
         from trainwiz.workflows.launch import requeue
 
         return requeue.before_start(request, stopped.signum)
+
+
+def _with_orders(request: Request) -> Request:
+    """The request with the secret from the launch that started this one, if one did."""
+    import dataclasses
+
+    from trainwiz.process import orders
+
+    return dataclasses.replace(request, secret=orders.heard()) if orders.expected() else request
 
 
 def _launch(request: Request) -> int:

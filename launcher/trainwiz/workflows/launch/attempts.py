@@ -47,14 +47,14 @@ class Attempts:
             per_hour=prepared.request.restarts_per_hour,
             auto_batch=prepared.request.auto_batch,
         )
-        decide = recovery.Recovery(policy, _batch(prepared) if policy.auto_batch else None)
+        decide = recovery.Recovery(policy, planned_batch(prepared) if policy.auto_batch else None)
         with ranks.listening() as inbox, self._standing_by():
             while True:
                 outcome = once(prepared, inbox)
                 diagnosis = self._diagnosis(outcome)
                 attempt = _attempt(outcome, update(), diagnosis)
                 follows = decide.after(attempt, time.monotonic())
-                self.entries.append(_entry(attempt, decide.batch, follows))
+                self.entries.append(entry(attempt, decide.batch, follows))
                 if len(self.entries) > 1:  # the run took as long as all of them, with the waiting
                     outcome = dataclasses.replace(outcome, seconds=time.monotonic() - started)
                 if isinstance(follows, Message):
@@ -105,7 +105,7 @@ def _attempt(outcome: Outcome, update: int, diagnosis: Diagnosis | None) -> Atte
     )
 
 
-def _batch(prepared: Prepared) -> Batch | None:
+def planned_batch(prepared: Prepared) -> Batch | None:
     """The batch as planned, with what the arguments say instead; None without a plan."""
     plan = prepared.plan
     if plan is None:
@@ -129,12 +129,13 @@ def _given(arguments: Sequence[str], name: str) -> int | None:
 def _again(prepared: Prepared, batch: Batch | None) -> Prepared:
     """The same for another attempt in the same run folder."""
     resuming = RESUMING if prepared.plan and not prepared.continues else ()
-    split = batch.arguments if batch and batch != _batch(prepared) else ()
+    split = batch.arguments if batch and batch != planned_batch(prepared) else ()
     argv = (*prepared.command.argv, *resuming, *split)
     return dataclasses.replace(prepared, command=dataclasses.replace(prepared.command, argv=argv))
 
 
-def _entry(attempt: Attempt, batch: Batch | None, follows: Again | Message | None) -> dict[str, Any]:
+def entry(attempt: Attempt, batch: Batch | None, follows: Again | Message | None) -> dict[str, Any]:
+    """An attempt as `outcome.json` keeps it."""
     outcome = attempt.outcome
     why = follows if isinstance(follows, Message) or follows is None else follows.why
     return {

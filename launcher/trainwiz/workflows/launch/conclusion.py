@@ -39,7 +39,8 @@ def judged(prepared: Prepared, outcome: Outcome, oom_kills: int | None, update: 
     """
     outcome = _stopped(prepared, _translated(prepared, outcome), update)
     if outcome.stopped:
-        return dataclasses.replace(outcome, exit_code=prepared.request.stopped_code, first_failed=None)
+        code, unwanted = prepared.request.stopped_code, prepared.run.stop_mark.exists()
+        return dataclasses.replace(outcome, exit_code=code, first_failed=None, unwanted=unwanted)
     outcome = _blamed(prepared, outcome)
     if not outcome.exit_code:
         return outcome

@@ -18,7 +18,8 @@ _SECONDS = 8.0
 # docs/decisions/launching.md: Machine 0 records the run over all machines
 def joined(prepared: Prepared, outcome: Outcome) -> Outcome:
     """The outcome over all machines, with the rank that failed by itself; on the other machines, their own."""
-    others = _others(prepared)
+    # Machines that stayed connected have told each other.
+    others = [] if prepared.team else _others(prepared)
     if not others:
         return outcome
     codes, first, code = dict(outcome.codes), outcome.first_failed, outcome.exit_code

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from trainwiz.cluster import Place
@@ -13,6 +14,7 @@ from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.network import ports, rollcall
+from trainwiz.network.coordination import Coordinator, Participant
 from trainwiz.network.rollcall import Roll
 from trainwiz.store import runs, secret
 from trainwiz.store.runs import Run
@@ -20,34 +22,63 @@ from trainwiz.ui import console
 
 SECRET = "TRAINWIZ_SECRET"
 """The variable that stands for `--secret`: a command line is seen by everybody on the machine."""
+GOES_ON = "goes_on"
+"""What machine 0 agrees on with the others, where the launchers stay connected."""
 _SHORTEST = 8
 _LATE_SECONDS = 1.0
 """Less than what machine 0 gives a connection to say who it is, and the secret is checked before."""
 
 
-def call_roll(
-    place: Place,
-    project: Path,
-    *,
-    digest: str,
-    facts: Mapping[str, str],
-    wait: float,
-    typed: str,
-    continues: Run | None,
-    must_share: bool,
-) -> tuple[Run, Run | None, Mapping[str, str]]:
-    """Hold or attend the roll-call, for up to `wait` seconds. Raises `TrainwizError` that names who is missing.
+@dataclass(frozen=True, kw_only=True)
+class Gathered:
+    """The machines of a launch, after their roll-call."""
 
-    The plan's `digest` and the `facts` must be the same everywhere. `typed` is the secret of `--secret`.
-    Where machines do not see machine 0's folder, that is refused if they `must_share` it, and else said.
-    Returns the run that machine 0 named, the one that it continues, and what to add to the environment.
-    """
+    run: Run
+    """The run that machine 0 named."""
+    continues: Run | None
+    """The run that it continues."""
+    environ: Mapping[str, str]
+    """What to add to the environment."""
+    link: Coordinator | Participant | None = None
+    """The connection to the other machines, where they go on together after a failure."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """What a machine brings to the roll-call."""
+
+    place: Place
+    """Where it stands."""
+    project: Path
+    """The project's folder."""
+    digest: str
+    """That of the plan."""
+    facts: Mapping[str, str]
+    """What must be the same everywhere, as the plan must."""
+    wait: float
+    """For how many seconds."""
+    typed: str
+    """The secret of `--secret`."""
+    continues: Run | None
+    """On machine 0: the run that is continued."""
+    must_share: bool
+    """Whether machines that do not see machine 0's folder are refused; otherwise that is said."""
+    goes_on: bool
+    """On machine 0: whether the launchers stay connected, to go on together after a failure."""
+    least: int
+    """On machine 0: with how many machines it begins when the time is over."""
+
+
+@contextlib.contextmanager
+def gathered(call: Call) -> Iterator[Gathered]:
+    """Hold or attend the roll-call. Raises `TrainwizError` that names who is missing."""
+    place, project = call.place, call.project
     me = rollcall.Machine(
         rank=place.rank,
         hostname=os.uname().nodename,
-        plan=digest,
+        plan=call.digest,
         machines=place.machines,
-        facts=dict(facts),
+        facts=dict(call.facts),
     )
     console.talk(
         t(
@@ -56,31 +87,27 @@ def call_roll(
             n=place.machines,
             address=place.address,
             port=place.port,
-            wait=wait,
+            wait=call.wait,
         )
     )
-    typed = _typed(typed)
-    roll = (
-        _host(me, place, project, wait, typed, continues)
-        if place.rank == 0
-        else rollcall.attend(
-            me,
-            address=place.address,
-            port=place.port,
-            wait=wait,
-            secret=lambda: typed or secret.read(project),
-            sees=lambda: _sees(project, typed),
+    with contextlib.ExitStack() as kept:
+        roll, link = _host(me, call, kept) if place.rank == 0 else _attend(me, call, kept)
+        for machine in sorted(roll.present, key=lambda m: m.rank):
+            console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
+        _look_at_folders(roll, call.must_share, goes_on=link is not None)
+        before = runs.named(project, roll.agreed["continues"]) if roll.agreed["continues"] else None
+        yield Gathered(
+            run=runs.join(project, roll.agreed["run"], machine=place.rank, continues=before),
+            continues=before,
+            environ=_interfaces(roll, place),
+            link=link,
         )
-    )
-    for machine in sorted(roll.present, key=lambda m: m.rank):
-        console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
-    _look_at_folders(roll, must_share)
-    before = runs.named(project, roll.agreed["continues"]) if roll.agreed["continues"] else None
-    run = runs.join(project, roll.agreed["run"], machine=place.rank, continues=before)
+
+
+def _interfaces(roll: Roll, place: Place) -> dict[str, str]:
     # gloo takes the address that the host name resolves to, which is often the loopback's.
     name = ports.interface_towards(ports.outside(roll.peers) or place.address, place.port)
-    added = {v: name for v in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name and v not in os.environ}
-    return run, before, added
+    return {v: name for v in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME") if name and v not in os.environ}
 
 
 def _sees(project: Path, typed: str) -> bool:
@@ -94,10 +121,21 @@ def _sees(project: Path, typed: str) -> bool:
 
 
 # docs/decisions/launching.md: Machines that share no folder train only what one machine saves
-def _look_at_folders(roll: Roll, must_share: bool) -> None:
+def _look_at_folders(roll: Roll, must_share: bool, *, goes_on: bool = False) -> None:
     if not roll.apart:
         return
     ranks = ", ".join(map(str, roll.apart))
+    if goes_on:
+        raise TrainwizError(
+            say(
+                "machine {ranks} does not see the folder of machine 0, and could not go on from the checkpoints there",
+                ranks=ranks,
+            ),
+            say(
+                "put the project on a file system that all machines mount, or launch without --max-restarts, "
+                "--auto-batch and --nnodes"
+            ),
+        )
     if must_share:
         raise TrainwizError(
             say(
@@ -117,15 +155,77 @@ def _look_at_folders(roll: Roll, must_share: bool) -> None:
 
 
 # docs/decisions/launching.md: Machines prove to each other that they know the launch's secret
-def _host(me: rollcall.Machine, place: Place, project: Path, wait: float, typed: str, continues: Run | None) -> Roll:
-    agreed = {"run": runs.next_name(project), "continues": continues.name if continues else ""}
+def _host(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple[Roll, Coordinator | None]:
+    place, project, typed = call.place, call.project, _typed(call.typed)
+    agreed = {
+        "run": runs.next_name(project),
+        "continues": call.continues.name if call.continues else "",
+        GOES_ON: "1" if call.goes_on else "",
+    }
     # Another machine 0 may be at it in this folder: it is to be recognised, and named.
     there = secret.read(project)
     own = typed or there or secret.made()
     if not typed:
         console.talk(t("machines that do not share this folder need: --secret {secret}", secret=own))
-    with contextlib.nullcontext() if own == there else secret.shared(project, own):
-        return rollcall.host(me, address=place.address, port=place.port, wait=wait, secret=own, agreed=agreed)
+    with contextlib.ExitStack() as meanwhile:
+        if own != there:
+            meanwhile.enter_context(secret.shared(project, own))
+        roll = rollcall.host(
+            me,
+            address=place.address,
+            port=place.port,
+            wait=call.wait,
+            secret=own,
+            agreed=agreed,
+            least=call.least if call.least < place.machines else 0,
+            notice=lambda roll, seconds: _tell_progress(roll, seconds, call.wait),
+        )
+        if not call.goes_on:
+            return roll, None
+        coordinator = Coordinator(me, roll, address=place.address, port=place.port, secret=own)
+        # A machine that comes back needs the secret, too.
+        kept.push(meanwhile.pop_all())
+        kept.callback(coordinator.close)
+        return roll, coordinator
+
+
+def _attend(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple[Roll, Participant | None]:
+    place, typed, known = call.place, _typed(call.typed), [""]
+
+    def current() -> str:
+        known[0] = typed or secret.read(call.project) or known[0]
+        return known[0]
+
+    roll = rollcall.attend(
+        me,
+        address=place.address,
+        port=place.port,
+        wait=call.wait,
+        secret=current,
+        sees=lambda: _sees(call.project, typed),
+        waiting=lambda seconds: console.talk(
+            t("machine 0 is not there yet: {seconds:.0f} s of {wait:g} s", seconds=seconds, wait=call.wait)
+        ),
+    )
+    if not roll.agreed.get(GOES_ON):
+        return roll, None
+    participant = Participant(me, address=place.address, port=place.port, secret=known[0])
+    kept.callback(participant.close)
+    return roll, participant
+
+
+def _tell_progress(roll: Roll, seconds: float, wait: float) -> None:
+    if not roll.missing:
+        return
+    console.talk(
+        t(
+            "present after {seconds:.0f} s: machine {present}; missing: {missing} (waiting up to {wait:g} s)",
+            seconds=seconds,
+            present=", ".join(f"{m.rank} ({m.hostname})" for m in sorted(roll.present, key=lambda m: m.rank)),
+            missing=", ".join(map(str, roll.missing)),
+            wait=wait,
+        )
+    )
 
 
 def _typed(option: str) -> str:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trainwiz.machine import Machine
     from trainwiz.store.runs import Run
     from trainwiz.workflows.launch.request import Request
+    from trainwiz.workflows.launch.team import Team
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,11 +44,19 @@ class Prepared:
     """The values of the accelerate configuration, where the request names one."""
     debug_ports: Mapping[int, int] = field(default_factory=dict)
     """The debugger's port of each rank that waits for one."""
+    team: Team | None = None
+    """The other machines, where a run over several goes on after a failure; None: it ends with its first attempt."""
+    attempt: int = 0
+    """Which attempt this is, from 0."""
 
     @property
     def workers(self) -> WorkerLogs | None:
         """The logs of torchrun's workers; None where trainwiz starts the ranks itself."""
-        return WorkerLogs(self.run.logs.resolve(), first_rank=self.ranks.start) if self.place else None
+        return (
+            WorkerLogs(self.run.logs.resolve(), first_rank=self.ranks.start, attempt=self.attempt)
+            if self.place
+            else None
+        )
 
     @property
     def launcher_log(self) -> Path:
@@ -57,8 +66,8 @@ class Prepared:
     @property
     def max_restarts(self) -> int:
         """How often a failed attempt may be followed by another."""
-        # What restarts ranks has to see all of them, and nobody is to restart under a debugger.
-        if self.place or self.debug_ports:
+        # What restarts ranks has to reach all of them, and nobody is to restart under a debugger.
+        if (self.place and self.team is None) or self.debug_ports:
             return 0
         asked = self.request.max_restarts
         return self._planned.max_restarts if asked is None else asked

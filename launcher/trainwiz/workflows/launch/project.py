@@ -10,6 +10,7 @@ from pathlib import Path
 from trainwiz import cluster, strategies
 from trainwiz import command as commands
 from trainwiz.cluster import Place
+from trainwiz.command import Command
 from trainwiz.errors import Refused, UsageError
 from trainwiz.finding import Finding
 from trainwiz.language import t
@@ -25,10 +26,12 @@ from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows import facts
 from trainwiz.workflows.check import preflight
-from trainwiz.workflows.launch import debugger, dry_run, machines, resume, supervision
+from trainwiz.workflows.launch import debugger, dry_run, formation, machines, resume, supervision
 from trainwiz.workflows.launch.attempts import RESUMING
+from trainwiz.workflows.launch.machines import Gathered
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
+from trainwiz.workflows.launch.team import Team
 
 _WAIT_SECONDS = 30.0
 """How long a person's machines wait for each other."""
@@ -60,46 +63,56 @@ def launch_plan(
     debugged: Sequence[int],
 ) -> int:
     """Find this machine's place, what a checked plan continues, and a port; prepare the world and run it."""
-    place = _place(request, plan)
+    place, fewest = _place(request, plan), formation.least(request, plan)
     ranks = cluster.ranks(plan, place)
     continues = resume.continued(request, plan, folder, place)
     with (
         _claimed_port(place, plan.machine.main_process_port, alone=len(ranks) < 2) as port,
         debugger.claimed(debugged) as debug_ports,
+        _run_folder(request, folder, place, continues, plan, machine, fewest) as gathered,
     ):
-        run, continues, added = _run_folder(request, folder, place, continues, plan, machine)
+        run, continues = gathered.run, gathered.continues
         arguments = ("--output_dir", str(run.folder.relative_to(folder)), *(RESUMING if continues else ()))
-        command = commands.for_plan(
-            plan,
-            python=request.python,
-            folder=str(folder),
-            port=port,
-            place=place,
-            arguments=(*arguments, *request.arguments),
-            torchrun_options=WorkerLogs(run.logs.resolve(), first_rank=ranks.start).options if place else (),
-            added=added,
-            machine=machine,
-            inherited=os.environ,
-        )
+
+        def command(place: Place | None, options: Sequence[str], more: Sequence[str] = ()) -> Command:
+            return commands.for_plan(
+                plan,
+                python=request.python,
+                folder=str(folder),
+                port=port,
+                place=place,
+                arguments=(*arguments, *request.arguments, *more),
+                torchrun_options=options,
+                added=gathered.environ,
+                machine=machine,
+                inherited=os.environ,
+            )
+
+        options = WorkerLogs(run.logs.resolve(), first_rank=ranks.start).options if place else ()
+        team = Team(link=gathered.link, command=command, least=fewest) if gathered.link else None
         prepared = Prepared(
             request=request,
             machine=machine,
-            command=debugger.applied(command, debug_ports),
+            command=debugger.applied(command(place, options), debug_ports),
             run=run,
             ranks=ranks,
             plan=plan,
             place=place,
             continues=continues,
             debug_ports=debug_ports,
+            team=team,
         )
-        by_hand = _by_hand(prepared, arguments if continues else (), added)
+        by_hand = _by_hand(prepared, arguments if continues else (), gathered.environ)
         return dry_run.show(prepared, findings, by_hand) if request.dry_run else supervision.run(prepared, by_hand)
 
 
 def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> tuple[Finding, ...]:
     """What the rules find here. Raises `Refused` where that, or a machine from a file, forbids a start."""
     # An address that the job knows is not missing.
-    known = ("TW613",) if cluster.address(os.environ) else ()
+    known = ["TW613"] if cluster.address(os.environ) else []
+    rank = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
+    # The port is that of machine 0.
+    known += ["TW616"] if rank else []
     findings = facts.findings(plan, str(folder), machine, ignore=[*request.ignore, *known])
     if not request.dry_run:
         preflight.insist(findings)
@@ -115,15 +128,13 @@ def _place(request: Request, plan: Plan) -> Place | None:
     """Where this machine stands among several; None where the plan has one. Raises `UsageError`."""
     machines = plan.machine.num_machines
     if machines == 1:
+        _refuse_on_one_machine(request)
         cluster.agree(machines, os.environ)  # or each node of a job would train the same
         return None
-    if request.max_restarts or request.auto_batch:
+    if request.spares:
         raise UsageError(
-            say("--max-restarts and --auto-batch work on one machine only; the plan has {n}", n=machines),
-            say(
-                "let the scheduler start the job again: a preempted run continues by itself, a failed run "
-                "continues with --resume"
-            ),
+            say("--spares works on one machine only; the plan has {n}", n=machines),
+            say("leave it out: torchrun starts the ranks of several machines"),
         )
     rank = request.machine_rank
     return cluster.place(plan, 0 if rank is None and request.dry_run else rank, os.environ)
@@ -141,25 +152,50 @@ def _claimed_port(place: Place | None, wanted: int, *, alone: bool) -> Iterator[
         yield port.number
 
 
+def _refuse_on_one_machine(request: Request) -> None:
+    if request.nnodes not in ("", "1", "1:1"):
+        raise UsageError(
+            say("--nnodes {word}: the plan has one machine", word=request.nnodes),
+            say(
+                "set the number of machines: trainwiz update {folder} --set machine.num_machines=2",
+                folder=request.folder,
+            ),
+        )
+
+
+@contextlib.contextmanager
 def _run_folder(
-    request: Request, folder: Path, place: Place | None, continues: Run | None, plan: Plan, machine: Machine
-) -> tuple[Run, Run | None, Mapping[str, str]]:
+    request: Request,
+    folder: Path,
+    place: Place | None,
+    continues: Run | None,
+    plan: Plan,
+    machine: Machine,
+    fewest: int,
+) -> Iterator[Gathered]:
     """The run's folder, the run that it continues, and what the ranks get into their environment."""
     if request.dry_run:
-        return runs.named(folder, runs.next_name(folder)), continues, {}
-    if place:
-        named = {"data.train": plan.data.train, "data.eval": plan.data.eval}
-        return machines.call_roll(
-            place,
-            folder,
-            digest=plan.digest(),
-            facts=fingerprint.facts(folder, machine, named),
-            wait=request.wait or (_JOB_WAIT_SECONDS if cluster.job(os.environ) else _WAIT_SECONDS),
-            typed=request.secret,
-            continues=continues,
-            must_share=strategies.of(plan).partitions_weights or strategies.of(plan).partitions_moments,
-        )
-    return runs.create(folder, continues=continues), continues, {}
+        yield Gathered(run=runs.named(folder, runs.next_name(folder)), continues=continues, environ={})
+        return
+    if place is None:
+        yield Gathered(run=runs.create(folder, continues=continues), continues=continues, environ={})
+        return
+    restarts = plan.supervision.max_restarts if request.max_restarts is None else request.max_restarts
+    named = {"data.train": plan.data.train, "data.eval": plan.data.eval}
+    call = machines.Call(
+        place=place,
+        project=folder,
+        digest=plan.digest(),
+        facts=fingerprint.facts(folder, machine, named),
+        wait=request.wait or (_JOB_WAIT_SECONDS if cluster.job(os.environ) else _WAIT_SECONDS),
+        typed=request.secret,
+        continues=continues,
+        must_share=strategies.of(plan).partitions_weights or strategies.of(plan).partitions_moments,
+        goes_on=bool(restarts or request.auto_batch or fewest < place.machines),
+        least=fewest,
+    )
+    with machines.gathered(call) as found:
+        yield found
 
 
 def _by_hand(prepared: Prepared, arguments: Sequence[str], added: Mapping[str, str]) -> list[str]:

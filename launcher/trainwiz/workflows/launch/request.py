@@ -88,6 +88,23 @@ class Request:
         None,
         min=0.1,
     )
+    nnodes: str = option(
+        "MIN:MAX",
+        say(
+            "With several machines: go on with as few as MIN of them where others are lost, and with all again when "
+            "they come back; the real batch stays the same."
+        ),
+    )
+    rejoin: float = option(
+        "S",
+        say("With --max-restarts or --nnodes: seconds to wait for a machine that was lost, before going on or ending."),
+        60.0,
+        min=0.0,
+    )
+    hosts: str = option(
+        "A,B[:SLOTS]",
+        say("Launch on these hosts through ssh, in the same folder with the same Python; the first is machine 0."),
+    )
     secret: str = option(
         "WORDS",
         say(

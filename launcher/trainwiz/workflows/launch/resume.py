@@ -87,7 +87,7 @@ def _of_this_job(run: Run) -> bool:
     before, now = cluster.job(recorded) if isinstance(recorded, dict) else None, cluster.job(os.environ)
     if before is None or now is None or (before.scheduler, before.name) != (now.scheduler, now.name):
         return False
-    return now.restarts > before.restarts or not now.requeue  # only Slurm counts, and can have several steps
+    return now.restarts > before.restarts or now.queues_again  # only Slurm counts, and can have several steps
 
 
 def _same(run: Run, request: Request, plan: Plan) -> bool:

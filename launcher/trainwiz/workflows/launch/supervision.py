@@ -19,8 +19,7 @@ from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.liveness import Beating
 from trainwiz.ui import console
 from trainwiz.ui.live import Progress, Screen, terminal_size
-from trainwiz.workflows.launch import build_locks, debugger, provenance
-from trainwiz.workflows.launch.attempts import Attempts
+from trainwiz.workflows.launch import build_locks, debugger, lockstep, provenance
 from trainwiz.workflows.launch.memory_samples import Sampler
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
@@ -57,7 +56,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     locks = build_locks.Watch(prepared.command.environ, screen.say)
     statement = Statement(prepared, record, screen.say)
     beating = Beating(prepared.run.beat) if not (prepared.place and prepared.place.rank) else None
-    attempts, sampler = Attempts(prepared), Sampler(prepared.run.memory)
+    attempts, sampler = lockstep.attempts_of(prepared), Sampler(prepared.run.memory)
 
     def once(attempt: Prepared, inbox: Inbox) -> Outcome:
         statement.attempt = attempt
@@ -75,7 +74,9 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         # Not needed before a rank has started, and it brings all signatures of failures with it.
         from trainwiz.workflows.launch import conclusion
 
-        return conclusion.judged(attempt, outcome, kills, metrics.update())
+        judged = conclusion.judged(attempt, outcome, kills, metrics.update())
+        screen.judged(innocent=bool(judged.exit_code) and judged.first_failed not in (None, attempt.ranks.start))
+        return judged
 
     locks.look()
     try:

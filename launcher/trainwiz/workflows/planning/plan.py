@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from trainwiz import files, models
+from trainwiz import files, models, tasks
 from trainwiz.decide import decide
 from trainwiz.decide.candidates import Candidate, Place, candidates
 from trainwiz.errors import UsageError
@@ -28,7 +28,7 @@ from trainwiz.ui import console
 from trainwiz.ui import planning as table
 from trainwiz.workflows.create import answers
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.planning import calibration, quantity
+from trainwiz.workflows.planning import calibration, exact, on_cpu, quantity
 from trainwiz.workflows.planning.request import PlanRequest
 
 _VARIED = (
@@ -54,7 +54,13 @@ def plan(request: PlanRequest) -> int:
     """Show what is possible; the exit code is 1 where nothing is. Raises `TrainwizError`."""
     if request.calibration or request.forget:
         return calibration.show(request)
+    if request.exact:
+        return exact.show(request)
     given = _answers(request)
+    if not request.gpus and not _asks_for_gpus(request):
+        planner, _ = _planner(request, "")
+        if not planner.machine.gpus:
+            return on_cpu.show(request, planner.machine, *_sized(planner, given))
     setting = _setting(request, given, request.gpus)
     limits = table.Limits(
         hours=quantity.hours(request.target) if request.target else None,
@@ -113,14 +119,8 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
     if not machine.gpus:
         raise UsageError(say("this machine has no GPU to plan for"), say("name one: --gpus 8xH100, or --machine FILE"))
     given = {**given, "machine.num_machines": count} if count > 1 else given
-    decided, model = _decided(planner, given)
-    if model is None or not model.parameters:
-        raise UsageError(
-            say("the size of {model} is unknown: {why}", model=decided.model.name, why=model.detail)
-            if model and model.detail
-            else say("the size of {model} is unknown", model=decided.model.name),
-            say("set it: --set model.parameters=7_000_000_000"),
-        )
+    decided, model = _sized(planner, given)
+    parameters = model.parameters or 0
     ranks = decided.machine.num_processes
     memory, time = calibration.factors(machine)
     place = Place(
@@ -132,7 +132,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         memory_factor=memory,
         time_factor=time,
     )
-    work = work_of(decided, model.parameters, model.transformer)
+    work = work_of(decided, parameters, model.transformer)
     found = candidates(
         work,
         place,
@@ -149,6 +149,29 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
     return Setting(
         machine=machine, machines=count, plan=decided, place=place, found=found, training=_training(request, decided)
     )
+
+
+def _asks_for_gpus(request: PlanRequest) -> bool:
+    """Whether the answer is about rows, which only GPUs have."""
+    return bool(request.over or request.pick or request.html or request.target or request.max_cost or request.strategy)
+
+
+def _sized(planner: Planner, given: Mapping[str, Any]) -> tuple[Plan, ModelFacts]:
+    """The plan, and its model, whose size is known. Raises `UsageError`."""
+    decided, model = _decided(planner, given)
+    if tasks.of(decided).own_code and not decided.model.parameters:
+        raise UsageError(
+            say("the model is made by task.py, your own code: the plan does not say its size"),
+            say("run one update of it on tensors without memory: add --exact"),
+        )
+    if model is None or not model.parameters:
+        raise UsageError(
+            say("the size of {model} is unknown: {why}", model=decided.model.name, why=model.detail)
+            if model and model.detail
+            else say("the size of {model} is unknown", model=decided.model.name),
+            say("set it: --set model.parameters=7_000_000_000"),
+        )
+    return decided, model
 
 
 def _decided(planner: Planner, given: Mapping[str, Any]) -> tuple[Plan, ModelFacts | None]:

@@ -31,7 +31,7 @@ def machine_named(text: str) -> tuple[Machine, int]:
     machines = -(-count // _LARGEST_MACHINE)
     if count % machines or (machines > 1 and count // machines != _LARGEST_MACHINE):
         raise UsageError(
-            say("--gpus {given}: {count} GPUs are no whole number of machines with 8", given=repr(text), count=count),
+            say("--gpus {given}: {count} GPUs are not a whole number of 8-GPU machines", given=repr(text), count=count),
             say("write up to 8 GPUs, or a multiple of 8"),
         )
     gpus = tuple(

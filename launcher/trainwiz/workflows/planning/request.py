@@ -38,6 +38,10 @@ class PlanRequest:
     pick: str = option("ROW", say("Write the project with this row's settings, as `trainwiz init` does."))
     json: bool = flag(say("Print the rows as JSON."))
     html: str = option("FILE", say("Write one HTML page: memory over an update, and time against memory."))
+    exact: bool = flag(
+        say("Run one update of the project's own code on tensors without memory, and show what its peak is made of.")
+    )
+    python: str = option("PATH", say("With --exact: the Python that trains (default: the one that runs trainwiz)."))
     calibration: bool = flag(say("Show how far forecasts were off in the runs of this machine, which correct it."))
     forget: bool = flag(say("With --calibration: delete what these runs showed."))
     yes: bool = flag(say("With --pick: write without showing the review first."), "--yes -y")

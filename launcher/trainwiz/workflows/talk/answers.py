@@ -110,7 +110,7 @@ def problem(said: Mapping[str, Any]) -> Unanswered:
     detail = said.get("detail", "")
     told: dict[str, tuple[Message, Message | None]] = {
         "no_tokenizer": (
-            say("the model's folder holds no tokenizer that works: {detail}", detail=detail),
+            say("cannot load the tokenizer in the model's folder: {detail}", detail=detail),
             say("copy tokenizer.json and tokenizer_config.json from the model that it was trained from"),
         ),
         "not_loaded": (say("the model was not loaded: {detail}", detail=detail), None),

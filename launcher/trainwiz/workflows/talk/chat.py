@@ -101,7 +101,7 @@ def _begun(system: str) -> list[dict[str, str]]:
 
 
 def _message(role: str, content: str) -> dict[str, Any]:
-    # What is no UTF-8 comes from a terminal as surrogates, which no tokenizer reads.
+    # What is not valid UTF-8 comes from a terminal as surrogates, which no tokenizer reads.
     return {"role": role, "content": content.encode("utf-8", "replace").decode()}
 
 

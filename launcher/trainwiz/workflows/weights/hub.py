@@ -16,7 +16,7 @@ _NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
 
 
 def check_name(repository: str) -> None:
-    """Raise `UsageError` for what is no name of a repository, before anything is done."""
+    """Raise `UsageError` for what is not the name of a repository, before anything is done."""
     if not _NAME.fullmatch(repository):
         raise UsageError(
             say("--push takes ORG/NAME, not {name}", name=repository),

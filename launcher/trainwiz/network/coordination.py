@@ -1,0 +1,296 @@
+"""The connections between the launchers of a run over several machines, for as long as the run goes on.
+
+Machine 0 keeps the port of the roll-call and tells the others when an attempt begins and when it is over; they tell it
+how their part ended. Both sides are heard every few seconds, so that a machine which died, hangs or lost its network is
+known within seconds, where the ranks of the others would wait in a collective for minutes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trainwiz.errors import TrainwizError
+from trainwiz.message import Message, say
+from trainwiz.network import rollcall
+from trainwiz.network.hall import Guest, Hall
+from trainwiz.network.messages import Machine, Unacceptable, Verdict
+from trainwiz.network.rollcall import Roll
+
+BEAT_SECONDS = 2.0
+LOST_SECONDS = 20.0
+"""A machine that was not heard for so long is lost: a launcher writes every 2 s, whatever its ranks do."""
+_CONNECT_SECONDS = 30.0
+"""How long a machine tries to reach machine 0 again after the roll-call."""
+_LONGEST = 1 << 20
+"""Bytes of a line: an outcome with the codes of some thousand ranks."""
+_POLL_SECONDS = 0.5
+
+Said = dict[str, Any]
+"""What one launcher tells another: plain values."""
+
+
+class Line:
+    """An open connection to another launcher. `hear` is called by a thread of its own, and at the end with None.
+
+    With `begins` this side speaks first; the other one is silent until then.
+    """
+
+    def __init__(
+        self, connection: socket.socket, hear: Callable[[Said | None, Message], None], *, begins: bool = False
+    ) -> None:
+        self._connection, self._hear = connection, hear
+        self._writing, self._closed, self._begun = threading.Lock(), threading.Event(), begins
+        connection.settimeout(LOST_SECONDS)
+        for work in (self._read, self._beat):
+            threading.Thread(target=work, daemon=True).start()
+
+    def say(self, **values: Any) -> bool:
+        """Send it; whether that was possible."""
+        try:
+            with self._writing:
+                self._connection.sendall(json.dumps(values).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Hang up; the other side hears that."""
+        self._closed.set()
+        with contextlib.suppress(OSError):
+            self._connection.shutdown(socket.SHUT_RDWR)
+        self._connection.close()
+
+    def _read(self) -> None:
+        why = say("its launcher ended")
+        heard = b""
+        try:
+            while chunk := self._connection.recv(1 << 16):
+                self._begun = True
+                *lines, heard = (heard + chunk).split(b"\n")
+                for line in lines:
+                    self._take(line)
+                if len(heard) > _LONGEST:
+                    raise ValueError("too long")
+        except ConnectionError:
+            pass  # killed while something was on its way to it
+        except TimeoutError:
+            why = say("nothing was heard of it for {seconds:g} s", seconds=LOST_SECONDS)
+        except OSError as error:
+            why = say("{error}", error=error.strerror or error)
+        except ValueError:
+            why = say("what it says cannot be understood")
+        if not self._closed.is_set():
+            self.close()
+            self._hear(None, why)
+
+    def _take(self, line: bytes) -> None:
+        said = json.loads(line)
+        if not isinstance(said, dict):
+            raise ValueError(said)
+        if said:
+            self._hear(said, say(""))
+
+    def _beat(self) -> None:
+        while not self._closed.wait(BEAT_SECONDS):
+            if self._begun:
+                self.say()
+
+
+@dataclass(frozen=True)
+class Lost:
+    """A machine that is there no more."""
+
+    machine: Machine
+    """Which one."""
+    why: Message
+    """How that was seen."""
+    since: float
+    """When, by the monotonic clock."""
+
+
+# docs/decisions/supervision.md: The launchers of a run that may restart stay connected
+class Coordinator:
+    """Machine 0's side: who is there, what they report, and orders for them. `close` when the run is over.
+
+    `notice` is called, from threads, whenever somebody came, went or reported.
+    """
+
+    def __init__(self, me: Machine, roll: Roll, *, address: str, port: int, secret: str) -> None:
+        self.expected = roll.present
+        """The machines of the roll-call."""
+        self.notice: Callable[[], None] = lambda: None
+        self.lost: dict[int, Lost] = {}
+        self.reports: dict[int, Said] = {}
+        """What the machines said of the attempt that goes on, or has just ended."""
+        self._me, self._roll = me, replace(roll, present=(me,))
+        self._secret, self._changed = secret, threading.Condition()
+        self._lines: dict[int, tuple[Machine, Line]] = {}
+        self._ready: set[int] = set()
+        self._server, self._over = rollcall.listen(address, port), threading.Event()
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    @property
+    def present(self) -> dict[int, Machine]:
+        """The machines that are there, by rank; this one, too."""
+        with self._changed:
+            return {self._me.rank: self._me} | {rank: self._lines[rank][0] for rank in sorted(self._ready)}
+
+    def wait(self, until: Callable[[], bool], seconds: float) -> bool:
+        """Wait, at most so long, until something holds; whether it does."""
+        end = time.monotonic() + seconds
+        with self._changed:
+            while not until():
+                if (left := end - time.monotonic()) <= 0:
+                    return False
+                self._changed.wait(min(left, _POLL_SECONDS))
+        return True
+
+    def tell(self, rank: int, **values: Any) -> None:
+        """Give a machine an order; one that is gone is known by that already."""
+        with self._changed:
+            found = self._lines.get(rank)
+        if found:
+            found[1].say(**values)
+
+    def dismiss(self, rank: int) -> None:
+        """Let a machine go that said it would."""
+        with self._changed:
+            found = self._lines.pop(rank, None)
+            self._ready.discard(rank)
+        if found:
+            found[1].close()
+
+    def close(self) -> None:
+        """Hang up, and give the port back."""
+        self._over.set()
+        self._thread.join()
+        for rank in [*self._lines]:
+            self.dismiss(rank)
+
+    def _serve(self) -> None:
+        with self._server:
+            hall = Hall(self._server, self._secret)
+            while not self._over.is_set():
+                for guest in hall.arrivals(_POLL_SECONDS):
+                    with contextlib.suppress(OSError):
+                        self._receive(hall, guest)
+                self.notice()
+            hall.close(self._verdict(self._me))
+
+    def _verdict(self, machine: Machine) -> Verdict:
+        others = [m for m in self.present.values() if m.key != machine.key]
+        return rollcall.verdict(self._me, replace(self._roll, present=(*others, machine), least=1))
+
+    def _receive(self, hall: Hall, guest: Guest) -> None:
+        """Answer a machine of the roll-call, which hears itself whether it fits; or keep its line."""
+        machine, told = guest.machine, self._verdict(guest.machine)
+        hall.answer(guest, told)
+        alone = replace(self._roll, present=(self._me, machine))
+        if not machine.stays or alone.problems() or machine.rank in self._lines:
+            guest.line.close()
+            return
+        with self._changed:
+            self._lines[machine.rank] = (
+                machine,
+                Line(guest.line, lambda said, why: self._hear(machine, said, why)),
+            )
+
+    def _hear(self, machine: Machine, said: Said | None, why: Message) -> None:
+        with self._changed:
+            if said is not None:
+                self._take(machine, said)
+            elif (held := self._lines.get(machine.rank)) and held[0] is machine:
+                del self._lines[machine.rank]
+                self._ready.discard(machine.rank)
+                self.lost[machine.rank] = Lost(machine, why, time.monotonic())
+            self._changed.notify_all()
+        self.notice()
+
+    def _take(self, machine: Machine, said: Said) -> None:
+        if said.get("ready"):
+            self._ready.add(machine.rank)
+            self.lost.pop(machine.rank, None)
+        else:
+            self.reports[machine.rank] = said
+
+
+class Participant:
+    """Any other machine's side. `close` when the run is over. `notice` is called, from a thread, with each order."""
+
+    def __init__(self, me: Machine, *, address: str, port: int, secret: str) -> None:
+        """Raises `TrainwizError` where machine 0 is not reached any more."""
+        self.notice: Callable[[], None] = lambda: None
+        self._orders: queue.SimpleQueue[Said | Message] = queue.SimpleQueue()
+        self._ended, self._gone = -1, say("")
+        connection = _connected(me.model_copy(update={"stays": True}), address, port, secret)
+        self._line = Line(connection, self._hear, begins=True)
+        self._line.say(ready=True)
+
+    def next(self, seconds: float) -> Said | Message | None:
+        """The next order; a sentence where machine 0 is lost; None where nothing came within that time."""
+        with contextlib.suppress(queue.Empty):
+            return self._orders.get(timeout=seconds)
+        return None
+
+    def over(self, attempt: int) -> Message | None:
+        """Why an attempt is over, if machine 0 said so or is lost."""
+        if self._gone.template:
+            return say("machine 0 is lost ({how}); ending this attempt", how=self._gone)
+        return say("machine 0 ended this attempt") if self._ended >= attempt else None
+
+    def report(self, **values: Any) -> None:
+        """Tell machine 0 how this machine's part ended."""
+        self._line.say(**values)
+
+    def close(self) -> None:
+        """Hang up."""
+        self._line.close()
+
+    def _hear(self, said: Said | None, why: Message) -> None:
+        if said is None:
+            self._gone = why
+            self._orders.put(why)
+        elif said.get("do") == "end":
+            self._ended = max(self._ended, int(said.get("attempt", -1)))
+        else:
+            self._orders.put(said)
+        self.notice()
+
+
+def _connected(me: Machine, address: str, port: int, secret: str) -> socket.socket:
+    """A connection to machine 0 that both sides have proved to belong to this launch."""
+    until = time.monotonic() + _CONNECT_SECONDS
+    while True:
+        try:
+            return _greeted(me, address, port, secret)
+        except (OSError, Unacceptable) as error:
+            if time.monotonic() >= until:
+                raise TrainwizError(
+                    say(
+                        "machine 0 at {address}:{port} does not answer any more ({error}); this is machine {rank}",
+                        address=address,
+                        port=port,
+                        error=getattr(error, "strerror", None) or error,
+                        rank=me.rank,
+                    )
+                ) from None
+            time.sleep(0.2)
+
+
+def _greeted(me: Machine, address: str, port: int, secret: str) -> socket.socket:
+    connection = socket.create_connection((address, port), timeout=_POLL_SECONDS * 10)
+    try:
+        rollcall.asked(connection, me, secret, time.monotonic() + LOST_SECONDS)
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,90 @@
+"""What a script that trains on import only defines: imports, functions, classes and constants can be had alone."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from trainwiz.script.names import parameters
+from trainwiz.script.tree import Function, Tree, walk
+
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
+
+@dataclass(frozen=True)
+class Definitions:
+    """The definitions of a module, and what else its statements give a value."""
+
+    own: dict[str, ast.stmt]
+    """Functions, classes and constants by name, which need nothing that the module computes."""
+    made: frozenset[str]
+    """Names that the module gives a value as it runs."""
+
+    def missing(self, name: str) -> str:
+        """What a definition uses, through others too, that the script makes as it runs; empty: nothing."""
+        seen, waiting = set(), [name]
+        while waiting:
+            one = waiting.pop()
+            for used in _used(self.own[one]):
+                if used in self.made:
+                    return used
+                if used in self.own and used not in seen:
+                    seen.add(used)
+                    waiting.append(used)
+        return ""
+
+
+def definitions(tree: Tree) -> Definitions:
+    """What a module defines."""
+    body = [statement for statement in tree.module.body if not isinstance(statement, _IMPORTS)]
+    given = {statement: _given(statement) for statement in body}
+    several = {name for name in set().union(*given.values()) if sum(name in one for one in given.values()) > 1}
+    own = {
+        name: statement for statement, names in given.items() if _is_definition(statement) for name in names - several
+    }
+    every = set().union(*given.values())
+    # A default, a base class or a constant needs its names when the definition runs, not when it is used.
+    while late := [name for name, statement in own.items() if _at_once(statement) & (every - own.keys())]:
+        for name in late:
+            del own[name]
+    return Definitions(own, frozenset(every - own.keys()))
+
+
+def _is_definition(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return True
+    plain = isinstance(statement, ast.Assign | ast.AnnAssign)
+    return plain and not any(isinstance(node, ast.Call | ast.Await) for node in walk(statement))
+
+
+def _given(statement: ast.stmt) -> set[str]:
+    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        return {statement.name}
+    return {node.id for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _at_once(statement: ast.stmt) -> set[str]:
+    """The names that a statement needs as it runs, without those inside of its functions."""
+    return {node.id for node in _outside_functions(statement) if isinstance(node, ast.Name)} - _given(statement)
+
+
+def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    for field, value in ast.iter_fields(node):
+        if field == "body" and isinstance(node, Function | ast.Lambda):
+            continue
+        for child in value if isinstance(value, list) else [value]:
+            if isinstance(child, ast.AST):
+                yield from _outside_functions(child)
+
+
+def _used(statement: ast.stmt) -> set[str]:
+    """The names that a definition takes from its module, at any time."""
+    nodes = list(ast.walk(statement))
+    bound = {name for node in nodes if isinstance(node, Function | ast.Lambda) for name in parameters(node)}
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
+    declared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
+    loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    local = bound | (stored if isinstance(statement, Function) else set())
+    return (loaded - local) | declared

@@ -1,0 +1,191 @@
+"""`trainwiz plan DIR --exact`: an update of the project's own code without memory, beside what the formulas say."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from trainwiz import strategies, tasks
+from trainwiz.decide.candidates import Place, candidates
+from trainwiz.errors import TrainwizError, UsageError
+from trainwiz.estimate import exact
+from trainwiz.estimate.device import Moment, Needs, needs
+from trainwiz.estimate.state import work_of
+from trainwiz.message import Message, say
+from trainwiz.plan import Plan
+from trainwiz.probe import exact as program
+from trainwiz.probe import interpreter
+from trainwiz.probe import model as models
+from trainwiz.probe.cache import HubCache
+from trainwiz.project import ModelFacts
+from trainwiz.store import plans
+from trainwiz.ui import console
+from trainwiz.ui import exact as table
+from trainwiz.ui.exact import Change, Shown
+from trainwiz.workflows.planning import quantity
+from trainwiz.workflows.planning.request import PlanRequest
+
+_FORMULA_MOMENTS: tuple[Moment, ...] = ("loss", "backward", "reduction", "step")
+
+
+def show(request: PlanRequest) -> int:
+    """Print the peak; exit 1 where it does not fit on the GPUs that were named. Raises `TrainwizError`."""
+    plan_file = plans.find(request.folder)
+    plan, folder = plans.read(plan_file), plan_file.parent.absolute()
+    _refuse(plan, folder)
+    machine = quantity.machine_named(request.gpus)[0] if request.gpus else None
+    facts = _model(plan, folder)
+    asked = _asked(plan, facts)
+    if tasks.of(plan).own_code:
+        console.talk(table.own_code(), style="dim")
+    found = program.run(interpreter.located(request.python or sys.executable), folder, asked)
+    if "error" in found:
+        raise _failure(found)
+    shown = _shown(plan, facts, asked, found, machine.gpus[0].memory_bytes if machine else None)
+    if request.json:
+        console.data_json(table.to_dict(shown))
+    else:
+        table.show(shown)
+    return 0 if shown.fits else 1
+
+
+def _refuse(plan: Plan, folder: Path) -> None:
+    strategy = strategies.of(plan)
+    if strategy.runs_exactly == "nothing":
+        raise UsageError(
+            say(
+                "--exact: {strategy} needs Colossal-AI's engine, which reads values of tensors", strategy=strategy.label
+            ),
+            say("leave --exact out: the formulas know this strategy"),
+        )
+    if plan.model.adapter == "qlora":
+        raise UsageError(
+            say("--exact: weights in 4 bits are made on a GPU by bitsandbytes, and cannot be made without one"),
+            say("leave --exact out, or try it with model.adapter: lora"),
+        )
+    missing = [name for name in ("train.py", "task.py") if not (folder / name).is_file()]
+    if missing:
+        raise UsageError(
+            say("--exact: {folder} has no {names}", folder=folder, names=", ".join(missing)),
+            say("write them: trainwiz update {folder}", folder=folder),
+        )
+
+
+def _model(plan: Plan, folder: Path) -> ModelFacts | None:
+    if tasks.of(plan).own_code:
+        return None
+    looking = models.Looking(root=folder, cache=HubCache(os.environ), offline=True, told=plan.model.parameters)
+    return models.facts(plan.model.name, looking, from_scratch=plan.model.from_scratch, task=tasks.of(plan))
+
+
+def _asked(plan: Plan, facts: ModelFacts | None) -> dict[str, Any]:
+    strategy, task = strategies.of(plan), tasks.of(plan)
+    shape = work_of(plan, facts.parameters, facts.transformer).transformer if facts and facts.parameters else None
+    micro = plan.batch.per_device_batch_size
+    variants: list[dict[str, Any]] = [{"values": {}, "recomputes": False}]
+    if plan.model.activation_checkpointing == "none":
+        variants.append({"values": {}, "recomputes": True})
+    if micro > 1:
+        variants.append({"values": {"per_device_batch_size": micro // 2}, "recomputes": False})
+    return {
+        "world": plan.machine.num_processes,
+        "depths": list(exact.depths(shape)) if task.from_hub else [],
+        "samples": task.longest_samples,
+        "whole": strategy.runs_exactly == "update",
+        "sharded": strategy.uses_fsdp,
+        "gpu": plan.machine.device != "cpu",
+        "values": {"gradient_accumulation_steps": min(2, plan.batch.gradient_accumulation_steps)},
+        "variants": variants,
+        "layers": shape.num_hidden_layers if shape else 0,
+    }
+
+
+def _failure(found: Mapping[str, Any]) -> TrainwizError:
+    error = found["error"]
+    if error["missing"]:
+        return TrainwizError(
+            say("--exact: the package {name} is missing", name=error["missing"]),
+            say("install it: pip install -r requirements.txt, or name the training's Python with --python"),
+        )
+    if error["where"]:
+        return TrainwizError(
+            say("--exact: {where}: {what}", where=error["where"], what=error["what"]),
+            say("run it once to see all of the error: trainwiz rehearse DIR"),
+        )
+    return TrainwizError(say("--exact: {what}", what=error["what"]))
+
+
+def _shown(
+    plan: Plan, facts: ModelFacts | None, asked: Mapping[str, Any], found: Mapping[str, Any], memory: int | None
+) -> Shown:
+    seen = [exact.peaks(exact.moments(runs, asked["layers"])) for runs in found["variants"]]
+    need = None
+    if facts and facts.parameters:
+        need = needs(strategies.of(plan), work_of(plan, facts.parameters, facts.transformer))
+    totals = [_totals(one, None if asked["whole"] else need) for one in seen]
+    peak = max(totals[0], key=lambda moment: totals[0][moment])
+    return Shown(
+        plan=plan,
+        whole=asked["whole"],
+        totals=totals[0],
+        peak=peak,
+        moment=seen[0].get(peak),
+        formula={name: need.at(name) for name in _FORMULA_MOMENTS} if need else {},
+        changes=tuple(
+            sorted(
+                _changes(plan, facts, asked, [max(one.values()) for one in totals], need),
+                key=lambda change: change.saves,
+                reverse=True,
+            )
+        ),
+        guessed=tuple(found.get("guessed", ())),
+        memory=memory,
+        seconds=found.get("seconds", 0.0),
+    )
+
+
+def _totals(seen: Mapping[str, exact.Moment], need: Needs | None) -> dict[str, int]:
+    """Bytes by moment. With `need`, state and buffers are the formula's, and only the rest was run."""
+    if need is None:
+        return {name: seen[name].total for name in ("forward", *_FORMULA_MOMENTS) if name in seen}
+    beside = {name: need.at(name) - need.moments[name].get("activations", 0) for name in _FORMULA_MOMENTS}
+    return {
+        name: beside[name] + (seen[name].of_micro_batch if name in ("loss", "backward") and name in seen else 0)
+        for name in _FORMULA_MOMENTS
+    }
+
+
+def _changes(
+    plan: Plan, facts: ModelFacts | None, asked: Mapping[str, Any], peaks: list[int], need: Needs | None
+) -> Iterator[Change]:
+    """What lowers the peak, and by how much: seen, or by formula where it would be another engine."""
+    for variant, peak in zip(asked["variants"][1:], peaks[1:], strict=True):
+        if peak < peaks[0]:
+            yield Change(what=_named(variant), saves=peaks[0] - peak, by_formula=False)
+    if need is None or facts is None or not facts.parameters:
+        return
+    work = work_of(plan, facts.parameters, facts.transformer)
+    ranks = plan.machine.num_processes
+    place = Place(memory_bytes=0, gpu=None, ranks=ranks, ranks_per_machine=plan.machine.ranks_per_machine)
+    found = candidates(
+        replace(work, whole_gradients=False),
+        place,
+        plan.batch.real_batch_size,
+        samples=work.samples,
+        checkpointing=work.checkpointing,
+    )
+    best = min(found, key=lambda one: one.need.total, default=None)
+    if best is not None and best.need.total < need.total:
+        what = say("strategy {name}", name=best.name)
+        yield Change(what=what, saves=need.total - best.need.total, by_formula=True)
+
+
+def _named(variant: Mapping[str, Any]) -> Message:
+    if variant["recomputes"]:
+        return say("model.activation_checkpointing: full")
+    size = variant["values"]["per_device_batch_size"]
+    return say("batch.per_device_batch_size: {size}, with more accumulation", size=size)

@@ -1,0 +1,143 @@
+"""Runs over several machines that lose ranks and machines: two launchers on loopback, each with a real rank."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import projects
+import psutil
+import pytest
+from engine_children import claimed
+
+VALUES = {
+    **projects.REGRESSION,
+    "machine.num_machines": 2,
+    "machine.main_process_ip": "127.0.0.1",
+    "batch.real_batch_size": 16,
+    "batch.per_device_batch_size": 4,
+    "schedule.n_steps": 40,
+    "checkpoint.checkpointing_steps": 4,
+    "machine.main_process_port": claimed.port(),
+    "ignore": {"TW614": "both launchers are on this machine"},
+}
+PACE = "    import time; time.sleep(0.06)\n"
+
+
+class Pair:
+    """Two launchers of one project."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.launchers: dict[int, subprocess.Popen[bytes]] = {}
+        self.said: dict[int, list[Path]] = {0: [], 1: []}
+
+    def start(self, machine: int, *words: str) -> "subprocess.Popen[bytes]":
+        argv = [sys.executable, "-m", "trainwiz", "launch", "--machine-rank", str(machine), *words]
+        log = self.folder.parent / f"machine-{machine}-{len(self.said[machine])}.txt"
+        self.said[machine].append(log)
+        environ = projects.environment({"GLOO_SOCKET_IFNAME": "lo"})
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
+            )
+        self.launchers[machine] = process
+        return process
+
+    def text(self, machine: int, nth: int = -1) -> str:
+        return self.said[machine][nth].read_text()
+
+    def reached(self, update: int) -> None:
+        """Wait until the newest record is of that update or a later one."""
+        self.until(lambda: updates(self.folder)[-1:] >= [update])
+
+    def said_by(self, machine: int, words: str) -> None:
+        self.until(lambda: words in " ".join(self.text(machine).split()))
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        end = time.monotonic() + 120
+        while not holds():
+            said = self.text(0) + self.text(1)
+            assert self.launchers[0].poll() is None, said
+            assert time.monotonic() < end, said
+            time.sleep(0.05)
+
+    def ended(self) -> list[int]:
+        return [self.launchers[machine].wait(180) for machine in (0, 1)]
+
+    def clear(self) -> None:
+        for process in self.launchers.values():
+            process.kill()
+            process.wait()
+
+
+def updates(folder: Path) -> list[int]:
+    try:
+        lines = (folder / "runs" / "latest" / "metrics.jsonl").read_text().splitlines()
+        return [record["update"] for record in map(json.loads, lines) if "loss" in record]
+    except (OSError, ValueError):
+        return []
+
+
+def rank_of(launcher: "subprocess.Popen[bytes]") -> psutil.Process:
+    """The one rank behind a launcher's torchrun."""
+    tree = psutil.Process(launcher.pid).children(recursive=True)
+    [rank] = [p for p in tree if "train.py" in p.cmdline() and "torch.distributed.run" not in p.cmdline()]
+    return rank
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
+    """The losses of the same training on one machine."""
+    values = {k: v for k, v in VALUES.items() if "machines" not in k and "main_process" not in k and k != "ignore"}
+    folder = projects.make(tmp_path_factory.mktemp("whole") / "p", values)
+    assert projects.launch(folder).code == 0
+    return projects.losses(folder)
+
+
+@pytest.fixture
+def pair(tmp_path: Path) -> Iterator[Pair]:
+    folder = projects.make(tmp_path / "p", VALUES)
+    task = folder / "task.py"
+    source = task.read_text()
+    start = source.index('"""', source.index("def loss_sum("))
+    end = source.index("\n", source.index('"""', start + 3)) + 1
+    task.write_text(source[:end] + PACE + source[end:])
+    made = Pair(folder)
+    yield made
+    made.clear()
+
+
+def record(folder: Path) -> dict[str, object]:
+    found: dict[str, object] = json.loads((folder / "runs" / "latest" / "outcome.json").read_text())
+    return found
+
+
+def test_a_rank_and_then_a_machine_are_lost_and_come_back(pair: Pair, undisturbed: list[float]) -> None:
+    options = ("--nnodes", "1:2", "--max-restarts", "1", "--rejoin", "2", "--wait", "60")
+    for machine in (0, 1):
+        pair.start(machine, *options)
+    pair.reached(6)
+    rank_of(pair.launchers[1]).send_signal(signal.SIGKILL)
+    pair.said_by(0, "restart 1 of 1")
+    pair.reached(12)
+    pair.launchers[1].kill()
+    pair.launchers[1].wait()
+    pair.said_by(0, "going on with 1 of 2 machines (0): 16 = 4 × 4 × 1")
+    pair.start(1, *options)
+    pair.said_by(0, "machine 1 is there: saving, to go on with 2 machines")
+    assert pair.ended() == [0, 0], pair.text(0) + pair.text(1)
+    found = record(pair.folder)
+    attempts = [(a["exit_code"], a["first_failed_rank"], a["machines"]) for a in found["attempts"]]  # type: ignore[attr-defined]
+    assert attempts[0] == (137, 1, [0, 1])
+    assert attempts[1][1:] == (None, [0, 1])
+    assert attempts[2:] == [(75, None, [0]), (0, None, [0, 1])]
+    assert updates(pair.folder) == list(range(1, 41))
+    assert projects.losses(pair.folder) == pytest.approx(undisturbed, rel=1e-5)
+    said = pair.text(0)
+    assert "rank 1 ran on machine 1" in said
+    assert "machine 1 is lost" in said
+    assert "its launcher ended" in said

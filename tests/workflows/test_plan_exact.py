@@ -1,0 +1,206 @@
+"""`trainwiz plan --exact`: what it counts without memory is what a real training holds; what it says of failures."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainwiz import language
+from trainwiz.cli import run
+from trainwiz.estimate import exact
+from trainwiz.probe import exact as program
+
+ONE = ["machine.num_processes=1", "strategy.kind=single", "batch.real_batch_size=4"]
+TWO = ["machine.num_processes=2", "batch.real_batch_size=8"]
+MICRO = "batch.per_device_batch_size=2"
+REAL = """
+import runpy, sys, weakref
+sys.path.insert(0, ".")
+sys.argv = ["train.py", "--n_steps", "2", "--n_warmup_steps", "0"]
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.optim.optimizer import register_optimizer_step_post_hook
+import task
+
+class Held(TorchDispatchMode):
+    now = peak = losses = steps = 0
+    sizes = {}
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for one in made if isinstance(made, (tuple, list)) else [made]:
+            if isinstance(one, torch.Tensor) and one.untyped_storage()._cdata not in self.sizes:
+                storage = one.untyped_storage()
+                self.sizes[storage._cdata] = storage.nbytes()
+                weakref.finalize(storage, self.drop, storage._cdata).atexit = False
+                self.now += storage.nbytes()
+                self.peak = max(self.peak, self.now)
+        return made
+    def drop(self, key):
+        self.now -= self.sizes.pop(key)
+
+held = Held()
+loss_sum = task.loss_sum
+
+def counted(model, batch):
+    held.losses += 1
+    if held.losses == 3:  # the first of the second update
+        held.peak = held.now
+    return loss_sum(model, batch)
+
+def stepped(*_):
+    held.steps += 1
+    if held.steps == 2:
+        print("PEAK", held.peak, flush=True)
+
+task.loss_sum = counted
+register_optimizer_step_post_hook(stepped)
+with held:
+    runpy.run_path("train.py", run_name="__main__")
+"""
+
+
+@pytest.fixture(autouse=True)
+def english(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "160")
+    language.choose([], {})
+
+
+def project(*changes: str, task: str = "causal_lm") -> Path:
+    words = ["init", "made", "--task", task, "--defaults", "--yes"]
+    words += [] if task == "custom" else ["--model", "tiny"]
+    for change in ("machine.device=cpu", "precision.mixed_precision=no", MICRO, *(changes or ONE)):
+        words += ["--set", change]
+    assert run(words) == 0
+    return Path("made").absolute()
+
+
+def test_it_counts_what_a_real_training_holds() -> None:
+    folder = project(*ONE, "batch.sequence_length=256")
+    asked = {"world": 1, "depths": [2, 3, 4], "samples": "rows", "whole": True, "sharded": False, "gpu": False}
+    found = program.run(
+        sys.executable,
+        folder,
+        {**asked, "values": {"gradient_accumulation_steps": 2}, "variants": [{"values": {}, "recomputes": False}]},
+    )
+    assert "error" not in found, found
+    *few, whole = found["variants"][0]
+    assert [one["layers"] for one in (*few, whole)] == [2, 3, 4]
+    peaks = exact.peaks(exact.moments([whole], 4))
+    largest = max(peaks.values(), key=lambda one: one.total)
+    assert largest.part[0] == "loss"
+    # Four layers are what two and three say that four are.
+    assert exact.peaks(exact.moments(few, 4))["loss"].kinds == pytest.approx(largest.kinds, rel=1e-3)
+    # AdamW's moments are twice the weights, and after the first micro-batch all gradients are there.
+    kinds, weights = largest.kinds, 4 * whole["parameters"]
+    assert kinds["parameters"] == pytest.approx(weights, rel=1e-2)
+    assert kinds["optimizer"] == pytest.approx(2 * weights, rel=1e-2)
+    assert kinds["gradients"] == pytest.approx(weights, rel=1e-2)
+    assert {"rows.py", "modeling_llama.py"} <= {Path(one.line.partition(":")[0]).name for one in largest.tensors}
+    assert largest.total == pytest.approx(really_held(folder), rel=5e-3)
+
+
+def really_held(folder: Path) -> int:
+    """The most that tensors take in the second update of a real training, by another count."""
+    environ = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", REAL], cwd=folder, env=environ, capture_output=True, text=True, check=False, timeout=300
+    )
+    assert "PEAK" in ended.stdout, ended.stderr[-2000:]
+    return int(ended.stdout.partition("PEAK ")[2].split()[0])
+
+
+def test_an_error_of_ones_own_code_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = project("strategy.kind=ddp", *TWO, task="custom")
+    text = (folder / "task.py").read_text()
+    at = text.splitlines().index(next(line for line in text.splitlines() if "errors = model(inputs)" in line)) + 1
+    broken = text.replace("errors = model(inputs).float()", "errors = model(inputs[:, 1:]).float()")
+    (folder / "task.py").write_text(broken)
+    assert run(["plan", "made", "--exact"]) == 1
+    said = capsys.readouterr().err
+    assert "which is your own code" in said
+    assert "mat1 and mat2" in said or "size mismatch" in said or "a and b must have same reduction dim" in said
+    net = next(n for n, line in enumerate(text.splitlines(), start=1) if "self.head(self.blocks(" in line)
+    assert f"task.py:{net}" in said or f"task.py:{at}" in said
+
+
+def answer(**more: Any) -> dict[str, Any]:
+    """What the program finds of two depths: a layer more is 10 more of activations."""
+    runs = [
+        {
+            "layers": layers,
+            "parameters": 100,
+            "parts": [
+                {"part": ["loss", 0], "groups": [["forward", "task.py:1", "float32", [1], layers, 2**30 * layers]]},
+                {"part": ["step", 0], "groups": [["optimizer", "", "float32", [8], 1, 2**30]]},
+            ],
+        }
+        for layers in (3, 4)
+    ]
+    return {"variants": [runs, runs, runs], "guessed": [], "seconds": 1.0, **more}
+
+
+def test_two_depths_say_how_much_all_layers_need() -> None:
+    found = exact.peaks(exact.moments(answer()["variants"][0], 32))
+    assert {name: one.total for name, one in found.items()} == {"loss": 32 * 2**30, "step": 2**30}
+    (one,) = found["loss"].tensors
+    assert (one.count, one.kind, one.line) == (32, "activations", "task.py:1")
+
+
+def test_the_table_and_the_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    project("strategy.kind=deepspeed", "strategy.zero_stage=2", *TWO)
+    asked: list[Any] = []
+
+    def pretended(_python: str, _folder: Path, given: Any) -> dict[str, Any]:
+        asked.append(given)
+        return answer(guessed=["task.py:7"])
+
+    monkeypatch.setattr(program, "run", pretended)
+    assert run(["plan", "made", "--exact", "--gpus", "1xT4"]) == 0
+    assert (asked[0]["whole"], asked[0]["world"], asked[0]["depths"]) == (False, 2, [])
+    out = capsys.readouterr()
+    assert "task.py:1" in out.out
+    assert "its engine needs real memory" in out.err
+    assert "taken to be 1, and masks to be full: task.py:7" in out.err
+    assert "it fits" in out.err
+    assert run(["plan", "made", "--exact", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["engine_was_run"] is False
+    assert found["peak_bytes"] == max(found["moments"].values())
+    assert found["moments"].keys() == found["formula"].keys()
+
+
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        ({"what": "x", "where": "task.py:3", "missing": None}, "task.py:3: x"),
+        ({"what": "x", "where": "", "missing": "timm"}, "the package timm is missing"),
+        ({"what": "no answer within 600 s", "where": "", "missing": None}, "no answer within 600 s"),
+    ],
+)
+def test_failures_name_the_line_and_the_package(
+    error: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    project()
+    monkeypatch.setattr(program, "run", lambda *_: {"stage": "train", "error": error})
+    assert run(["plan", "made", "--exact"]) == 1
+    assert says in capsys.readouterr().err
+
+
+def test_what_cannot_be_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    folder = project()
+    (folder / "task.py").unlink()
+    assert run(["plan", "made", "--exact"]) == 2
+    assert "has no task.py" in capsys.readouterr().err
+    plan = folder / "trainwiz.yaml"
+    changed = plan.read_text().replace("kind: single", "kind: colossal_ddp").replace("accelerate", "colossalai")
+    plan.write_text(changed)
+    assert run(["plan", "made", "--exact"]) == 2
+    assert "Colossal-AI's engine" in capsys.readouterr().err
+    assert run(["plan", "nowhere", "--exact"]) == 2
