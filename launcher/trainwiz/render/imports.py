@@ -46,6 +46,7 @@ NEIGHBOURS = frozenset(
         "scores",
         "sharding",
         "sources",
+        "staging",
         "streams",
         "task",
         "texts",

@@ -88,6 +88,12 @@ def _ending(outcome: Outcome) -> tuple[str, str]:
 def _machines(outcome: Outcome) -> list[str]:
     """Which of several machines it was."""
     lines = [t("machine {rank} was lost: {how}", rank=rank, how=how) for rank, how in outcome.lost.items()]
+    if 0 in outcome.lost:
+        lines.append(t("machine 0 cannot be replaced while a run goes on; launch on all machines again"))
+    elif outcome.lost:
+        lines.append(
+            t("to wait longer for a machine: --rejoin SECONDS; to go on without one: --nnodes MIN:MAX"),
+        )
     if outcome.machine:
         rank, host = outcome.machine
         lines.append(t("the rank that failed first ran on machine {rank} ({host})", rank=rank, host=host))

@@ -6,13 +6,14 @@ import dataclasses
 import sys
 from pathlib import Path
 
-from trainwiz.diagnose import SIGNATURES, Diagnosis, of_log
+from trainwiz.diagnose import SIGNATURES, Diagnosis, flight_recorder, of_log
 from trainwiz.diagnose import diagnose as of_outcome
 from trainwiz.errors import UsageError
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.outcome import Outcome
 from trainwiz.store import history, logs, runs
+from trainwiz.store import recordings as dumps
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import diagnosis as shown
@@ -21,6 +22,8 @@ from trainwiz.ui import diagnosis as shown
 def diagnose(target: str, *, json: bool) -> int:
     """Show why a log or a run failed; 0 also where nothing did. Raises `UsageError` where there is neither."""
     path = Path(target)
+    if path.exists() and (recordings := _recordings(path)):
+        return _show(flight_recorder.compare(recordings), target, json)
     if target == "-" or (path.exists() and not path.is_dir()):
         excerpt = logs.read(target)
         # Between head and tail only where they show nothing: what a training survived is not a failure.
@@ -41,6 +44,12 @@ def diagnose(target: str, *, json: bool) -> int:
     if outcome is not None and outcome.first_failed is None and _show_stall(run, json):
         return 0
     return _show(*of_run(run, outcome), json)
+
+
+def _recordings(path: Path) -> dict[int, flight_recorder.Recording]:
+    """The flight recorder's dumps in a folder, or beside one of them."""
+    read = {rank: flight_recorder.read(data) for rank, data in dumps.beside(path).items()}
+    return {rank: recording for rank, recording in read.items() if recording is not None}
 
 
 def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:

@@ -52,8 +52,9 @@ SIGNATURES = {
         r"due to ProcessGroupNCCL watchdog hang(?P<operation>)",
         cause="a rank timed out: another rank was slow, stuck or gone during the collective {operation}",
         remedy="compare the ranks' last log lines to find the rank that is somewhere else (evaluation, saving, an "
-        "uneven loader); to record each rank's collectives, run: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 trainwiz "
-        "launch",
+        "uneven loader); to record each rank's collectives, run: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
+        "TORCH_NCCL_DUMP_ON_TIMEOUT=1 trainwiz launch; then `trainwiz diagnose FOLDER` compares the dumps "
+        "(/tmp/nccl_trace_rank_0 …)",
         transient=None,
     ),
     "nccl_system": Signature(

@@ -331,8 +331,9 @@ class Following(Attempts):
                     return outcome
                 if isinstance(order, Message):
                     audience.say(say("machine 0 is lost ({how})", how=order))
-                    lost = {} if outcome.interrupted else {0: str(order)}
-                    return dataclasses.replace(outcome, exit_code=outcome.exit_code or 1, lost=lost)
+                    if outcome.interrupted:
+                        return outcome
+                    return dataclasses.replace(outcome, exit_code=1, first_failed=None, lost={0: str(order)})
                 if order.get("do") == "over":
                     return _over(outcome, order)
                 if order.get("do") == "start":
@@ -411,7 +412,9 @@ def _joined(own: Outcome, reports: dict[int, dict[str, Any]], found: Sequence[in
     blamed.sort(key=lambda rank: (codes.get(rank) or 0) > 0)
     first = next(iter(blamed), None if lost else next((rank for rank in named if rank is not None), None))
     code = shell_code(codes.get(first) or 0) if first is not None else 0
-    code = code or next((c for c in (own.exit_code, *ended) if c not in (0, None, STOPPED_CODE)), 1)
+    # Ranks that were ended because a machine was lost have no code of their own.
+    others = () if lost else (own.exit_code, *ended)
+    code = code or next((c for c in others if c not in (0, None, STOPPED_CODE)), 1)
     return dataclasses.replace(whole, first_failed=first, exit_code=code, stopped=False)
 
 
