@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,8 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-sys.path.insert(0, str(ROOT / "tests"))
+TESTS = (str(ROOT / "tests"), str(ROOT / "tests" / "train_templates"))
+sys.path[:0] = TESTS
 
 from projects import environment  # noqa: E402
 from test_checkpoints import killed, write_code  # noqa: E402
@@ -25,14 +28,20 @@ from test_training import SINGLE, STRATEGIES  # noqa: E402
 PAGE = ROOT / "docs" / "reliability.md"
 SHARES = {(False, 1): 0.4, (False, 2): 0.3, (True, 1): 0.2, (True, 2): 0.1}
 SIZE_BYTES, ROUNDS = 200_000_000, 8
+WAYS = {
+    "synced, hashed and renamed": False,
+    "written; synced, hashed and renamed in the background": True,
+    "staged in host memory; all else in the background": True,
+}
+"""What the loop waits for, and whether anything goes on beside it."""
 
 COST = """
 import json, os, shutil, sys, time
 from pathlib import Path
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save_file, save_model
 code, output, size, rounds = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-sys.path[:0] = [code, os.environ["TESTS"]]
+sys.path[:0] = [code, *os.environ["TESTS"].split(os.pathsep)]
 from checkpoints import Checkpoints
 from test_checkpoints import Config
 weights = {"weight": torch.randn(size // 12)}
@@ -40,7 +49,16 @@ moments = {"first": torch.randn(size // 12), "second": torch.randn(size // 12)}
 def bare(folder):
     save_file(weights, folder / "model.safetensors")
     torch.save(moments, folder / "optimizer.pt")
-checkpoints = Checkpoints(Config(str(output), checkpoints_total_limit=1), "whole", bare, print)
+save, later = bare, None
+if (Path(code) / "staging.py").exists() and sys.argv[5] == "staged":
+    from staging import Held, Staged
+    def write(folder, state):
+        save_model(Held(state[0]), str(folder / "model.safetensors"))
+        torch.save(state[1], folder / "optimizer.pt")
+    staged = Staged(lambda: [weights, moments], write)
+    save, later = staged.copy, staged.write
+checkpoints = Checkpoints(Config(str(output), checkpoints_total_limit=1), "whole", save, print)
+checkpoints.write_state = later
 checkpoints.resume(1)
 stalls, bares = [], []
 def write_bare(update):
@@ -92,26 +110,27 @@ def kills(trials: int, folder: Path) -> str:
 def cost(folder: Path) -> str:
     """How long the loop waits for a save, beside writing the same bytes without syncing or hashing them."""
     rows = ["| | seconds, median of 8 | ratio |", "|---|---|---|"]
-    for background in (False, True):
-        code = write_code(folder / f"cost-{background}", checkpoint__background=background)
+    for how, background in WAYS.items():
+        name = re.split("[ ,;]", how)[0]
+        code = write_code(folder / f"cost-{name}", checkpoint__background=background)
         command = [
             sys.executable,
             "-c",
             COST,
             str(code),
-            str(folder / f"state-{background}"),
+            str(folder / f"state-{name}"),
             str(SIZE_BYTES),
             str(ROUNDS),
+            name,
         ]
-        environ = environment({"TESTS": str(ROOT / "tests"), "PYTHONPATH": str(ROOT / "launcher")})
+        environ = environment({"TESTS": os.pathsep.join(TESTS), "PYTHONPATH": str(ROOT / "launcher")})
         done = subprocess.run(command, capture_output=True, text=True, env=environ, check=True, timeout=1200)
         bare, stall = json.loads(done.stdout.splitlines()[-1])
-        how = "synced, hashed and renamed in the background" if background else "synced, hashed and renamed"
         rows += [
             f"| the same bytes, neither synced nor hashed | {bare:.2f} | 1 |",
             f"| {how} | {stall:.2f} | {stall / bare:.1f} |",
         ]
-        shutil.rmtree(folder / f"state-{background}")
+        shutil.rmtree(folder / f"state-{name}")
     print(*rows, sep="\n", flush=True)
     return "\n".join(rows)
 

@@ -43,13 +43,22 @@ class Training:
     """Its whole state is the number of its updates, three times, in each rank's files."""
 
     def __init__(self, rank: int) -> None:
-        self.rank, self.update = rank, 0
+        self.rank, self.update, self.copied = rank, 0, 0
 
     def save_state(self, folder: str) -> None:
+        """All at once."""
+        self.copy(folder)
+        self.write(folder)
+
+    def copy(self, _folder: str) -> None:
+        """What is kept for the thread."""
+        self.copied = self.update
+
+    def write(self, folder: str) -> None:
         """Three files a rank, one of them a level deeper."""
         (Path(folder) / "deep").mkdir(exist_ok=True)
         for name in self.names():
-            save_file({"update": torch.full(SHAPE, self.update)}, Path(folder) / name)
+            save_file({"update": torch.full(SHAPE, self.copied)}, Path(folder) / name)
 
     def load_state(self, folder: str) -> None:
         """All files must tell of one update."""
@@ -70,7 +79,10 @@ def train(rank: int, rendezvous: str, said: int) -> None:
     if ranks > 1:
         dist.init_process_group("gloo", init_method=f"file://{rendezvous}", rank=rank, world_size=ranks)
     training = Training(rank)
-    checkpoints = Checkpoints(Config(str(output)), "whole", training.save_state, training.load_state)
+    save = training.copy if behind else training.save_state
+    checkpoints = Checkpoints(Config(str(output)), "whole", save, training.load_state)
+    if behind:
+        checkpoints.write_state = training.write
     start = checkpoints.resume(1)
     assert training.update == start, (training.update, start)
     if rank == 0:

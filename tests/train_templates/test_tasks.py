@@ -68,7 +68,7 @@ GENERATED = (
         "schedule",
         "scores",
     ),
-    *("sharding", "sources", "streams", "texts", "token_cache", "tracking", "trust"),
+    *("sharding", "sources", "staging", "streams", "texts", "token_cache", "tracking", "trust"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 AGES = {**SMALL, "task": "image_regression", "data.eval": "embedded"}

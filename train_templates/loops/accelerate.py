@@ -157,6 +157,14 @@ from schedule import SCHEDULES, learning_rate
 from sharding import build, prepare
 
 # end: built_once
+# feature: staged
+# feature: plain
+from staging import Held
+
+# end: plain
+from staging import Staged
+
+# end: staged
 # feature: own_hooks
 from streams import indexed, load_batches
 
@@ -530,11 +538,26 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
     """The main process saves the full state; any number of ranks can resume from it."""
     bare = unwrapped(model)
 
+    # feature: unstaged
     def save_state(folder: Path) -> None:
         if accelerator.is_main_process:
             scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
             save_model(bare, str(folder / "model.safetensors"))
             torch.save({"optimizer": optimizer.state_dict(), "scaler": scaler}, folder / "optimizer.pt")
+
+    # end: unstaged
+    # feature: staged
+    def state() -> list[dict[str, Any]]:
+        scaler = accelerator.scaler.state_dict() if accelerator.scaler else None
+        moments = {"optimizer": optimizer.state_dict(), "scaler": scaler}
+        return [dict(bare.state_dict()), moments] if accelerator.is_main_process else []
+
+    def write_state(folder: Path, copied: list[dict[str, Any]]) -> None:
+        if copied:
+            save_model(Held(copied[0]), str(folder / "model.safetensors"))
+            torch.save(copied[1], folder / "optimizer.pt")
+
+    # end: staged
 
     def load_state(folder: Path) -> None:
         state = torch.load(folder / "optimizer.pt", map_location="cpu", weights_only=True)
@@ -543,7 +566,15 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
         if accelerator.scaler:
             accelerator.scaler.load_state_dict(state["scaler"])
 
+    # feature: unstaged
     return Checkpoints(config, "whole", save_state, load_state)
+    # end: unstaged
+    # feature: staged
+    staged = Staged(state, write_state)
+    checkpoints = Checkpoints(config, "whole", staged.copy, load_state)
+    checkpoints.write_state = staged.write
+    return checkpoints
+    # end: staged
 
 
 # end: plain
@@ -556,8 +587,17 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
         scaler = {"scaler": accelerator.scaler.state_dict()} if accelerator.scaler else {}
         return {"model": weights, "optimizer": moments, **scaler}
 
+    # feature: unstaged
     def save_state(folder: Path) -> None:
         dcp.save(state(), storage_writer=dcp.FileSystemWriter(folder, sync_files=False))  # `Checkpoints` syncs them
+
+    # end: unstaged
+    # feature: staged
+    def write_state(folder: Path, copied: dict[str, Any]) -> None:
+        writer = dcp.FileSystemWriter(folder, sync_files=False)  # `Checkpoints` syncs the files
+        dcp.save(copied, storage_writer=writer, process_group=checkpoints.group)  # the training uses the other group
+
+    # end: staged
 
     def load_state(folder: Path) -> None:
         dcp.load(read := state(), storage_reader=dcp.FileSystemReader(folder))
@@ -565,7 +605,15 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: nn.Module
         if accelerator.scaler:
             accelerator.scaler.load_state_dict(read["scaler"])
 
+    # feature: unstaged
     return Checkpoints(config, "fsdp", save_state, load_state)
+    # end: unstaged
+    # feature: staged
+    staged = Staged(state, write_state)
+    checkpoints = Checkpoints(config, "fsdp", staged.copy, load_state)
+    checkpoints.write_state = staged.write
+    return checkpoints
+    # end: staged
 
 
 # end: fsdp

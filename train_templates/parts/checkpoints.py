@@ -76,6 +76,7 @@ class Checkpoints:
         # end: selected
         self.failures, self.problem = 0, ""  # number of failed saves; why the last save failed, if it did
         # feature: background
+        self.write_state: Callable[[Path], object] | None = None  # writes what `save_state` only copied, in the thread
         self.thread, self.sealing = ThreadPoolExecutor(max_workers=1), None
         # end: background
 
@@ -119,7 +120,12 @@ class Checkpoints:
         aside = self.folder / f"checkpoint-{update:08d}.tmp"
         try:
             self.first(self.make_room, aside)
+            # feature: foreground
             self.together(self.save_state, aside)
+            # end: foreground
+            # feature: background
+            outcomes = self.together(self.save_state, aside)
+            # end: background
             # feature: selected
             self.first((aside / KEPT).write_text, json.dumps(self.kept))
             # end: selected
@@ -127,8 +133,10 @@ class Checkpoints:
             self.seal(update, aside)
             # end: foreground
             # feature: background
-            # The files are in the page cache; writing them to the disk continues while the training goes on.
+            # The state is in host memory or the page cache; writing it to the disk continues beside the training.
             self.sealing = (update, aside, self.thread.submit(self.seal, update, aside))
+            if False in outcomes:  # a rank had no memory for a copy
+                self.finish()
             # end: background
         except Failed as failure:
             self.give_up(update, aside, failure)
@@ -153,6 +161,10 @@ class Checkpoints:
 
     def seal(self, update: int, aside: Path) -> None:
         """Sync and hash all files, write the manifest, and give the checkpoint its final name."""
+        # feature: background
+        if self.write_state:
+            self.together(self.write_state, aside)
+        # end: background
         self.first(self.publish, update, aside, self.hashed(aside))
         self.problem = ""
 

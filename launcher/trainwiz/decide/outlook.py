@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from trainwiz import strategies
 from trainwiz.decide.amount import samples_of
 from trainwiz.decide.decision import Decision
+from trainwiz.decide.first_sample import Turn, turns
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.strategy import smallest_gpu_bytes
 from trainwiz.estimate import estimate
@@ -27,6 +28,8 @@ class Outlook:
     """Of the model, frozen ones included."""
     samples: int | None = None
     """About how many are trained on."""
+    turns: tuple[Turn, ...] = ()
+    """The first conversation of the data, where it is one and can be read."""
     updates: int | None = None
     """Of the whole training."""
     tokens: int | None = None
@@ -45,9 +48,10 @@ def outlook(d: Decision, plan: Plan) -> Outlook:
     """The forecasts for a plan that was decided."""
     updates = updates_of(d)
     each = plan.batch.real_batch_size * plan.batch.sequence_length if d.task.from_hub else None
-    known = {
+    known: dict[str, Any] = {
         "parameters": d.parameters,
         "samples": samples_of(d),
+        "turns": turns(d.first) if d.task.talks else (),
         "updates": updates,
         "tokens": updates * each if updates and each else None,
     }

@@ -244,9 +244,10 @@ TRAINING: tuple[Question, ...] = (
         key="checkpoint.background",
         prompt=say("Finish checkpoints in the background"),
         choices=YES_NO,
-        help="Training waits only until its state is copied into the page cache; syncing it to disk, hashing and "
-        "renaming run in the background, one checkpoint at a time. A crash before they finish goes back to the "
-        "previous checkpoint.",
+        help="With one rank, DDP and FSDP, training waits only until its state is copied into host memory, which takes "
+        "as much of it as the state; with DeepSpeed and Colossal-AI until it is written to the page cache. All else "
+        "runs in the background, one checkpoint at a time. A crash before it finishes goes back to the previous "
+        "checkpoint.",
     ),
     Question(
         key="checkpoint.on_failed_save",

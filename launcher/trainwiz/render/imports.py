@@ -35,6 +35,7 @@ NEIGHBOURS = frozenset(
         "scores",
         "sharding",
         "sources",
+        "staging",
         "streams",
         "task",
         "texts",

@@ -42,6 +42,7 @@ OPTIONAL = {
     "schedule.py": "own_schedule",
     "scores.py": "scores",
     "sharding.py": "built_once",
+    "staging.py": "staged",
     "tracking.py": "named_run",
 }
 """Parts that only some plans have, each with the region that asks for it."""
@@ -106,6 +107,8 @@ def features(plan: Plan) -> frozenset[str]:
         "saved_dtype": task.from_hub,
         "background": plan.checkpoint.background,
         "foreground": not plan.checkpoint.background,
+        "staged": plan.checkpoint.background and strategy.copies_state,
+        "unstaged": not (plan.checkpoint.background and strategy.copies_state),
         "plain_samples": True,
         "built_once": loading.built_once(plan),
         "built_by_all": not loading.built_once(plan),

@@ -70,6 +70,7 @@ class Fsdp(Sharded):
     kind = "fsdp"
     summary = say("PyTorch's own sharding (FSDP2), like zero3")
     builds_once: ClassVar[bool] = True
+    copies_state: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     layers_at_once = 2
     layout = "fsdp"

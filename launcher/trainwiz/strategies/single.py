@@ -24,6 +24,7 @@ class Plain(Strategy):
     whole_parameters: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     needs_process_group: ClassVar[bool] = False
+    copies_state: ClassVar[bool] = True
     layout = WHOLE
 
     def buffer_bytes(self, training: Training) -> int:

@@ -137,6 +137,8 @@ class Strategy:
     """What `plan --exact` can run on tensors without memory: the whole update, the model without the engine."""
     needs_process_group: ClassVar[bool] = True
     """Even one rank needs torch.distributed's process group."""
+    copies_state: ClassVar[bool] = False
+    """A checkpoint in the background is written from a copy of the state, so that the training waits for no writing."""
     layout: str
     """How a checkpoint spreads the state over files, as its manifest says it."""
 

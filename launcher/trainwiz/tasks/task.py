@@ -122,6 +122,11 @@ class Task:
         return "rows" if self.generative else "texts" if self.from_hub else "own"
 
     @property
+    def talks(self) -> bool:
+        """It trains on conversations."""
+        return self.samples == "conversations"
+
+    @property
     def own_code(self) -> bool:
         """Data and model are the user's own code in task.py; the plan names neither."""
         return self.samples == "own"

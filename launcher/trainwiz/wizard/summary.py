@@ -64,7 +64,13 @@ def _trained(decided: Decided) -> str:
 def _data(decided: Decided) -> str:
     samples = decided.outlook.samples
     name = spelled(decided.plan.data.train)
-    return t("{name}: about {n} samples", name=name, n=counted(samples)) if samples else name
+    words = t("{name}: about {n} samples", name=name, n=counted(samples)) if samples else name
+    turns = decided.outlook.turns
+    if not turns:
+        return words
+    roles = " → ".join(f"{turn.role}{'*' if turn.learned else ''}" for turn in turns)
+    told = next((turn for turn in turns if turn.learned), turns[0]).text
+    return t("{data}; the first: {roles} (* is learned), {text}", data=words, roles=roles, text=told)
 
 
 def _evaluation(decided: Decided) -> str:

@@ -1,0 +1,48 @@
+"""The first row of the data, as the review shows it."""
+
+from typing import Any
+
+import pytest
+
+from trainwiz.decide import decide
+from trainwiz.decide.first_sample import turns
+from trainwiz.project import DataFacts
+from trainwiz.wizard import summary
+
+OPENAI = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi\n there"}]
+LONG = "a" * 30
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (
+            {"messages": [*OPENAI, {"role": "assistant", "content": "Hello"}]},
+            [("system", "Be brief.", False), ("user", "Hi there", False), ("assistant", "Hello", True)],
+        ),
+        (
+            {"conversations": [{"from": "human", "value": LONG}, {"from": "gpt", "value": "b"}]},
+            [("human", "a" * 23 + "…", False), ("gpt", "b", True)],
+        ),
+        ({"messages": [{"role": "assistant", "content": "no", "weight": 0}]}, [("assistant", "no", False)]),
+        ({"instruction": "Add", "input": "1 2", "output": "3"}, [("user", "Add", False), ("assistant", "3", True)]),
+        ({"messages": OPENAI * 5}, [("system", "Be brief.", False), ("user", "Hi there", False)] * 2),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, []),
+        ({"messages": ["text"]}, []),
+        ({"messages": "text"}, []),
+        ({"text": "no conversation"}, []),
+        ({}, []),
+    ],
+)
+def test_who_says_what(row: dict[str, Any], expected: list[tuple[str, str, bool]]) -> None:
+    assert [(turn.role, turn.text, turn.learned) for turn in turns(row)] == expected
+
+
+def test_the_review_shows_roles_what_is_learned_and_how_it_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINWIZ_LANG", "en")
+    row = {"messages": [*OPENAI, {"role": "assistant", "content": "Hello"}]}
+    data = DataFacts(name="talks.jsonl", kind="file", first=row)
+    shown = summary.lines(decide({"task": "sft", "data.train": "talks.jsonl"}, None, data=data))["data.train"]
+    assert "the first: system → user → assistant* (* is learned), Hello" in shown
+    other = summary.lines(decide({"task": "sft", "data.train": "talks.jsonl"}, None))["data.train"]
+    assert "learned" not in other

@@ -1,0 +1,150 @@
+"""Checkpoints that a thread writes: the state is copied into host memory, and the training goes on beside the writing.
+
+The copy's memory is kept for the next save. What is written is the same, byte for byte.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+# feature: fsdp
+from torch.distributed.tensor import DTensor
+
+# end: fsdp
+
+
+class Staged:
+    """The state of one moment, which is read on the training's thread and written on another."""
+
+    def __init__(self, read: Callable[[], Any], write: Callable[[Path, Any], object]) -> None:
+        self.read, self.write_state = read, write
+        self.state: Any = None
+        self.memory: list[Tensor] = []  # of the copies, in the order in which the state is read
+        self.is_short = False
+
+    def copy(self, _folder: Path) -> bool:
+        """Copy the state. Return whether the training may go on before it is written."""
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        self.state = self.read()
+        sizes = [storage.nbytes() for storage in storages_of(self.state)]
+        if [part.numel() for part in self.memory] != sizes:
+            self.memory, was_short = [], self.is_short
+            self.is_short = sum(sizes) * ranks_here() > free_memory()
+            if self.is_short and not was_short:
+                told = f"no memory to copy {sum(sizes):,} bytes: the training waits for its checkpoints"
+                print(told, flush=True)
+            if self.is_short:
+                return False
+        self.state = Copies(self.memory).of(self.state)
+        if torch.cuda.is_initialized():
+            torch.cuda.synchronize()  # the next update changes what is copied
+        return True
+
+    def write(self, folder: Path) -> None:
+        """Write what was copied."""
+        state, self.state = self.state, None
+        self.write_state(folder, state)
+
+
+class Held:
+    """What `safetensors.torch.save_model` asks of a model."""
+
+    def __init__(self, weights: dict[str, Tensor]) -> None:
+        self.weights = weights
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """Return the weights."""
+        return dict(self.weights)
+
+
+class Copies:
+    """Copies of nested tensors. Those that share memory share it afterwards, as tied weights must."""
+
+    def __init__(self, memory: list[Tensor]) -> None:
+        self.memory = memory
+        self.places: dict[int, int] = {}  # in `memory`, by the address of what is copied
+
+    def of(self, value: Any) -> Any:
+        """Return a copy of a value and of all that it holds."""
+        # feature: fsdp
+        if isinstance(value, DTensor):
+            return DTensor.from_local(
+                self.of(value.to_local()),
+                value.device_mesh,
+                value.placements,
+                run_check=False,
+                shape=value.shape,
+                stride=value.stride(),
+            )
+        # end: fsdp
+        if isinstance(value, Tensor):
+            return self.of_tensor(value)
+        if isinstance(value, dict):
+            copied = copy.copy(value)
+            copied.update((name, self.of(each)) for name, each in value.items())
+            return copied
+        return [self.of(each) for each in value] if isinstance(value, list) else value
+
+    def of_tensor(self, tensor: Tensor) -> Tensor:
+        """Return a view of the copy of the tensor's whole memory."""
+        storage, known = tensor.untyped_storage(), len(self.places)
+        place = self.places.setdefault(address(storage, known), known)
+        if place == known:
+            if place == len(self.memory):
+                self.memory.append(torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=tensor.is_cuda))
+            bytes_of = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
+            self.memory[place].copy_(bytes_of, non_blocking=True)
+        empty = torch.empty(0, dtype=tensor.dtype)
+        return empty.set_(self.memory[place].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def address(storage: torch.UntypedStorage, known: int) -> int:
+    """Return where memory lies; of nothing, a number that no other has."""
+    return storage.data_ptr() or -known - 1
+
+
+def storages_of(value: Any) -> list[torch.UntypedStorage]:
+    """Return the memory of all tensors, each once, in the order in which `Copies` comes to them."""
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def look(value: Any) -> None:
+        # feature: fsdp
+        if isinstance(value, DTensor):
+            value = value.to_local()
+        # end: fsdp
+        if isinstance(value, Tensor):
+            storage = value.untyped_storage()
+            found.setdefault(address(storage, len(found)), storage)
+        elif isinstance(value, dict):
+            for each in value.values():
+                look(each)
+        elif isinstance(value, list):
+            for each in value:
+                look(each)
+
+    look(value)
+    return list(found.values())
+
+
+def ranks_here() -> int:
+    """Return how many ranks may copy their state on this machine."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def free_memory() -> int:
+    """Return the bytes of host memory that are free, by the machine and by the limit of its container."""
+    lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
+    free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    with suppress(OSError, ValueError):  # without a limit, or not in a container
+        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
+        free.append(limit - used)
+    return min(free, default=0)
