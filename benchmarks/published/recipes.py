@@ -38,8 +38,10 @@ class Tool:
     """Weights, gradients and moments are in 16 bits where the row does not say otherwise."""
     logit_bytes: int = 12
     """Of each token and word: logits in 16 bits and fp32, softmax or gradient. 14 where the 16-bit logits stay, too."""
-    quantized_logit_bytes: int | None = None
-    """The same for QLoRA, where its tool computes the loss in another way."""
+    engine_logit_bytes: int | None = None
+    """The same under DeepSpeed and for QLoRA, where its tool computes the loss in another way."""
+    moment_bytes: int = 8
+    """Of the optimizer, for each parameter, where all weights are trained."""
     quantized_strategy: str | None = None
     """What trains GPTQ models on one GPU, where that is not plain PyTorch."""
     loss_parts: int = 1
@@ -83,9 +85,11 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     # Since 2025 torchtitan compiles the loss as well: the logits and nothing in fp32.
     ("torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=4)),
     ("peft", Tool(meter="reserved", fused_step=False, pure_autocast=False)),
-    # Its QLoRA trains in fp16 under DeepSpeed, without autocast: logits, their copy, softmax and gradient in 16 bits.
-    ("Qwen", replace(_TRAINER, logit_bytes=14, quantized_logit_bytes=8, quantized_strategy="zero2")),
-    ("gist chenyaofo", replace(_TRAINER, meter="allocated")),
+    # Under DeepSpeed (its QLoRA, and ZeRO 3) nothing autocasts: logits, their copy, softmax and gradient in 16 bits.
+    ("Qwen", replace(_TRAINER, logit_bytes=14, engine_logit_bytes=8, quantized_strategy="zero2")),
+    # Its table says what is allocated after a step, too: ZeRO 2 holds 8 P / N more than with an offloaded optimizer
+    # (19.4 and 13.4), where Adam with fp32 moments beside fp32 weights would hold 12 P / N.
+    ("gist chenyaofo", replace(_TRAINER, meter="allocated", moment_bytes=4)),
     ("nanotron", Tool(meter="allocated", pure=False)),
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
@@ -161,7 +165,7 @@ def recipe(row: Row) -> Recipe:
         and tool.checkpointing != "full",
         dropped_features=_dropped(row, model) if tool.adapter_dropout and adapter in ("lora", "qlora") else 0,
         frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
-        moment_bytes=0 if paged else 4 if pure or adapter else 8,
+        moment_bytes=0 if paged else 4 if pure or adapter else tool.moment_bytes,
         fused_step=tool.fused_step or paged,
         world=world,
         arithmetic=_arithmetic(row, tool),
@@ -305,6 +309,6 @@ def _loss(row: Row, tool: Tool, tokens: int) -> Loss:
     if "liger" in row["extras"]:
         return Loss()
     logits = tool.logit_bytes - (4 if "foak" in row["extras"] else 0)
-    if "qlora" in row["strategy"]:
-        logits = tool.quantized_logit_bytes or logits
+    if "qlora" in row["strategy"] or "zero" in row["strategy"]:
+        logits = tool.engine_logit_bytes or logits
     return Loss(logit_bytes=logits, tokens_at_once=max(1, tokens // tool.loss_parts))

@@ -13,6 +13,7 @@ HANG_CODE = 124
 """The exit code of a run that was stopped because it hung; timeout(1) has the same."""
 STOPPED_CODE = 75
 """The exit code of a training that was asked to stop, saved, and can go on: EX_TEMPFAIL of sysexits.h."""
+_LONGEST_RANK = 10
 PREEMPTING = (10, 15)
 """SIGUSR1 and SIGTERM, which schedulers send before they take a job's machine away."""
 
@@ -65,7 +66,7 @@ class Outcome:
             codes={
                 int(rank): value if isinstance(value, int) else None
                 for rank, value in ranks.items()
-                if str(rank).isdecimal()
+                if str(rank).isdecimal() and len(str(rank)) < _LONGEST_RANK
             },
             first_failed=first if isinstance(first, int) else None,
             signal=record["signal"] if isinstance(record.get("signal"), int) else None,

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from test_model_families import FAMILIES
+from test_rows import Waits
 from test_tasks import load
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -137,7 +138,9 @@ def test_blocks_hold_exactly_what_a_mask_lets_through(
     load(tmp_path, "causal_lm", "rows", machine__device="cuda")
     begin = torch.cat([torch.full((n,), a) for a, n in zip(itertools.accumulate((0, *sizes)), sizes, strict=False)])
     begin = torch.stack((begin, torch.zeros_like(begin)))
-    found = sys.modules["long_rows"].block_mask(begin, window)
+    with Waits() as waits:
+        found = sys.modules["long_rows"].block_mask(begin, window)
+    assert not waits.noted, "the host goes on ahead of the device"
     wanted = by_hand(begin, window or len(begin[0]))
     assert torch.equal(found.to_dense()[:, 0].bool(), blocks(wanted, False).any(-1)), "no block is looked at in vain"
     rows, queries, keys = torch.meshgrid(torch.arange(2), torch.arange(700), torch.arange(700), indexing="ij")

@@ -1,9 +1,11 @@
 """`trainwiz board`: the page of a project's runs, who may see it, and how fast it is there."""
 
+import contextlib
 import http.client
 import json
 import os
 import re
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,8 +16,10 @@ import pytest
 from test_history import CHROMIUM, EVIL, NAMES, Page, alive, browse, record
 
 from trainwiz import language
+from trainwiz.network import pages
 from trainwiz.network.pages import PageServer
 from trainwiz.store.runs import Run
+from trainwiz.workflows import board
 from trainwiz.workflows.board import Board
 
 DIAGNOSIS = {
@@ -99,12 +103,55 @@ def test_a_run_is_named_and_never_a_path(served: PageServer, name: str) -> None:
     assert get(served, f"/{served.token}/log?run={NAMES[0]}&rank=../../command")[0] == 200  # of the first rank
 
 
+@pytest.mark.parametrize(
+    "rest", ["log?run={run}&rank=" + "9" * 9000, "log?run={run}&rank=%D9%A3", "runs?" + "a=1&" * 500]
+)
+def test_odd_queries_are_answered(served: PageServer, rest: str) -> None:
+    assert get(served, f"/{served.token}/{rest.format(run=NAMES[2])}")[0] in (200, 404)
+
+
+def test_whoever_holds_connections_keeps_nobody_out(served: PageServer) -> None:
+    """Requests without an end, and lines and headers without one."""
+    before = threading.active_count()
+    held = [
+        socket.create_connection(("127.0.0.1", served.port), timeout=60) for _ in range(3 * pages._MOST_CONNECTIONS)
+    ]
+    for i, one in enumerate(held):
+        with contextlib.suppress(OSError):
+            one.sendall((b"GET /", b"GET / HTTP/1.1\r\nA: ", b"G" * 70_000, b"\0")[i % 4])
+    assert get(served, f"/{served.token}/")[0] == 200
+    until = time.monotonic() + 60
+    while threading.active_count() > before + pages._MOST_CONNECTIONS and time.monotonic() < until:
+        time.sleep(0.05)
+    assert threading.active_count() <= before + pages._MOST_CONNECTIONS
+    for one in held:
+        one.close()
+
+
+def test_who_sends_a_byte_now_and_then_is_dropped(served: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pages, "_MOST_SECONDS", 0.2)
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60) as slow:
+        slow.sendall(b"G")
+        assert slow.recv(1) == b""
+
+
 def test_logs_hide_secrets_and_show_no_markup(served: PageServer) -> None:
     _, text, _ = get(served, f"/{served.token}/log?run={NAMES[2]}&rank=0")
     assert SECRET not in text
     assert "token" in text
     assert "<script" not in text
     assert "<img" not in text
+
+
+@pytest.mark.parametrize("shown", [20, 200, 1200])
+def test_a_secret_that_the_page_would_cut_is_hidden(served: PageServer, project: Path, shown: int) -> None:
+    key = "-----BEGIN PRIVATE KEY-----\n" + "CANARYkey\n" * 200 + "-----END PRIVATE KEY-----\n"
+    for secret in (SECRET + "\n", key):
+        rest = "x" * (board._LOG_BYTES - shown) + "\n"
+        Run(project / "runs" / NAMES[2]).log(0).write_text(f"token {secret}{rest}")
+        _, text, _ = get(served, f"/{served.token}/log?run={NAMES[2]}&rank=0")
+        assert "CANARYkey" not in text
+        assert SECRET[-12:] not in text
 
 
 def test_what_differs_between_two_runs(served: PageServer) -> None:

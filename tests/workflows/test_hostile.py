@@ -8,6 +8,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from plans import completed
 
 from trainwiz import language
 from trainwiz.cli import run as trainwiz
+from trainwiz.diagnose import log_text, of_log
 
 SCRIPT = """
 import json, os, sys
@@ -209,3 +211,31 @@ def test_what_is_no_regular_file_is_not_waited_for(make: Callable[[Path], None],
         if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr:
             wrong.append(f"{command} with {name}: {done.returncode} {done.stderr[-300:]}")
     assert not wrong, "\n".join(wrong)
+
+
+BOMBS: dict[str, bytes] = {
+    "a codec of bytes": b"# -*- coding: bz2 -*-\nx = 1\n",
+    "a null": b"import torch\nx = '\0'\n",
+    "many calls of one function": b"def save():\n    pass\nif accelerator.is_main_process:\n" + b"    save()\n" * 1500,
+    "a deep operation": b"import torch\nx = " + b"-" * 50_000 + b"1\n",
+    "a power": b"import torch\nx = Accelerator(gradient_accumulation_steps=9**9**9**9)\ny = 'x' * 10**12\n",
+    "larger than any script": b"import torch\n" * 100_000,
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_script_that_is_a_bomb_is_judged_or_refused(
+    bomb: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_bytes(BOMBS[bomb])
+    began = time.process_time()
+    assert trainwiz(["lint", str(script)]) in (0, 1, 2), capsys.readouterr().err
+    assert time.process_time() - began < 3
+
+
+@pytest.mark.parametrize("piece", ["0", "[rank0]: ", "\r", '  File "', "|1/2 [x]"])
+def test_a_line_without_end_is_diagnosed_in_time(piece: str) -> None:
+    began = time.process_time()
+    of_log(log_text.read("Traceback (most recent call last):\n" + piece * (100_000 // len(piece))), log="x.log")
+    assert time.process_time() - began < 3

@@ -116,6 +116,33 @@ def really_held(folder: Path) -> int:
     return int(ended.stdout.partition("PEAK ")[2].split()[0])
 
 
+def test_own_code_under_ddp_as_on_a_gpu() -> None:
+    """Buckets are the gradients, layers are computed again as they were, and what cannot be run is left out."""
+    folder = project("strategy.kind=ddp", *TWO, task="custom")
+    text = (folder / "task.py").read_text()
+    normed = "torch.nn.functional.layer_norm(self.layer(hidden), hidden.shape[-1:])"
+    (folder / "task.py").write_text(text.replace("gelu(self.layer(hidden))", f"gelu({normed})"))
+    asked = {"world": 2, "depths": [], "samples": "own", "whole": True, "sharded": False, "gpu": True}
+    variants = [
+        {"values": {}, "recomputes": False},
+        {"values": {}, "recomputes": True},
+        {"values": {"n_features": 3}, "recomputes": False},  # of which the data has 16
+    ]
+    values = {"mixed_precision": "bf16", "gradient_accumulation_steps": 1, "hidden_size": 256}
+    found = program.run(sys.executable, folder, {**asked, "values": values, "variants": variants})
+    assert "error" not in found, found
+    (usual,), (again,), impossible = found["variants"]
+    assert impossible == []
+    moments = exact.peaks(exact.moments([usual], 2))
+    weights = 4 * usual["parameters"]
+    step = moments["step"].kinds
+    assert [step[kind] for kind in ("gradients", "optimizer", "parameters")] == pytest.approx(
+        [weights, 2 * weights, weights], rel=2e-2
+    )
+    less = exact.peaks(exact.moments([again], 2))
+    assert less["loss"].kinds["activations"] < moments["loss"].kinds["activations"]
+
+
 def test_an_error_of_ones_own_code_has_its_line(capsys: pytest.CaptureFixture[str]) -> None:
     folder = project("strategy.kind=ddp", *TWO, task="custom")
     text = (folder / "task.py").read_text()

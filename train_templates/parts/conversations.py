@@ -5,7 +5,8 @@ Each row of a data set is one conversation, in one of these formats:
 - OpenAI: `messages` of `role` and `content`, with `tool_calls`, `weight`, `name`; `tools` beside them
 - ShareGPT: `conversations` of `from` and `value`, with `function_call` and `observation`; `system`, `tools` beside them
 - Alpaca: `instruction`, `input`, `output`, `system` and `history`
-- a question and an answer: `prompt` and `completion` (strings, or lists of messages), `query` and `response`, …
+- a question and an answer: `prompt` and `completion` (strings, or lists of messages), `query` and `response`, …; the
+  passage that it is about may be in `context`
 
 A row that cannot be used ends the program with its place and the reason. What is ignored is counted and named.
 """
@@ -186,6 +187,9 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
         raise ValueError("a preference (chosen, rejected); keep the chosen answer as messages or as an output")
     history = parsed(columns.pop("history", None)) or []
     question, further, answer = (taken(columns, *of) for of in (QUESTIONS, ("input",), ANSWERS))
+    if further is None and isinstance(columns.get("context"), str):  # the passage that a question is about
+        further = columns.pop("context")
+    answer = taken(columns, "target") if answer is None else answer
     if (question is None and further is None) or answer is None:
         raise ValueError(f"neither messages nor a question with an answer; it has {names or 'no columns'}")
     turns = [turn for pair in history for turn in zip(pair_of(pair), (False, True), strict=True)]

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 LAST_LINES = 12
+_LONGEST_LINE = 8000
+"""Characters; patterns of causes take time that grows with the square of a line's length."""
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
@@ -69,7 +71,7 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     for number, words in enumerate(raw, start=first):
         # A progress bar redraws its line; each drawing becomes a line of its own, with the same number.
         for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", words)).split("\r"):
-            quoted = _QUOTED.match(cleaned := _CONTROL.sub("", part).rstrip())
+            quoted = _QUOTED.match(cleaned := _CONTROL.sub("", part[:_LONGEST_LINE]).rstrip())
             cleaned = cleaned[quoted.end() :] if quoted else cleaned
             if not cleaned:
                 continue

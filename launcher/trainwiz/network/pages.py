@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hmac
 import secrets
+import socket
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 LOOPBACK = "127.0.0.1"
 _HOSTS = (LOOPBACK, "localhost", "[::1]")
 """What a browser may call this server, also through a tunnel; any other name is another site's."""
 _SECONDS = 20.0
-"""For a request; a connection that says nothing holds a thread."""
+"""For a part of a request; a connection that says nothing holds a thread."""
+_MOST_SECONDS = 120.0
+"""For a connection."""
+_MOST_CONNECTIONS = 32
+"""Each holds a thread. A newer one takes the place of the oldest: other users of this machine can open many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +81,33 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
 
+    def __init__(self, *given: Any) -> None:
+        self._open: dict[socket.socket, float] = {}
+        super().__init__(*given)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread of its own, of which there are not many."""
+        for oldest in list(self._open)[: -(_MOST_CONNECTIONS - 1)]:
+            self._drop(oldest)
+        self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        """It was answered."""
+        self._open.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Drop those that send or take a byte now and then."""
+        for request, began in list(self._open.items()):
+            if time.monotonic() - began > _MOST_SECONDS:
+                self._drop(request)
+
+    def _drop(self, request: socket.socket) -> None:
+        self._open.pop(request, None)
+        with contextlib.suppress(OSError):
+            request.shutdown(socket.SHUT_RDWR)
+
     def handle_error(self, request: object, client_address: object) -> None:
         """A browser that went away is nothing to talk about."""
 
@@ -107,7 +142,10 @@ class _Handler(BaseHTTPRequestHandler):
         token, slash, path = rest.partition("/")
         if not slash or not hmac.compare_digest(token.encode(), self.token.encode()):
             return missing
-        query = parse_qs(address.query, max_num_fields=200)
+        try:
+            query = parse_qs(address.query, max_num_fields=200)
+        except ValueError:
+            return missing
         return type(self).answer(unquote(path), query) or missing
 
     def log_message(self, *_: object) -> None:

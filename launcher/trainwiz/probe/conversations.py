@@ -78,7 +78,7 @@ def embedded_talks(split: str) -> Iterator[list[str]]:
 def _problem(file: Path, head: Head) -> str:
     """Why task.py cannot read the file, by its first conversation; empty if no reason is found."""
     columns = {name for _, row in head.rows[:1] for name, value in row.items() if value is not None}
-    found = columns & set(TALKS) or (columns & set(QUESTIONS) and columns & set(ANSWERS))
+    found = columns & set(TALKS) or (columns & set(QUESTIONS) and columns & {*ANSWERS, "target"})
     if found or not head.rows:
         return ""
     return t(

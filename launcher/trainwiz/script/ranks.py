@@ -29,6 +29,8 @@ _DECORATORS = names(
     rank_zero_only
     """
 )
+_MOST_SITES = 60
+"""Calls of one function that are held against each other, each against all."""
 
 
 class Ranks:
@@ -109,7 +111,8 @@ class Ranks:
                 sites = calls.get(function.name, [])
                 if function not in self.single and sites and all(self._is_site(site) for site in sites):
                     guards = [self.guard(site) for site in sites]
-                    both = any(self.tree.exclusive(one, other) for one, other in itertools.combinations(sites, 2))
+                    pairs = itertools.combinations(sites[:_MOST_SITES], 2)
+                    both = any(self.tree.exclusive(one, other) for one, other in pairs)
                     single = all(self.is_single(site) for site in sites) and not both
                     if single and self.names.function(function.name):
                         self.single[function] = guards[0]

@@ -14,8 +14,8 @@ from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
 from trainwiz.script.tree import walk
 
-_LARGEST = 8 << 20
-"""Bytes; no script is that long."""
+_LARGEST = 1 << 20
+"""Bytes; no script is that long, and a syntax tree takes hundreds of times as many."""
 _MOST_MODULES = 20
 _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
@@ -126,6 +126,8 @@ def _decoded(path: str, raw: bytes) -> str:
             ),
             say("save the file as UTF-8, or declare its encoding on the first line: # -*- coding: latin-1 -*-"),
         ) from None
+    except LookupError as error:  # a codec that is none of texts
+        raise UsageError(say("{path}: {reason}", path=path, reason=str(error)), say("save the file as UTF-8")) from None
     except SyntaxError as error:  # the declared encoding does not exist, or the first lines are not in it
         raise UsageError(say("{path}: {reason}", path=path, reason=error.msg), say("save the file as UTF-8")) from None
 

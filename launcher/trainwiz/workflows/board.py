@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import threading
 import time
@@ -25,6 +26,9 @@ from trainwiz.ui import page as report
 _BRIEF_BYTES = 1 << 15
 """Of a run's metrics, for its line in the table: 50 runs are read before the first paint."""
 _LOG_BYTES = 1 << 16
+_KEY_BYTES = 1 << 14
+"""More than any secret is long."""
+_RANK = re.compile("[0-9]{1,9}")
 _MOST_COMPARED = 16
 _MOST_KEPT = 256
 """Answers that are kept until their runs change."""
@@ -117,10 +121,12 @@ class Board:
         if run is None:
             return None
         logs = history.logs(run)
-        rank = next((int(word) for word in query.get("rank", ()) if word.isdecimal()), min(logs, default=0))
-        text = history.tail(logs[rank], _LOG_BYTES) if rank in logs else ""
-        # The logs of a run that has ended hide secrets already, and those of one that goes on do not.
-        return Page(body=pages.log(redaction.text(text), rank, list(logs), self._templates))
+        rank = next((int(word) for word in query.get("rank", ()) if _RANK.fullmatch(word)), min(logs, default=0))
+        text = history.tail(logs[rank], _LOG_BYTES + _KEY_BYTES) if rank in logs else ""
+        # The logs of a run that has ended hide secrets already, and those of one that goes on do not. One that the
+        # beginning of the page would cut is hidden before it is cut.
+        hidden = redaction.text(text)[-_LOG_BYTES:]
+        return Page(body=pages.log(hidden, rank, list(logs), self._templates))
 
     def _diff(self, query: Query) -> Page | None:
         chosen = self._named(query.get("run", ()))

@@ -30,7 +30,6 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily  # noqa: E402
-from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
@@ -80,11 +79,17 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
     found["stage"], found["variants"] = "train", []
     for variant in asked["variants"]:
         runs: list[Any] = []
+        try:
+            for depth in asked["depths"] or [0]:
+                run = Run(asked, train, task, dataclasses.replace(config, **variant["values"]), data)
+                runs.append(run.measured(depth, recomputes=variant["recomputes"]))
+        except Exception:  # what cannot be changed so is no change to propose
+            if not found["variants"]:
+                raise
+            traceback.print_exc()
+            runs = []
         found["variants"].append(runs)
-        for depth in asked["depths"] or [0]:
-            run = Run(asked, train, task, dataclasses.replace(config, **variant["values"]), data)
-            runs.append(run.measured(depth, recomputes=variant["recomputes"]))
-            found["guessed"] = sorted(run.guesses.seen | set(found.get("guessed", ())))
+        found["guessed"] = sorted(run.guesses.seen | set(found.get("guessed", ())))
         found["seconds"] = round(time.monotonic() - BEGAN, 1)
 
 
@@ -158,9 +163,10 @@ class Run:
             accelerator = self.train.build_accelerator(self.config)
             if self.asked["whole"]:
                 self.sharded_by(accelerator)
-            for mode in (self.fake, self.live, self.guesses, GpuAutocast() if self.asked["gpu"] else None):
-                if mode is not None:
-                    stack.enter_context(mode)
+            if self.asked["gpu"]:
+                autocast_as_on_a_gpu(stack)
+            for mode in (self.fake, self.live, self.guesses):
+                stack.enter_context(mode)
             with contextlib.suppress(Finished):
                 self.train.train(self.config, accelerator)
         self.forget()
@@ -198,7 +204,10 @@ class Run:
             put(sys.modules["rows"], "choose_attention", attend_by_document)
 
     def sharded_by(self, accelerator: Any) -> None:
-        """Let the engine take the model outside of the fake mode, since it also makes tensors with values."""
+        """Let the engine take the model outside of the fake mode, since it also makes tensors with values.
+
+        So DDP's buckets are real, but nothing is ever written to them; what is counted is their likeness.
+        """
         prepare = accelerator.prepare
 
         def prepared(*given: Any) -> Any:
@@ -206,7 +215,7 @@ class Run:
                 made = prepare(*given)
             self.model = made[0]
             if isinstance(self.model, nn.parallel.DistributedDataParallel):
-                self.model.register_comm_hook(self.live, unreduced)
+                self.model.register_comm_hook(None, unreduced)
                 reducer: Any = type(self.model.reducer)
                 reducer._rebuild_buckets = lambda _: False  # it would read values; the bytes are equal
             return made
@@ -273,7 +282,9 @@ class Run:
                 summed = getattr(parameter, "unsharded_accumulated_grad", None)
                 self.live.name([summed] if summed is not None else [], "gradients")
         held = list(self.model.parameters())
-        self.live.name([p.grad for p in held if p.grad is not None], "gradients")
+        for gradient in (p.grad for p in held if p.grad is not None):
+            real = type(gradient) is torch.Tensor  # a view of a bucket
+            self.live.name([self.fake.from_tensor(gradient) if real else gradient], "gradients")
         for one in getattr(self.optimizer, "optimizers", {"": self.optimizer}).values():
             state = getattr(one, "state", {})
             self.live.name([t for t in tree_leaves(dict(state)) if isinstance(t, torch.Tensor)], "optimizer")
@@ -351,9 +362,8 @@ class Run:
         self.model = self.optimizer = None
 
 
-def unreduced(live, bucket):  # type: ignore[no-untyped-def]  # torch wants its own types here, or none
+def unreduced(_state, bucket):  # type: ignore[no-untyped-def]  # torch wants its own types here, or none
     """A bucket of DDP as it is: there are no other ranks."""
-    live.name([bucket.buffer()], "gradients")
     future: Any = torch.futures.Future()
     future.set_result(bucket.buffer())
     return future
@@ -422,25 +432,36 @@ class Guesses(TorchDispatchMode):
         return func(tensor, places)
 
 
-class GpuAutocast(TorchFunctionMode):
-    """Autocast computes these in fp32 on a GPU, and on a CPU in the type that they are given."""
+EXACT = (
+    *("layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "l1_loss"),
+    *("smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy_with_logits", "exp", "log", "pow", "rsqrt"),
+    *("logsumexp", "softplus", "cosine_similarity", "cumsum", "prod"),
+)
+"""What autocast computes in fp32 on a GPU, and on a CPU in the type that it is given."""
 
-    EXACT = frozenset(
-        {"layer_norm", "group_norm", "softmax", "log_softmax", "cross_entropy", "nll_loss", "mse_loss", "l1_loss"}
-        | {"smooth_l1_loss", "huber_loss", "kl_div", "binary_cross_entropy_with_logits", "exp", "log", "pow", "rsqrt"}
-        | {"logsumexp", "softplus", "cosine_similarity", "cumsum", "prod"}
-    )
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in self.EXACT and torch.is_autocast_enabled("cpu"):
-            args, kwargs = tree_map(self.exact, (args, kwargs))
-        return func(*args, **kwargs)
+def autocast_as_on_a_gpu(stack: contextlib.ExitStack) -> None:
+    """Compute `EXACT` in fp32 under autocast."""
 
-    @staticmethod
-    def exact(given: Any) -> Any:
-        half = isinstance(given, torch.Tensor) and given.dtype in (torch.bfloat16, torch.float16)
-        return given.float() if half else given
+    def raised(function: Any) -> Any:
+        @functools.wraps(function)
+        def computed(*given: Any, **named: Any) -> Any:
+            if torch.is_autocast_enabled("cpu"):
+                given, named = tree_map(in_fp32, (given, named))
+            return function(*given, **named)
+
+        return computed
+
+    for place in (torch.nn.functional, torch, torch.Tensor):
+        for name in EXACT:
+            if hasattr(place, name):
+                patched(stack, place, name, raised(getattr(place, name)))
+
+
+def in_fp32(given: Any) -> Any:
+    """A tensor in 16 bits in fp32, all else as it is."""
+    half = isinstance(given, torch.Tensor) and given.dtype in (torch.bfloat16, torch.float16)
+    return given.float() if half else given
 
 
 def patched(stack: contextlib.ExitStack, place: Any, name: str, value: Any) -> None:

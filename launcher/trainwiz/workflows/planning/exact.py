@@ -122,7 +122,7 @@ def _failure(found: Mapping[str, Any]) -> TrainwizError:
 def _shown(
     plan: Plan, facts: ModelFacts | None, asked: Mapping[str, Any], found: Mapping[str, Any], memory: int | None
 ) -> Shown:
-    seen = [exact.peaks(exact.moments(runs, asked["layers"])) for runs in found["variants"]]
+    seen = [exact.peaks(exact.moments(runs, asked["layers"])) if runs else {} for runs in found["variants"]]
     need = None
     if facts and facts.parameters:
         need = needs(strategies.of(plan), work_of(plan, facts.parameters, facts.transformer))
@@ -137,7 +137,13 @@ def _shown(
         formula={name: need.at(name) for name in _FORMULA_MOMENTS} if need else {},
         changes=tuple(
             sorted(
-                _changes(plan, facts, asked, [max(one.values()) for one in totals], need),
+                _changes(
+                    plan,
+                    facts,
+                    asked,
+                    [max(one.values()) if parts else None for parts, one in zip(seen, totals, strict=True)],
+                    need,
+                ),
                 key=lambda change: change.saves,
                 reverse=True,
             )
@@ -160,12 +166,13 @@ def _totals(seen: Mapping[str, exact.Moment], need: Needs | None) -> dict[str, i
 
 
 def _changes(
-    plan: Plan, facts: ModelFacts | None, asked: Mapping[str, Any], peaks: list[int], need: Needs | None
+    plan: Plan, facts: ModelFacts | None, asked: Mapping[str, Any], peaks: list[int | None], need: Needs | None
 ) -> Iterator[Change]:
     """What lowers the peak, and by how much: seen, or by formula where it would be another engine."""
+    now = peaks[0] or 0
     for variant, peak in zip(asked["variants"][1:], peaks[1:], strict=True):
-        if peak < peaks[0]:
-            yield Change(what=_named(variant), saves=peaks[0] - peak, by_formula=False)
+        if peak is not None and peak < now:
+            yield Change(what=_named(variant), saves=now - peak, by_formula=False)
     if need is None or facts is None or not facts.parameters:
         return
     work = work_of(plan, facts.parameters, facts.transformer)
