@@ -148,6 +148,10 @@ class Project:
     """Scripts that were kept while the plan changed more than values in them, and not edited since."""
     port_in_use: int | None = None
     """The planned rendezvous port, if another process listens on it."""
+    reads_bytes: bool = False
+    """The model reads bytes, and has no tokenizer."""
+    chat_template: str = ""
+    """Why the plan's chat template cannot be used; empty: no reason is known."""
     build_locks: tuple[str, ...] = ()
     """Lock files left by builds of DeepSpeed's ops that no longer run."""
 

@@ -8,6 +8,7 @@ Task = Literal[
     "causal_lm",
     "sft",
     "preference",
+    "reward_model",
     "text_classification",
     "text_regression",
     "image_classification",
@@ -27,6 +28,11 @@ SchedulerType = Literal["constant", "linear", "cosine", "polynomial", "wsd"]
 DecayType = Literal["linear", "cosine", "1-sqrt"]
 OptimizerName = Literal["adamw", "sgd", "lion", "muon", "adafactor", "adamw_8bit", "paged_adamw_8bit"]
 Adapter = Literal["none", "lora", "qlora"]
+Attention = Literal["auto", "sdpa", "eager", "flash_attention_2", "flex_attention"]
+WeighBy = Literal["tokens", "samples"]
+TrainOn = Literal["answers", "all"]
+ChatTemplate = Literal["chatml"]
+"""Templates that have a name; any other word is a file."""
 WeightDtype = Literal["float32", "bfloat16"]
 OutputDtype = Literal["source", "float32", "bfloat16", "float16"]
 BestMode = Literal["auto", "min", "max"]

@@ -147,7 +147,7 @@ def test_each_way_to_train_shows_its_bytes() -> None:
     )
     new = decide({"task": "sft", "model.name": "llama-1b"}, machine("2xrtx4090"))
     assert [way.adapter for way in new.methods] == ["none"], "an adapter needs trained weights"
-    assert decide({"task": "causal_lm"}, machine("2xrtx4090")).methods == ()
+    assert decide({"task": "image_classification"}, machine("2xrtx4090")).methods == ()
 
 
 def test_the_recommendation_shows_its_numbers() -> None:

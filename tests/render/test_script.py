@@ -49,6 +49,7 @@ NAMED: list[dict[str, object]] = [
     if task.from_hub
     for start in ({"model.name": "org/model"}, {"model.name": "org/model", "model.from_scratch": False})
 ]
+ADAPTED: dict[str, object] = {"model.name": "org/model", "model.from_scratch": False, "model.adapter": "lora"}
 TASKS: list[dict[str, object]] = [
     *({"task": task.name} for task in tasks.every()),
     *NAMED,
@@ -59,6 +60,16 @@ TASKS: list[dict[str, object]] = [
     {"model.name": "gpt2-124m", "data.train": "corpus.txt"},
     {"model.name": "gpt2-124m", "model.from_scratch": False},
     {"task": "sft", "model.name": "org/model", "model.from_scratch": False, "model.adapter": "lora"},
+    {
+        "task": "sft",
+        **ADAPTED,
+        "data.train_on": "all",
+        "data.chat_template": "chatml",
+        "model.attention": "eager",
+    },
+    {**ADAPTED, "model.adapter": "qlora", "data.train": "a.jsonl, b.jsonl", "data.source_weights": "1, 2"},
+    {"task": "text_classification", **ADAPTED, "model.merge_adapter": True, "model.attention": "sdpa"},
+    {"task": "reward_model", **ADAPTED, "model.adapter": "qlora", "data.chat_template": "chatml"},
     *({"task": "preference", "preference.loss": loss} for loss in ("ipo", "orpo", "kto", "simpo")),
     {
         "task": "sft",

@@ -134,7 +134,7 @@ def test_tw528_no_script_with_both_sides_of_a_conflict_runs(tmp_path: Path) -> N
     "values",
     [
         pytest.param({"task": "custom"}, id="tw531"),
-        pytest.param({"task": "causal_lm", "model.from_scratch": False, "model.name": "org/model"}, id="tw531 text"),
+        pytest.param({"task": "image_classification", "model.name": "timm/a"}, id="tw531 images"),
         pytest.param({"task": "sft", "model.from_scratch": True}, id="tw532"),
     ],
 )
@@ -160,6 +160,10 @@ EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.
         pytest.param(ZERO, {"precision.weights": "bfloat16"}, id="tw208"),
         pytest.param({"task": "text_classification"}, {"model.neftune_alpha": 5.0}, id="tw541"),
         pytest.param({"task": "preference", "data.packing": False}, {"data.packing": True}, id="tw542"),
+        pytest.param({"task": "image_classification"}, {"model.attention": "sdpa"}, id="tw543"),
+        pytest.param({"task": "preference"}, {"data.train_on": "all"}, id="tw545"),
+        pytest.param({}, {"data.chat_template": "chatml"}, id="tw546"),
+        pytest.param({"task": "preference"}, {"data.source_weights": "1, 2"}, id="tw547"),
         pytest.param(
             {"engine": "colossalai", "strategy.kind": "colossal_ddp"}, {"tracking.log_with": "mlflow"}, id="tw126"
         ),
@@ -169,6 +173,18 @@ def test_an_option_that_nothing_acts_on(base: dict[str, Any], changes: dict[str,
     """The scripts are those of a plan without it."""
     assert scripts({**base, **changes}) == scripts(base)
     assert scripts(EVALUATED) != scripts({})
+
+
+def test_tw544_flash_attention_is_asked_for_by_name() -> None:
+    import transformers
+
+    if transformers.utils.is_flash_attn_2_available():
+        pytest.skip("flash-attn is installed")
+    shape = transformers.LlamaConfig(
+        hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32
+    )
+    with pytest.raises((ImportError, ValueError), match="FlashAttention2 has been toggled on, but it cannot be used"):
+        transformers.AutoModelForCausalLM.from_config(shape, attn_implementation="flash_attention_2")
 
 
 def test_tw320_parts_are_not_updated_as_the_whole_is() -> None:

@@ -40,7 +40,7 @@ from trainwiz.tasks import named
 pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
-    *("task", "train", "adapter", "average", "batches", "chat", "checkpoints", "conversations"),
+    *("task", "train", "adapter", "average", "batches", "chat", "chat_template", "checkpoints", "conversations"),
     *(
         "documents",
         "encoders",
@@ -52,6 +52,7 @@ GENERATED = (
         "long_rows",
         "meter",
         "metrics",
+        "mixture",
         "model_folder",
         "network",
     ),

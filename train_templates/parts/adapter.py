@@ -6,21 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import peft
-
-# feature: qlora
 import torch
-
-# end: qlora
+import transformers
 from torch import Tensor
 
 # feature: merged
 import model_folder
 
 # end: merged
+# feature: writes
+KIND, MODEL = "CAUSAL_LM", peft.AutoPeftModelForCausalLM
+# end: writes
+# feature: judges
+KIND, MODEL = "SEQ_CLS", peft.AutoPeftModelForSequenceClassification
+# end: judges
 
 
 # feature: qlora
-def four_bits() -> dict[str, Any]:
+def four_bits(spared: list[str]) -> dict[str, Any]:
     """Return arguments that load the frozen model in 4-bit NormalFloat (https://arxiv.org/abs/2305.14314)."""
     from accelerate import PartialState
     from transformers import BitsAndBytesConfig
@@ -32,50 +35,117 @@ def four_bits() -> dict[str, Any]:
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype="bfloat16" if bf16 else "float16",
+        llm_int8_skip_modules=spared,
     )
     return {"quantization_config": settings, "device_map": {"": PartialState().device}}
 
 
 # end: qlora
-def add(model: Any, rank: int, alpha: int, targets: str, *, dropout: float, rslora: bool) -> None:
-    """Freeze the model and add an adapter. Checkpoints leave out the frozen weights, which can be loaded again.
+def build(loader: Any, config: Any, **arguments: Any) -> Any:
+    """Return the frozen pretrained model of a class of transformers, with an adapter to train.
 
-    `rslora` is https://arxiv.org/abs/2312.03732.
+    `modules_to_save` are trained as a whole beside it, and so is a new head.
     """
+    whole = [name for name in config.modules_to_save.split(",") if name]
+    # feature: judges
+    whole += heads_of(loader, config)
+    # end: judges
+    # feature: qlora
+    arguments |= four_bits([*whole, *heads_of(loader, config)])
+    # end: qlora
+    model = loader.from_pretrained(config.model_name, dtype=config.frozen_dtype, **arguments)
+    add(model, config, whole)
+    return model
+
+
+def heads_of(loader: Any, config: Any) -> list[str]:
+    """Return the names of the modules with weights above the body of the model."""
+    shape = transformers.AutoConfig.from_pretrained(config.model_name)
+    with torch.device("meta"):
+        model = loader.from_config(shape)
+    parts = ((name, part) for name, part in model.named_children() if name != model.base_model_prefix)
+    return [name for name, part in parts if next(part.parameters(), None) is not None]
+
+
+def add(model: Any, config: Any, whole: list[str]) -> None:
+    """Freeze the model and add an adapter. Checkpoints leave out the frozen weights, which can be loaded again."""
     settings = peft.LoraConfig(
-        r=rank,
-        lora_alpha=alpha,
-        target_modules=targets if targets == "all-linear" else targets.split(","),
-        lora_dropout=dropout,
-        use_rslora=rslora,
-        task_type="CAUSAL_LM",
+        r=config.lora_rank,
+        lora_alpha=config.lora_alpha,
+        target_modules=config.lora_targets if config.lora_targets == "all-linear" else config.lora_targets.split(","),
+        lora_dropout=config.lora_dropout,
+        use_rslora=config.lora_rslora,  # https://arxiv.org/abs/2312.03732
+        modules_to_save=whole or None,
+        task_type=KIND,
     )
     model.add_adapter(settings)
-    for parameter in model.parameters():
-        if parameter.requires_grad:
-            parameter.data = parameter.data.float()
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    if missing := [name for name in whole if not any(f"{name}.modules_to_save." in found for found in trained)]:
+        raise SystemExit(f"{config.model_name}: no module of this name to train as a whole: {', '.join(missing)}")
+    # feature: writes
+    ends = [trains(model.get_input_embeddings()), trains(model.get_output_embeddings())]
+    if model.config.get_text_config().tie_word_embeddings and any(ends) and not all(ends):
+        raise SystemExit(
+            f"{config.model_name}: its embeddings are its head, and modules_to_save names one of both: "
+            "name both, which are then trained apart, or none"
+        )
+    # end: writes
+    for parameter in trained.values():
+        parameter.data = parameter.data.float()
 
     def leave_out(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-        for name in [name for name in state if name.startswith(prefix) and "lora_" not in name]:
+        for name in [name for name in state if name.startswith(prefix) and not is_trained(name)]:
             del state[name]
 
     def not_missing(_module: Any, keys: Any) -> None:
         # By the same rule as above: a list of frozen parameters would have one of the names of a shared weight only.
-        keys.missing_keys[:] = [name for name in keys.missing_keys if "lora_" in name]
+        keys.missing_keys[:] = [name for name in keys.missing_keys if is_trained(name)]
 
     model.register_state_dict_post_hook(leave_out)
     model.register_load_state_dict_post_hook(not_missing)
 
 
+def is_trained(name: str) -> bool:
+    """Return whether a weight is the adapter's, or of a module that is trained as a whole."""
+    return "lora_" in name or ".modules_to_save." in name
+
+
+# feature: writes
+def trains(module: Any) -> bool:
+    """Return whether some weights of a module are trained."""
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+# end: writes
 def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str, tokenizer: Any) -> None:
     """Save the adapter in the format of peft, which names its base model, and the tokenizer it was trained with.
 
     The adapter stays in fp32. `output_dtype` is the type of the merged model.
     """
-    model.save_pretrained(folder, state_dict={name: part for name, part in weights.items() if "lora_" in name})
-    tokenizer.save_pretrained(folder)
+    model.save_pretrained(folder, state_dict={name: part for name, part in weights.items() if is_trained(name)})
+    if tokenizer:
+        tokenizer.save_pretrained(folder)
     # feature: merged
     # Also save the merged model, which loads without peft.
-    merged = peft.AutoPeftModelForCausalLM.from_pretrained(folder, dtype="float32").merge_and_unload()
+    # feature: writes
+    merged = load(folder).merge_and_unload()
+    # end: writes
+    # feature: judges
+    known = ("id2label", "problem_type", "pad_token_id")
+    merged = load(folder, **{name: getattr(model.config, name) for name in known}).merge_and_unload()
+    # end: judges
+    # feature: writes
+    shape = merged.config.get_text_config()
+    shape.tie_word_embeddings &= merged.get_input_embeddings().weight is merged.get_output_embeddings().weight
+    # end: writes
     model_folder.save(merged, merged.state_dict(), folder.with_name("merged"), output_dtype, tokenizer)
     # end: merged
+
+
+# feature: loaded_adapter
+def load(folder: Path, **shape: Any) -> Any:
+    """Return the base model with the adapter of a folder, in fp32; `shape` is what the base's configuration lacks."""
+    return MODEL.from_pretrained(folder, dtype="float32", **shape)
+
+
+# end: loaded_adapter

@@ -1,4 +1,4 @@
-"""Conversations as tokens: rendered by the tokenizer's own chat template, and what of it is learned.
+"""Conversations as tokens: rendered by a chat template, and what of it is learned.
 
 An answer is learned after exactly the prompt that the model is given at inference: the template's rendering of all
 messages before it, with the template's beginning of an answer. The rest of the answer's own rendering is learned.
@@ -18,17 +18,33 @@ import sys
 
 # end: embedded_data
 # feature: tokenizer
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
+
+# feature: answers_learned
+from bisect import bisect_right
+
+# end: answers_learned
 from collections import Counter
 
 # end: tokenizer
 from collections.abc import Callable, Iterable
+
+# feature: tokenizer
+# feature: all_learned
+from dataclasses import replace
+
+# end: all_learned
+# end: tokenizer
 from typing import Any
 
 # feature: tokenizer
 from typing import NamedTuple
 
 # end: tokenizer
+# feature: own_template
+import chat_template
+
+# end: own_template
 import conversations
 import model_folder
 
@@ -120,6 +136,9 @@ def recipe_of(
     # end: own_data
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
+    # feature: own_template
+    tokenizer.append(chat_template.template_of(config.chat_template))
+    # end: own_template
     # end: tokenizer
     # feature: bytes
     tokenizer = ["bytes"]
@@ -181,6 +200,9 @@ class Chat:
             raise SystemExit(
                 f"the tokenizer of {config.tokenizer_name} does not tell where tokens begin (it is not fast)"
             )
+        # feature: own_template
+        chat_template.give(self.tokenizer, config.chat_template)
+        # end: own_template
         self.tokenizer.chat_template = self.tokenizer.chat_template or PLAIN_TEMPLATE
         self.special = tuple(token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
         self.rendered: dict[tuple[int, ...], str] = {}  # of the current conversation
@@ -195,11 +217,31 @@ class Chat:
         self.rendered.clear()
         whole = self.render(talk, talk.messages)
         refuse_losses(talk, whole)
+        # feature: answers_learned
         if re.search(r"{%-?\s*generation\b", self.template(talk)) and (marked := self.marked(talk, whole)):
             return [marked]
         spans = self.spans(talk, whole)
         texts = [(whole, spans)] if spans is not None else self.apart(talk)
         return [sample for text, answers in texts for sample in self.tokens(text, answers)]
+        # end: answers_learned
+        # feature: all_learned
+        return [self.everything(talk, whole)]
+
+    def everything(self, talk: Conversation, whole: str) -> list[int]:
+        """Return a conversation as one sample, in which all is learned but answers that are not to be (weight 0)."""
+        if lost := [text for text in map(reasoning_of, talk.messages) if text not in whole]:
+            raise ValueError(f"it leaves out the reasoning {lost[0][:60]!r}; with data.train_on answers it is learned")
+        left_out = self.spans(replace(talk, learned=unlearned(talk)), whole) if any(unlearned(talk)) else []
+        if left_out is None:
+            raise ValueError("messages that follow change an answer that is not to be learned (weight 0)")
+        ids, starts, ends = self.coded(whole)
+        sample = [
+            ~token if any(start < end and begin < stop for begin, end in left_out) else token
+            for token, start, stop in zip(ids, starts, ends, strict=True)
+        ]
+        unended = self.tokenizer.eos_token and not whole.rstrip().endswith(self.special)
+        return [*sample, self.tokenizer.eos_token_id] if unended else sample
+        # end: all_learned
 
     def prompt(self, question: str) -> list[int]:
         """Return the ids that prompt for an answer."""
@@ -237,6 +279,7 @@ class Chat:
             messages = [with_text_arguments(message) for message in messages]
         return Conversation(messages, talk.learned, talk.place, talk.tools, talk.settings)
 
+    # feature: answers_learned
     def marked(self, talk: Conversation, whole: str) -> list[int] | None:
         """Return the sample of a template that marks its answers. None: its marks are not one per answer."""
         coded = self.tokenizer.apply_chat_template(
@@ -257,6 +300,7 @@ class Chat:
             for token in itertools.islice(sample, length)
         ]
 
+    # end: answers_learned
     def spans(self, talk: Conversation, whole: str) -> list[Span] | None:
         """Return where the learned answers are in the whole text. None: later messages change how one is rendered.
 
@@ -299,6 +343,7 @@ class Chat:
         fits = shorter.rstrip().endswith(self.special) and whole.startswith(shorter[known:], place)
         return shorter if fits else None
 
+    # feature: answers_learned
     def apart(self, talk: Conversation) -> list[tuple[str, list[Span]]]:
         """Return the texts of answers that later messages render differently, each with the answers that it shows."""
         texts: list[tuple[str, list[Span]]] = []
@@ -311,6 +356,7 @@ class Chat:
                     texts.append((text, [(begin, len(text))]))
         return texts[::-1]
 
+    # end: answers_learned
     def answer(self, talk: Conversation, before: list[Message], message: Message) -> tuple[str, int]:
         """Return the text of an answer after its prompt, and the length of the prompt."""
         prompt, text = self.render(talk, before, answer=True), self.render(talk, [*before, message])
@@ -329,6 +375,7 @@ class Chat:
         rest = text[len(begin) :].rpartition("</think>")[2].lstrip("\n")
         return f"{prompt}{opening}{reasoning}\n</think>\n\n{rest}", len(prompt)
 
+    # feature: answers_learned
     def tokens(self, text: str, spans: list[Span]) -> list[list[int]]:
         """Return the ids of a text, complemented outside of the spans.
 
@@ -357,6 +404,7 @@ class Chat:
         unended = spans and spans[-1][1] == len(text) and not text.rstrip().endswith(self.special)
         return [[*sample, self.tokenizer.eos_token_id] if unended and self.tokenizer.eos_token else sample]
 
+    # end: answers_learned
     def coded(self, text: str) -> Coded:
         """Return the token ids of a text. What it shares with the latest one is not tokenized again.
 
@@ -382,6 +430,13 @@ class Chat:
         return [t.content for t in tokens if t.special and not t.lstrip and t.content in template]
 
 
+# feature: all_learned
+def unlearned(talk: Conversation) -> list[bool]:
+    """Return which messages are answers that are not to be learned."""
+    return [m["role"] == "assistant" and not learned for m, learned in zip(talk.messages, talk.learned, strict=True)]
+
+
+# end: all_learned
 def refuse_losses(talk: Conversation, text: str) -> None:
     """Raise `ValueError` if the template left out what a message says, or a tool."""
     place = 0
@@ -451,8 +506,15 @@ class Chat:
         tokens = []
         for message, learned in zip(talk.messages, talk.learned, strict=True):
             said = [*message["content"].encode(), self.END]
-            tokens += [~byte for byte in f"{message['role']}:\n".encode()]
+            role = [*f"{message['role']}:\n".encode()]
+            # feature: answers_learned
+            tokens += [~byte for byte in role]
             tokens += said if learned else [~token for token in said]
+            # end: answers_learned
+            # feature: all_learned
+            left_out = message["role"] == "assistant" and not learned
+            tokens += [~token for token in role + said] if left_out else role + said
+            # end: all_learned
         return [tokens]
 
     def reads(self, name: str) -> bool:

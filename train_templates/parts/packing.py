@@ -16,6 +16,10 @@ from typing import Any
 
 import numpy as np
 
+# feature: weighted
+from mixture import Mixture
+
+# end: weighted
 from sources import held_out
 from token_cache import Tokens
 
@@ -91,7 +95,12 @@ def write_rows(tokens: Tokens, folder: Path, selection: Selection) -> None:
 
 
 def chosen(tokens: Tokens, selection: Selection) -> np.ndarray[Any, Any]:
+    # feature: weighted
+    """Return how many times each document is used. Says how many are left out, and why."""
+    # end: weighted
+    # feature: unweighted
     """Return whether each document is used. Says how many are left out, and why."""
+    # end: unweighted
     most, length = selection.max_tokens or np.iinfo(np.uint32).max, selection.length
     kept: list[np.ndarray[Any, Any]] = []
     hashes: list[np.ndarray[Any, Any]] = []
@@ -113,6 +122,10 @@ def chosen(tokens: Tokens, selection: Selection) -> np.ndarray[Any, Any]:
         print(f"{tokens.about['data']}: samples: {len(every)}, {told}", flush=True)
     if selection.part:
         every[every] = held_out(np.concatenate(hashes), selection.part) == selection.evaluation
+    # feature: weighted
+    if isinstance(tokens, Mixture) and not selection.evaluation:
+        return tokens.times(every, length if selection.whole else 0)
+    # end: weighted
     return every
 
 
@@ -123,7 +136,12 @@ def pieces(
     length, start, first = selection.length, 0, 0
     for some in tokens.documents():
         lengths, used = some["size"].astype(np.int64), kept[first : first + len(some)]
+        # feature: weighted
+        begin, sizes = (start + lengths.cumsum() - lengths).repeat(used), lengths.repeat(used) - 1
+        # end: weighted
+        # feature: unweighted
         begin, sizes = (start + lengths.cumsum() - lengths)[used], lengths[used] - 1
+        # end: unweighted
         start, first = start + int(lengths.sum()), first + len(some)
         if selection.whole:
             yield begin, np.minimum(sizes, length)

@@ -7,6 +7,11 @@ where a row has a single answer. Tokens that are given and not learned are store
 from __future__ import annotations
 
 import os
+
+# feature: judges
+from contextlib import suppress
+
+# end: judges
 from typing import Any
 
 import numpy as np
@@ -34,7 +39,9 @@ from token_cache import Recipe, Tokens
 
 Batch = dict[str, Tensor]
 Ids = np.ndarray[Any, Any]
+# feature: writes
 IGNORED = -100  # a label that does not count; the default of cross_entropy
+# end: writes
 # feature: two_answers
 SINGLE = False
 # end: two_answers
@@ -64,7 +71,7 @@ def encoded(talker: chat.Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]
         if not SINGLE and len(found.answers) == 1:
             raise SystemExit(
                 f"{found.place}: this conversation cannot be used: it has one answer with a label, and this loss "
-                "compares two; set preference.loss kto"
+                "compares two; set preference.loss kto (task preference)"
             )
         told = preferences.notes_on(found)
         for talk in (found.chosen, found.rejected):
@@ -95,7 +102,13 @@ class Answers(Dataset[Any]):
     # end: reference
 
     def __init__(self, config: Any, tokens: Tokens, evaluation: bool = False) -> None:
-        self.config, self.tokens, self.length = config, tokens, config.sequence_length
+        self.config, self.tokens = config, tokens
+        # feature: writes
+        self.length = config.sequence_length  # predictions
+        # end: writes
+        # feature: judges
+        self.length = config.sequence_length - 1  # tokens behind the first one
+        # end: judges
         table = np.concatenate(list(tokens.documents()))
         sizes = table["size"].astype(np.int64)
         self.bounds = np.stack((sizes.cumsum() - sizes, sizes.cumsum()), axis=1).reshape(-1, 2, 2)
@@ -167,7 +180,9 @@ class Answers(Dataset[Any]):
             # feature: reference
             "references": self.references[index],
             # end: reference
+            # feature: writes
             "beta": self.config.beta,
+            # end: writes
             # feature: simpo
             "gamma": self.config.gamma,
             # end: simpo
@@ -191,6 +206,57 @@ class Answers(Dataset[Any]):
     # end: kto
 
 
+# feature: judges
+def padding_of(tokenizer: Any) -> int:
+    """Return a token that no answer ends with: by it, transformers finds where a padded row ends."""
+    said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
+    text = tokenizer.apply_chat_template(said, tokenize=False)
+    used = {*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id}
+    special = sorted(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
+    known = (tokenizer.pad_token_id, tokenizer.unk_token_id, *special)
+    return next((i for i in known if i is not None and i not in used), 0)
+
+
+def padded_by(tokenizer: Any) -> Any:
+    """Return the tokenizer, which pads as the model expects it, if it has a token for that."""
+    if padding := padding_of(tokenizer):
+        tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
+    return tokenizer
+
+
+def expect_one_document() -> None:
+    """Keep transformers from looking for packed documents, for which each forward would wait for the device."""
+    with suppress(ImportError):  # transformers before 4.53 does not look
+        from transformers import masking_utils
+
+        masking_utils.find_packed_sequence_indices = lambda _positions: None
+
+
+# end: judges
+# feature: eval
+# feature: two_answers
+def comparison_sums(losses: Tensor, rewards: Tensor, counted: Tensor) -> Tensor:
+    """Return sums over the pairs that count: loss, 1, whether the chosen answer has the higher reward, both rewards."""
+    right = rewards[:, 0] > rewards[:, 1]
+    numbers = torch.stack((losses, torch.ones_like(losses), right, rewards[:, 0], rewards[:, 1]))
+    return (numbers * counted).sum(1)
+
+
+def comparison_metrics(sums: list[float]) -> dict[str, float]:
+    """Return the metrics of the whole evaluation set, from the sums over it."""
+    loss, right, chosen, rejected = (part / sums[1] for part in (sums[0], *sums[2:]))
+    return {
+        "eval_loss": loss,
+        "eval_accuracy": right,
+        "eval_margin": chosen - rejected,
+        "eval_reward_chosen": chosen,
+        "eval_reward_rejected": rejected,
+    }
+
+
+# end: two_answers
+# end: eval
+# feature: writes
 def collate(samples: list[dict[str, Any]], counted: list[bool]) -> tuple[Batch, int]:
     """Return one micro-batch, padded at the end to its longest row, and the number of samples that count.
 
@@ -233,3 +299,6 @@ def padded(rows: list[Ids], whole: int = 0) -> Batch:
         inputs[i, : len(answers)], learned[i, : len(answers)] = ids[:-1], answers
         labels[i, : len(answers)] = ids[1:] if i < whole else ids[1:].masked_fill(~answers, IGNORED)
     return {"inputs": inputs, "labels": labels, "learned": learned}
+
+
+# end: writes

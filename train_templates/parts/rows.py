@@ -33,6 +33,12 @@ from torch.utils.checkpoint import checkpoint
 # feature: documents
 from torch.utils.data import Dataset
 
+# end: documents
+# feature: weighted
+import mixture
+
+# end: weighted
+# feature: documents
 import packing
 
 # feature: fused
@@ -51,6 +57,12 @@ from long_rows import block_mask
 from long_rows import document_bounds
 
 # end: long_cpu
+# end: documents
+# feature: weighted
+from mixture import Mixture
+
+# end: weighted
+# feature: documents
 from packing import FILES, Selection, write_rows
 from sources import hash_file
 from token_cache import Tokens, stoppable
@@ -105,8 +117,12 @@ class Rows(Dataset[Tensor]):
 
 def rows_of(tokens: Tokens, selection: Selection) -> Rows:
     """Return the rows, from files that the first rank of each machine writes once beside the tokens."""
-    code = hash_file(Path(packing.__file__))  # it differs with and without packing
-    key = hashlib.blake2b(repr((code, np.__version__, selection)).encode(), digest_size=12).hexdigest()
+    decided_by: list[Any] = [hash_file(Path(packing.__file__)), np.__version__, selection]  # packing.py: or without it
+    # feature: weighted
+    if isinstance(tokens, Mixture):
+        decided_by += [hash_file(Path(mixture.__file__)), tokens.key]
+    # end: weighted
+    key = hashlib.blake2b(repr(decided_by).encode(), digest_size=12).hexdigest()
     folder = tokens.folder / f"rows-{key}"
     with stoppable():
         if os.environ.get("LOCAL_RANK", "0") == "0" and not folder.is_dir():
@@ -151,11 +167,21 @@ def collate(rows: list[Tensor], counted: list[bool]) -> tuple[Batch, int]:
 
 # end: unpacked
 # end: documents
+# feature: chosen_attention
+def attention_of(config: Any) -> str:
+    """Return the name of the attention to use, as transformers has it."""
+    return str(config.attention)
+
+
+# end: chosen_attention
 # feature: flash
-ATTENTION = "flash_attention_2" if transformers.utils.is_flash_attn_2_available() else None
-"""flash-attn handles each document separately, if it is installed; else PyTorch's kernel does, or a mask."""
+# feature: found_attention
+def attention_of(_config: Any) -> str | None:
+    """Return flash-attn's name if it is installed: it keeps documents apart. Else PyTorch's kernel does, or a mask."""
+    return "flash_attention_2" if transformers.utils.is_flash_attn_2_available() else None
 
 
+# end: found_attention
 def attend(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None, **told: Any) -> tuple[Tensor, None]:
     """Attend within each document, with PyTorch's kernel. Shapes: (1, heads, places, width) each."""
     from torch.nn.attention.varlen import varlen_attn

@@ -22,6 +22,10 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+# feature: lora
+import adapter
+
+# end: lora
 # feature: tokenizer
 import model_folder
 
@@ -163,17 +167,32 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
     # feature: built_once
     load = sharding.loader(transformers.AutoModelForSequenceClassification)
     # end: built_once
+    # feature: chosen_attention
+    head["attn_implementation"] = config.attention
+    # end: chosen_attention
     model = load(config.model_name, **FP32, **head)
     model.config.pad_token_id = Tokens(config).pad
     return mask_on_the_device(model)
 
 
 # end: pretrained_model
+# feature: lora
+def build_encoder(config: Any, **head: Any) -> nn.Module:
+    """Return the frozen pretrained model with an adapter and a new head to train. The engine moves and shards it."""
+    # feature: chosen_attention
+    head["attn_implementation"] = config.attention
+    # end: chosen_attention
+    model = adapter.build(transformers.AutoModelForSequenceClassification, config, **head)
+    model.config.pad_token_id = Tokens(config).pad
+    return mask_on_the_device(model)
+
+
+# end: lora
 # feature: config_model
 def build_encoder(config: Any, **head: Any) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name, pad_token_id=Tokens(config).pad, **head)
-    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
+    return mask_on_the_device(from_shape(config, shape))
 
 
 # end: config_model
@@ -192,10 +211,20 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
         attention_probs_dropout_prob=0.0,
         **head,
     )
-    return mask_on_the_device(transformers.AutoModelForSequenceClassification.from_config(shape, **FP32))
+    return mask_on_the_device(from_shape(config, shape))
 
 
 # end: preset_model
+# feature: random_weights
+def from_shape(config: Any, shape: Any) -> Any:
+    """Return a model with random weights in fp32."""
+    # feature: chosen_attention
+    shape._attn_implementation = config.attention
+    # end: chosen_attention
+    return transformers.AutoModelForSequenceClassification.from_config(shape, **FP32)
+
+
+# end: random_weights
 ENCODERS = ("bert", "roberta", "xlm-roberta", "camembert", "electra", "distilbert", "albert")
 """Models in which every token attends to all others, and that accept a mask of token pairs."""
 

@@ -13,8 +13,16 @@ from typing import Any
 import transformers
 from torch import Tensor, nn
 
+# feature: lora
+import adapter
+
+# end: lora
 import documents
+
+# feature: whole_model
 import model_folder
+
+# end: whole_model
 import rows
 
 # feature: pretrained_model
@@ -25,10 +33,18 @@ import sharding
 # end: pretrained_model
 from documents import Tokens
 
+# feature: weighted
+from mixture import Mixture
+
+# end: weighted
 # feature: eval
 from sources import is_part
 
 # end: eval
+# feature: weighted
+from sources import listed
+
+# end: weighted
 from token_cache import tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -48,11 +64,18 @@ class TaskConfig:
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     text_column: str = "text"
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "tokens"  # or samples
+    # end: weighted
     max_rows: int = 0  # rows that are read of each source; 0: all
     min_tokens: int = 0  # shorter documents are left out
     max_tokens: int = 0  # longer ones, too; 0: none
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    # feature: chosen_attention
+    attention: str = "sdpa"  # or eager, flash_attention_2, flex_attention
+    # end: chosen_attention
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be shared, and deleted
     # feature: named_model
@@ -61,6 +84,15 @@ class TaskConfig:
     # feature: tokenizer
     tokenizer_name: str = "openai-community/gpt2"
     # end: tokenizer
+    # feature: lora
+    frozen_dtype: str = "float32"  # dtype of the weights that are not trained
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
+    lora_dropout: float = 0.0  # of what goes into the adapter
+    lora_rslora: bool = False  # scale by alpha / sqrt(rank)
+    modules_to_save: str = ""  # modules that are trained as a whole: embed_tokens,lm_head
+    # end: lora
     # feature: preset_model
     model_type: str = "llama"
     vocab_size: int = 257
@@ -84,6 +116,12 @@ def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = Fa
         min_tokens=config.min_tokens,
         max_tokens=config.max_tokens,
     )
+    # feature: weighted
+    if split == "train":
+        parts = [tokens_of(config.cache_dir, documents.recipe(config, name, split)) for name in listed(source)]
+        weights = [float(weight) for weight in config.source_weights.split(",")]
+        return rows.rows_of(Mixture(parts, weights, config.weigh_by), selection)
+    # end: weighted
     return rows.rows_of(tokens_of(config.cache_dir, documents.recipe(config, source, split)), selection)
 
 
@@ -116,14 +154,28 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = load(
         config.model_name,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: pretrained_model
+# feature: lora
+def build_model(config: TaskConfig) -> nn.Module:
+    """Return the frozen pretrained model with an adapter to train. The engine moves and shards it."""
+    model = adapter.build(
+        transformers.AutoModelForCausalLM,
+        config,
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
+    )
+    return rows.with_loss(model, config.loss_chunk)
+
+
+# end: lora
 # feature: config_model
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
@@ -131,9 +183,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
@@ -158,9 +210,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
@@ -184,16 +236,30 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
+# feature: whole_model
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
     model_folder.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)
 
 
+# end: whole_model
+# feature: lora
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the adapter for `AutoModelForCausalLM.from_pretrained(folder)`, which also loads its base model."""
+    adapter.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)
+
+
+# end: lora
 # feature: final_weights
 def sample(config: TaskConfig, folder: Path, prompt: str = "The ", length: int = 200) -> str:
     """Return a text that the trained model generates. The model is loaded from where `save_model` saved it."""
     tokens = Tokens(config)
+    # feature: whole_model
     written = rows.write_on(folder, tokens.encode([prompt])[0][:-1], length)
+    # end: whole_model
+    # feature: lora
+    written = rows.write_on(folder, tokens.encode([prompt])[0][:-1], length, config.model_name)
+    # end: lora
     return rows.TOO_LARGE if written is None else prompt + tokens.decode(written)
 
 

@@ -23,6 +23,12 @@ import adapter
 # end: lora
 import chat
 
+# feature: own_template
+# feature: whole_model
+import chat_template
+
+# end: whole_model
+# end: own_template
 # feature: whole_model
 import model_folder
 
@@ -70,6 +76,12 @@ class TaskConfig:
     # end: kto
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    # feature: chosen_attention
+    attention: str = "sdpa"  # or eager, flash_attention_2, flex_attention
+    # end: chosen_attention
+    # feature: own_template
+    chat_template: str = "chatml"  # or a file with a template in Jinja
+    # end: own_template
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be shared, and deleted
     # feature: named_model
@@ -85,6 +97,7 @@ class TaskConfig:
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
     lora_dropout: float = 0.0  # of what goes into the adapter
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
+    modules_to_save: str = ""  # modules that are trained as a whole: embed_tokens,lm_head
     # end: lora
     # feature: preset_model
     model_type: str = "llama"
@@ -132,9 +145,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = load(
         config.model_name,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_log_probs(model, config.loss_chunk)
 
@@ -143,23 +156,12 @@ def build_model(config: TaskConfig) -> nn.Module:
 # feature: lora
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the frozen pretrained model with an adapter to train. The engine moves and shards it."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        config.model_name,
-        dtype=config.frozen_dtype,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
-        # feature: qlora
-        **adapter.four_bits(),
-        # end: qlora
-    )
-    adapter.add(
-        model,
-        config.lora_rank,
-        config.lora_alpha,
-        config.lora_targets,
-        dropout=config.lora_dropout,
-        rslora=config.lora_rslora,
+    model = adapter.build(
+        transformers.AutoModelForCausalLM,
+        config,
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_log_probs(model, config.loss_chunk)
 
@@ -172,9 +174,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_log_probs(model, config.loss_chunk)
 
@@ -201,9 +203,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_log_probs(model, config.loss_chunk)
 
@@ -316,22 +318,10 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 # feature: two_answers
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
     """Return sums over a batch: loss, samples, those whose chosen answer has the higher reward, and both rewards."""
-    losses, rewards = losses_and_rewards(model, batch)
-    right = rewards[:, 0] > rewards[:, 1]
-    numbers = torch.stack((losses, torch.ones_like(losses), right, rewards[:, 0], rewards[:, 1]))
-    return (numbers * batch["counted"]).sum(1)
+    return pairs.comparison_sums(*losses_and_rewards(model, batch), batch["counted"])
 
 
-def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """Return the metrics of the whole evaluation set, from the sums over it."""
-    loss, right, chosen, rejected = (part / sums[1] for part in (sums[0], *sums[2:]))
-    return {
-        "eval_loss": loss,
-        "eval_accuracy": right,
-        "eval_margin": chosen - rejected,
-        "eval_reward_chosen": chosen,
-        "eval_reward_rejected": rejected,
-    }
+evaluation_metrics = pairs.comparison_metrics  # of the whole evaluation set, from the sums over it
 
 
 # end: two_answers
@@ -361,7 +351,11 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # feature: whole_model
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
-    model_folder.save(model, weights, folder, config.output_dtype, chat.Chat(config).tokenizer)
+    talker = chat.Chat(config)
+    # feature: own_template
+    chat_template.stop_after_answers(talker.tokenizer, model)
+    # end: own_template
+    model_folder.save(model, weights, folder, config.output_dtype, talker.tokenizer)
 
 
 # end: whole_model

@@ -1,6 +1,6 @@
 """The task: a chat model, trained on conversations. This file holds data, model and loss; the loop is in train.py.
 
-Only the assistant's messages are learned. The loop divides the summed loss by the learned tokens of the whole real
+The loop divides the summed loss by the learned tokens of the whole real
 batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split.
 """
 
@@ -19,6 +19,12 @@ import adapter
 # end: lora
 import chat
 
+# feature: own_template
+# feature: whole_model
+import chat_template
+
+# end: whole_model
+# end: own_template
 # feature: whole_model
 import model_folder
 
@@ -31,10 +37,18 @@ import sharding
 
 # end: built_once
 # end: pretrained_model
+# feature: weighted
+from mixture import Mixture
+
+# end: weighted
 # feature: eval
 from sources import is_part
 
 # end: eval
+# feature: weighted
+from sources import listed
+
+# end: weighted
 from token_cache import tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -52,11 +66,21 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "tokens"  # or samples
+    # end: weighted
     max_rows: int = 0  # rows that are read of each source; 0: all
     min_tokens: int = 0  # shorter conversations are left out
     max_tokens: int = 0  # longer ones, too; 0: none
     sequence_length: int = 256
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
+    # feature: chosen_attention
+    attention: str = "sdpa"  # or eager, flash_attention_2, flex_attention
+    # end: chosen_attention
+    # feature: own_template
+    chat_template: str = "chatml"  # or a file with a template in Jinja
+    # end: own_template
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be shared, and deleted
     # feature: named_model
@@ -72,6 +96,7 @@ class TaskConfig:
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
     lora_dropout: float = 0.0  # of what goes into the adapter
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
+    modules_to_save: str = ""  # modules that are trained as a whole: embed_tokens,lm_head
     # end: lora
     # feature: preset_model
     model_type: str = "llama"
@@ -97,6 +122,12 @@ def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = Fa
         max_tokens=config.max_tokens,
         whole=True,
     )
+    # feature: weighted
+    if split == "train":
+        parts = [tokens_of(config.cache_dir, chat.recipe(config, name, split)) for name in listed(source)]
+        weights = [float(weight) for weight in config.source_weights.split(",")]
+        return rows.rows_of(Mixture(parts, weights, config.weigh_by), selection)
+    # end: weighted
     return rows.rows_of(tokens_of(config.cache_dir, chat.recipe(config, source, split)), selection)
 
 
@@ -129,9 +160,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = load(
         config.model_name,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
@@ -140,23 +171,12 @@ def build_model(config: TaskConfig) -> nn.Module:
 # feature: lora
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the frozen pretrained model with an adapter to train. The engine moves and shards it."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(
-        config.model_name,
-        dtype=config.frozen_dtype,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
-        # feature: qlora
-        **adapter.four_bits(),
-        # end: qlora
-    )
-    adapter.add(
-        model,
-        config.lora_rank,
-        config.lora_alpha,
-        config.lora_targets,
-        dropout=config.lora_dropout,
-        rslora=config.lora_rslora,
+    model = adapter.build(
+        transformers.AutoModelForCausalLM,
+        config,
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
@@ -169,9 +189,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
@@ -198,9 +218,9 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
-        # feature: flash
-        attn_implementation=rows.ATTENTION,
-        # end: flash
+        # feature: attention
+        attn_implementation=rows.attention_of(config),
+        # end: attention
     )
     return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
@@ -227,7 +247,11 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 # feature: whole_model
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
-    model_folder.save(model, weights, folder, config.output_dtype, chat.Chat(config).tokenizer)
+    talker = chat.Chat(config)
+    # feature: own_template
+    chat_template.stop_after_answers(talker.tokenizer, model)
+    # end: own_template
+    model_folder.save(model, weights, folder, config.output_dtype, talker.tokenizer)
 
 
 # end: whole_model

@@ -16,14 +16,22 @@ from typing import Any
 import torch
 
 # feature: final_weights
+# feature: whole_model
 import transformers
 
+# end: whole_model
 # end: final_weights
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+# feature: lora
+import adapter
+
+# end: lora
+# feature: whole_model
 import model_folder
 
+# end: whole_model
 # feature: gathered
 import scores
 
@@ -34,8 +42,10 @@ from sources import is_part
 
 # end: eval
 # feature: final_weights
+# feature: whole_model
 from texts import FP32
 
+# end: whole_model
 # end: final_weights
 # feature: eval
 from texts import part_of
@@ -59,6 +69,9 @@ class TaskConfig:
     label_column: str = "label"
     max_rows: int = 0  # rows that are read of each source; 0: all
     sequence_length: int = 256  # longer texts are truncated
+    # feature: chosen_attention
+    attention: str = "sdpa"  # or eager, flash_attention_2
+    # end: chosen_attention
     output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
     model_name: str = "google-bert/bert-base-uncased"
@@ -66,6 +79,15 @@ class TaskConfig:
     # feature: tokenizer
     tokenizer_name: str = "google-bert/bert-base-uncased"
     # end: tokenizer
+    # feature: lora
+    frozen_dtype: str = "float32"  # dtype of the weights that are not trained
+    lora_rank: int = 16
+    lora_alpha: int = 32
+    lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
+    lora_dropout: float = 0.0  # of what goes into the adapter
+    lora_rslora: bool = False  # scale by alpha / sqrt(rank)
+    modules_to_save: str = ""  # modules that are trained as a whole: embeddings
+    # end: lora
     # feature: preset_model
     model_type: str = "bert"
     vocab_size: int = 4096
@@ -173,16 +195,30 @@ def evaluation_metrics(outputs: Tensor) -> dict[str, float]:
 
 
 # end: gathered
+# feature: whole_model
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks, with all that `pipeline` and `from_pretrained` load."""
     model_folder.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)
 
 
+# end: whole_model
+# feature: lora
+def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
+    """Save the adapter and the head for `adapter.load(folder)`, which also loads the base model."""
+    adapter.save(model, weights, folder, config.output_dtype, Tokens(config).tokenizer)
+
+
+# end: lora
 # feature: final_weights
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     """Return what the trained model says of some texts. It is loaded from where `save_model` saved it."""
+    # feature: whole_model
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
+    # end: whole_model
+    # feature: lora
+    model = adapter.load(folder, num_labels=1).eval()
+    # end: lora
     tokens, texts = Tokens(config), labelled(config.train_data, "train", *reading(config))
     lines = []
     for text, label in texts[:: max(1, len(texts) // count)][:count]:

@@ -63,6 +63,7 @@ def _is_possible(d: Decision, adapter: Adapter) -> bool:
 
 def decide_adapter(d: Decision) -> None:
     """Decide whether there is an adapter, its size, and whether it is merged."""
+    d.settle_default("model.attention", say("the fastest that is installed and suits the data"))
     d.settle_default("model.frozen", say("trains all of them"))
     d.settle_default("model.neftune_alpha", say("noise helps only some fine-tuning on few conversations"))
     rank = d.settle_default("model.lora_rank", say("common default; increase it for data that teaches a lot"))
@@ -71,19 +72,31 @@ def decide_adapter(d: Decision) -> None:
     d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))
     d.settle_default("model.lora_dropout", say("one pass over the data rarely needs dropout"))
     d.settle_default("model.lora_rslora", say("alpha / rank is the usual scale"))
-    d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
+    d.settle_default(
+        "model.modules_to_save", say("the adapter reaches every layer; heads for labels are trained anyway")
+    )
+    _decide_merging(d)
     d.settle_default("model.output_dtype", say("the trained model takes the place of the one that was loaded"))
+
+
+def _decide_merging(d: Decision) -> None:
+    if not d.task.generative and d.values["model.adapter"] == "lora":
+        d.settle(
+            "model.merge_adapter", True, say("only the merged model says how many outputs it has, and their names")
+        )
+    else:
+        d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
 
 
 # docs/decisions/wizard.md: A model that does not fit is trained with an adapter
 def _usual_method(d: Decision) -> tuple[str, Message]:
     usual = d.defaults["model.adapter"]
     if not d.task.adapters:
-        return usual, say("only sft and preference support adapters")
+        return usual, say("only tasks on text support adapters")
     whole, *others = methods(d, d.answers.get("batch.sequence_length") or _LENGTH) or (None,)
     best = next((one for one in others if one and one.fits_well), None)
     chosen = any(key.startswith("strategy.") for key in d.answers)
-    if whole is None or whole.fits is None or whole.fits_well or best is None or chosen:
+    if not d.task.chats or whole is None or whole.fits is None or whole.fits_well or best is None or chosen:
         return usual, say("trains all weights; lora needs only a fraction of the memory")
     return best.adapter, say(
         "{size} per rank fit; all weights need {whole} with {strategy}",

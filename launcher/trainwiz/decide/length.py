@@ -68,7 +68,7 @@ def _usual_epochs(d: Decision) -> tuple[int, Message] | None:
     if not is_own(d) or not each or each > most:
         return None
     usual, limit = _EPOCHS, _MOST_EPOCHS
-    if d.task.compares:
+    if d.task.compares or d.task.pairs:
         usual, limit = _EPOCHS_OF_PREFERENCES, _MOST_EPOCHS_OF_PREFERENCES
     elif d.values["model.from_scratch"]:
         usual = _EPOCHS_FROM_SCRATCH

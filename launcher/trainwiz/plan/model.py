@@ -50,6 +50,14 @@ def _joined(value: object) -> object:
     return value
 
 
+def _listed_numbers(value: object) -> object:
+    # A list in a file; a single number is what YAML makes of one.
+    numbers = value if isinstance(value, list | tuple) else [value]
+    if numbers and all(isinstance(number, int | float) and not isinstance(number, bool) for number in numbers):
+        return ", ".join(map(str, numbers))
+    return value
+
+
 def _free_setting(path: str) -> str:
     if path in v.DECIDED_SETTINGS:
         raise PydanticCustomError("setting_decided", "a key of the plan", {"decides": v.DECIDED_SETTINGS[path]})
@@ -75,6 +83,13 @@ Sources = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 """One source of data, or several: a list, or their names with commas between."""
+Weights = Annotated[
+    Text,
+    BeforeValidator(_listed_numbers),
+    Field(pattern=r"^(\d+\.?\d*|\.\d+)(, *(\d+\.?\d*|\.\d+))*$"),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}, "minItems": 1}]}),
+]
+"""A number for each source of data: a list, or the numbers with commas between."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -115,6 +130,7 @@ class Model(_Section):
     from_scratch: bool
     compile: bool = False
     activation_checkpointing: v.ActivationCheckpointing
+    attention: v.Attention = "auto"
     frozen: Parts | None = None
     neftune_alpha: PositiveOrZero = 0.0
     adapter: v.Adapter = "none"
@@ -123,6 +139,7 @@ class Model(_Section):
     lora_targets: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] = "all-linear"
     lora_dropout: Share = 0.0
     lora_rslora: bool = False
+    modules_to_save: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] | None = None
     merge_adapter: bool = False
     output_dtype: v.OutputDtype = "source"
 
@@ -131,6 +148,8 @@ class Data(_Section):
     """What to train and evaluate on; `eval` empty means no evaluation, `packing` is for text that is generated."""
 
     train: Sources = v.EMBEDDED
+    source_weights: Weights | None = None
+    weigh_by: v.WeighBy = "tokens"
     eval: Sources | None
     text_column: Text = "text"
     image_column: Text = "image"
@@ -143,6 +162,8 @@ class Data(_Section):
     cache_dir: Text = ".cache"
     num_workers: Annotated[int, Field(ge=0, le=1024)]
     packing: bool
+    train_on: v.TrainOn = "answers"
+    chat_template: Text | None = None
 
 
 class MachineChoice(_Section):

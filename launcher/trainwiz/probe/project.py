@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks, vocabulary
-from trainwiz.probe import data, hub_model, locks, model
+from trainwiz.probe import chat_template, data, hub_model, locks, model
 from trainwiz.probe.cache import HubCache, offline
 from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
@@ -68,7 +68,13 @@ def project(
         two_answers=row.rows(plan.preference.loss) > 1,
         text_column=plan.data.image_column if row.backbones else plan.data.text_column,
         label_column=plan.data.label_column,
-        fewer=bool(plan.data.max_rows or plan.data.min_tokens or plan.data.max_tokens or is_part(plan.data.eval)),
+        fewer=bool(
+            plan.data.source_weights
+            or plan.data.max_rows
+            or plan.data.min_tokens
+            or plan.data.max_tokens
+            or is_part(plan.data.eval)
+        ),
     )
     looking = model.Looking(root=root, cache=cache, offline=around.offline, told=plan.model.parameters, ask=ask)
     return replace(
@@ -76,6 +82,8 @@ def project(
         train=data.facts(plan.data.train, kind, reading, split="train"),
         eval=data.facts(plan.data.eval, kind, reading, split="validation") if plan.data.eval else None,
         model=model.facts(plan.model.name, looking, from_scratch=plan.model.from_scratch, task=row),
+        reads_bytes=reading.as_bytes,
+        chat_template=chat_template.problem(plan.data.chat_template, root) if plan.data.chat_template else "",
     )
 
 

@@ -40,6 +40,22 @@ def _adapts(values: Values) -> bool:
     return fine_tunes(values) and values.get("model.adapter", "none") != "none"
 
 
+def _mixes(values: Values) -> bool:
+    return packs_rows(values) and "," in str(values.get("data.train") or "")
+
+
+def _converses(values: Values) -> bool:
+    return tasks.named(values.get("task", v.USUAL_TASK)).samples == "conversations"
+
+
+def _renders_talks(values: Values) -> bool:
+    return tasks.named(values.get("task", v.USUAL_TASK)).chats
+
+
+def _chooses_attention(values: Values) -> bool:
+    return tasks.named(values.get("task", v.USUAL_TASK)).from_hub and _accelerate(values)
+
+
 def _reads_columns(values: Values) -> bool:
     return tasks.named(values.get("task", v.USUAL_TASK)).text_column
 
@@ -172,6 +188,21 @@ ADVANCED: tuple[Question, ...] = (
         "learning rates learn nothing. For single and ddp in bf16.",
     ),
     Question(
+        key="model.attention",
+        prompt=say("Implementation of attention"),
+        when=_chooses_attention,
+        choices=(
+            Choice(value="auto", label=say("the fastest that is installed and suits the data")),
+            Choice(value="sdpa", label=say("PyTorch's; with a mask where documents share a row")),
+            Choice(value="eager", label=say("plain matrix products; slow, and keeps all scores in memory")),
+            Choice(value="flash_attention_2", label=say("flash-attn; CUDA in bf16 or fp16")),
+            Choice(value="flex_attention", label=say("PyTorch's flex_attention, compiled; language models on CUDA")),
+        ),
+        help="How the model's attention is computed; the results differ by rounding only. auto takes flash-attn if it "
+        "is installed and PyTorch's kernel otherwise, and keeps documents apart without a mask where they share a row "
+        "on a GPU. eager keeps heads x length x length scores of each layer, which memory estimates leave out.",
+    ),
+    Question(
         key="model.frozen",
         prompt=say("Parameters that are not trained (embed,layers.0.; null: none)"),
         when=_owns_parameters,
@@ -221,6 +252,14 @@ ADVANCED: tuple[Question, ...] = (
         choices=YES_NO,
         help="With alpha / rank, a higher rank makes each part of the adapter smaller and is hardly used; with the "
         "square root, high ranks (64 and more) learn more. Choose a smaller alpha with it.",
+    ),
+    Question(
+        key="model.modules_to_save",
+        prompt=say("Modules trained as a whole (embed_tokens,lm_head; null: none)"),
+        when=_adapts,
+        help="Modules of the model that are trained with all their weights beside the adapter, and saved with it: "
+        "embed_tokens,lm_head for tokens that the model has not seen. A new head for labels is always trained. "
+        "Embeddings that are also the head (tied) are named together with it, and are two from then on.",
     ),
     Question(
         key="model.merge_adapter",
@@ -298,6 +337,47 @@ ADVANCED: tuple[Question, ...] = (
         "or 200 documents, texts or conversations, chosen by their content, so that equal ones stay together and none "
         "is in both parts), embedded (every tenth of its topics is held out), a hub id (its split validation), or "
         "sources that are not the training data. null turns evaluation off and saves its time.",
+    ),
+    Question(
+        key="data.source_weights",
+        prompt=say("Weights of the sources, in their order (3,1; null: none)"),
+        when=_mixes,
+        help="The share of the training that each source of data.train gets: 3,1 takes three quarters of an epoch from "
+        "the first. Every document is seen at least once in an epoch: the source that is largest for its weight once, "
+        "the others so many more times that the shares are right; the training says how many. null takes each "
+        "document once.",
+    ),
+    Question(
+        key="data.weigh_by",
+        prompt=say("What the weights count"),
+        when=_mixes,
+        choices=(
+            Choice(value="tokens", label=say("tokens that are predicted")),
+            Choice(value="samples", label=say("documents or conversations")),
+        ),
+        help="Whether data.source_weights are shares of the tokens or of the documents (of sft: conversations). "
+        "Sources with long documents have fewer of them for as many tokens.",
+    ),
+    Question(
+        key="data.train_on",
+        prompt=say("What of conversations is learned"),
+        when=_converses,
+        choices=(
+            Choice(value="answers", label=say("what the assistant says")),
+            Choice(value="all", label=say("prompts, too")),
+        ),
+        help="answers learns only what the assistant says, behind the prompt that the model is given at inference. all "
+        "learns every token of a conversation, as of a document: for base models, short prompts, or formats of your "
+        "own. Answers that the data leaves out (weight 0) are not learned in either case.",
+    ),
+    Question(
+        key="data.chat_template",
+        paths=True,
+        prompt=say("Chat template (chatml, or a file; null: the tokenizer's own)"),
+        when=_renders_talks,
+        help="How a conversation is written as text: chatml, or a file with a template in Jinja as transformers has "
+        "it. It is rendered once at the start, must show what is said, and is saved with the tokenizer; generation "
+        "then ends with what ends an answer in it. Special tokens that it writes must be in the tokenizer.",
     ),
     Question(
         key="data.text_column",

@@ -110,6 +110,7 @@ BASIC: tuple[Question, ...] = (
         gate="basic",
         prompt=say("Adapter"),
         when=fine_tunes,
+        asked=lambda values: _task(values).chats,
         choices=(
             Choice(value="none", label=say("all weights, without an adapter: learns most, and uses the most memory")),
             Choice(value="lora", label=say("LoRA: small trainable matrices added to the frozen model")),
@@ -139,7 +140,7 @@ BASIC: tuple[Question, ...] = (
         shower=forms.show_batch,
         prompt=say("Real batch, or real batch/micro-batch"),
         # Fine-tuning asks about adapters instead; its batch follows from the data.
-        asked=lambda values: not fine_tunes(values),
+        asked=lambda values: not _task(values).chats,
         help="The real batch is the number of samples in one optimizer update, over all ranks: it determines what is "
         "learned. The micro-batch is the number of samples that one rank processes in one forward and backward pass: "
         "it determines memory and speed. Accumulation is computed from both: real batch = micro-batch × accumulation × "

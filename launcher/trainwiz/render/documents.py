@@ -72,6 +72,7 @@ def _context(plan: Plan) -> dict[str, Any]:
         "address_missing": machine.num_machines > 1 and machine.main_process_ip is None,
         "gathered": "final_weights" in wanted,
         "adapted": "lora" in wanted,
+        "labelled": tasks.of(plan).labelled,
         "built_once": "built_once" in wanted,
         "hashed": "hashes" in wanted,
         "scripts": script.optional_parts(wanted),

@@ -11,7 +11,17 @@ from itertools import groupby, pairwise
 
 NEIGHBOURS = frozenset(
     {
-        *("adapter", "average", "batches", "chat", "checkpoints", "conversations", "documents", "encoders"),
+        *(
+            "adapter",
+            "average",
+            "batches",
+            "chat",
+            "chat_template",
+            "checkpoints",
+            "conversations",
+            "documents",
+            "encoders",
+        ),
         "evaluation",
         "flops",
         "frozen",
@@ -20,6 +30,7 @@ NEIGHBOURS = frozenset(
         "long_rows",
         "meter",
         "metrics",
+        "mixture",
         "model_folder",
         "network",
         "noise",

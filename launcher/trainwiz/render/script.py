@@ -30,9 +30,11 @@ _HOOKS, _FLOPS = "hooks.py", "flops.py"
 OPTIONAL = {
     "adapter.py": "lora",
     "average.py": "ema",
+    "chat_template.py": "own_template",
     "evaluation.py": "selected",
     "flops.py": "mfu",
     "frozen.py": "frozen",
+    "mixture.py": "weighted",
     "head_loss.py": "fused",
     "long_rows.py": "long_rows",
     "noise.py": "neftune",
@@ -150,14 +152,24 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     embedded = vocabulary.EMBEDDED in (plan.data.train, plan.data.eval)
     packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
-    flash = packed and plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    attention = plan.model.attention
+    flash = packed and half and attention in ("auto", "flash_attention_2")
     # transformers 4.51, which colossalai needs, makes its masks otherwise.
-    long_rows = packed and plan.engine == "accelerate"
+    long_rows = packed and plan.engine == "accelerate" and attention in ("auto", "flex_attention")
     long_cpu, long_gpu = (long_rows and plan.machine.device == device for device in ("cpu", "cuda"))
     return {
         "packed": packed,
         "unpacked": task.generative and not packed,
         "flash": flash,
+        "attention": flash or attention != "auto",
+        "found_attention": attention == "auto",
+        "chosen_attention": attention != "auto",
+        "weighted": plan.data.source_weights is not None and task.packs,
+        "unweighted": plan.data.source_weights is None or not task.packs,
+        "answers_learned": plan.data.train_on == "answers" or not task.packs,
+        "all_learned": plan.data.train_on == "all" and task.packs,
+        "own_template": plan.data.chat_template is not None and task.chats,
         "long_rows": long_cpu or long_gpu,
         "long_cpu": long_cpu,
         "long_gpu": long_gpu,
@@ -168,6 +180,8 @@ def _row_features(plan: Plan) -> dict[str, bool]:
 
 
 def _preference_features(plan: Plan) -> dict[str, bool]:
+    if tasks.of(plan).pairs:
+        return {"prompts": plan.data.eval is not None}
     if not tasks.of(plan).compares:
         return {}
     loss = LOSSES[plan.preference.loss]
@@ -175,9 +189,8 @@ def _preference_features(plan: Plan) -> dict[str, bool]:
         "answers": True,
         plan.preference.loss: True,
         "prompts": not loss.two_answers or plan.data.eval is not None,
-        "torch_functions": loss.real_batch_mean or plan.data.eval is not None,
+        "torch_functions": loss.real_batch_mean,
         "loaded_weights": not plan.model.from_scratch,
-        "random_weights": plan.model.from_scratch,
         **loss.regions,
     }
 
@@ -250,13 +263,17 @@ def _model_features(plan: Plan) -> dict[str, bool]:
     preset = task.shape(plan.model.name) is not None
     from_shape = preset and plan.model.from_scratch
     without_tokenizer = from_shape and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)
-    reads_bytes = without_tokenizer and task.generative
+    reads_bytes = without_tokenizer and (task.generative or task.pairs)
     adapted = task.adapters and plan.model.adapter != "none" and not plan.model.from_scratch
     return {
         "preset_model": from_shape,
+        "random_weights": plan.model.from_scratch,
         "pretrained_model": not plan.model.from_scratch and not adapted,
         "whole_model": not adapted,
         "lora": adapted,
+        "writes": task.generative,
+        "judges": not task.generative,
+        "loaded_adapter": adapted and (plan.model.merge_adapter or not task.generative),
         "qlora": adapted and plan.model.adapter == "qlora",
         "merged": adapted and plan.model.merge_adapter,
         "config_model": plan.model.from_scratch and not preset,

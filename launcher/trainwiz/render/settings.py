@@ -34,6 +34,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "checkpoints_total_limit": plan.checkpoint.checkpoints_total_limit or 0,
         "best_mode": _best_mode(plan),
         **_optimizer(plan),
+        "modules_to_save": plan.model.modules_to_save or "",
         "run_name": plan.tracking.run_name or "",
         "tags": plan.tracking.tags or "",
         "train_data": plan.data.train,

@@ -14,6 +14,7 @@ TASK = Task(
     from_hub=True,
     text_column=True,
     generative=True,
+    adapters=True,
     data_names=say(
         "use files (.jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt), folders of them, patterns, hub ids "
         "(organisation/name:subset:split), or embedded"

@@ -29,23 +29,25 @@ class ModelShape:
     hub_id: str = ""
     outputs: int = 0
     """Numbers that a head on top of it gives for each sample; 0 for a model without one."""
+    headless: bool = False
+    """The head has the place of the one that predicts tokens, and no bias."""
 
     @property
     def settings(self) -> dict[str, Any]:
         """Its fields as the generated config dataclass has them."""
-        return {name: getattr(self, name) for name in self.__slots__ if name not in ("hub_id", "outputs")}
+        return {name: getattr(self, name) for name in self.__slots__ if name not in ("hub_id", "outputs", "headless")}
 
     @property
     def transformer(self) -> Transformer:
         """Its layers and their weights."""
-        found = models.of_config(self.settings)
+        found = models.of_config({**self.settings, **({"tie_word_embeddings": True} if self.headless else {})})
         assert found is not None
         return found
 
     @property
     def parameters(self) -> int:
         """The exact number of parameters, with a head's; tied ones count once."""
-        return self.transformer.parameters + (self.hidden_size + 1) * self.outputs
+        return self.transformer.parameters + (self.hidden_size + (not self.headless)) * self.outputs
 
 
 DECODERS: Mapping[str, ModelShape] = MappingProxyType(

@@ -71,6 +71,8 @@ class Task:
     """The model writes text: each token has logits."""
     compares: bool = False
     """Samples are answers that a loss compares, each in a row of its own; else several documents may share a row."""
+    pairs: bool = False
+    """A sample is two answers, each in a row of its own, which are scored."""
     labelled: bool = False
     """Each sample has a label to predict: a class or a number."""
     text_column: bool = False
@@ -115,11 +117,16 @@ class Task:
         return self.samples == "documents"
 
     @property
+    def chats(self) -> bool:
+        """Samples hold conversations, which a chat template writes as text."""
+        return self.samples in ("conversations", "preferences")
+
+    @property
     def longest_samples(self) -> Literal["rows", "pairs", "texts", "own"]:
         """What `plan --exact` makes a micro-batch of: samples of the greatest length, or those that the data has."""
         if self.compares:
             return "pairs"
-        return "rows" if self.generative else "texts" if self.from_hub else "own"
+        return "rows" if self.generative else "texts" if self.from_hub and not self.pairs else "own"
 
     @property
     def talks(self) -> bool:
@@ -142,7 +149,9 @@ class Task:
 
     def rows(self, loss: PreferenceLoss) -> int:
         """Rows of tokens that one sample brings to a forward pass; `loss` compares answers."""
-        return LOSSES[loss].rows if self.compares else 1
+        if self.compares:
+            return LOSSES[loss].rows
+        return 2 if self.pairs else 1
 
     def state_is_whole(self, plan: Plan) -> bool:
         """Whether all weights are in the model's state dict, and the model itself says which of them it shares.

@@ -15,6 +15,7 @@ TASK = Task(
     text_column=True,
     auto_class="AutoModelForSequenceClassification",
     labelled=True,
+    adapters=True,
     model_prompt=say("Model: tiny, a folder, or a hub id"),
     data_names=TABLE_NAMES,
     data_forms=say("set data.text_column and data.label_column to the columns of the texts and of their labels"),

@@ -35,7 +35,7 @@ def prepare(folder: str, *, python: str | None) -> int:
     machine = facts.machine(machine_file=None, python=python, folder=str(project))
     found = facts.findings(plan, str(project), machine)
     preflight.insist([finding for finding in found if finding.where.startswith("data.")])
-    if not tasks.of(plan).generative:
+    if not (tasks.of(plan).generative or tasks.of(plan).pairs):
         console.talk(t("this task reads its data at each start; it is now downloaded and read once, as a test"))
     argv = [executable, str(PREPARE)]
     code, asked = foreground.run(argv, cwd=str(project), environ={**os.environ, "PYTHONUNBUFFERED": "1"})

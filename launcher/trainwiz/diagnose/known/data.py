@@ -55,6 +55,12 @@ SIGNATURES = {
         cause="the tokenizer has no chat template; conversations need one",
         remedy="use the instruct version of the model, or set tokenizer.chat_template",
     ),
+    "chat_template_unusable": Signature(
+        r"^(?:\[rank\d+\]: )?(?P<name>.+): this chat template cannot be used: (?P<reason>.+)$",
+        cause="the chat template {name} cannot be used: {reason}",
+        remedy="mend the template, or set data.chat_template to null: the tokenizer's own is used then. A token that "
+        "it writes must be in the tokenizer: take a model that has it, or write text instead",
+    ),
     "malformed_data": Signature(
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: item \d+)): not a JSON object",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: (?:item|row|text) \d+): (?:no column|column) \".*)$",

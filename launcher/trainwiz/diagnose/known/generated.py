@@ -133,6 +133,21 @@ SIGNATURES = {
         cause="the model has no layers with the names that LoRA should adapt: {modules}",
         remedy="set model.lora_targets to all-linear, or to names that print(model) shows",
     ),
+    "no_reward_model": Signature(
+        r"\b(?P<model>\w+) cannot be a reward model",
+        cause="{model} does not read text in one direction, and a reward model scores the last token of an answer",
+        remedy="choose a language model, such as Qwen/Qwen3-0.6B, or train the texts by text_regression",
+    ),
+    "no_such_module": Signature(
+        r"no module of this name to train as a whole: (?P<names>[\w., ]+)",
+        cause="the model has no modules with the names in model.modules_to_save: {names}",
+        remedy="set model.modules_to_save to names that print(model) shows, such as embed_tokens,lm_head",
+    ),
+    "half_of_tied": Signature(
+        r"(?<!\S)(?P<model>\S+): its embeddings are its head, and modules_to_save names one of both",
+        cause="the embeddings of {model} are its head, and model.modules_to_save names one of both",
+        remedy="name both in model.modules_to_save, such as embed_tokens,lm_head, or leave it empty",
+    ),
     "no_end_token": Signature(
         r"the tokenizer of (?P<model>\S+) has no end-of-text token",
         cause="the tokenizer of {model} has no end-of-text token",

@@ -34,16 +34,16 @@ def packages_for_adapters_are_installed(plan: Plan, machine: Machine) -> Violati
 
 
 @rule("TW531", level=Level.ERROR, field="model.adapter")
-def adapters_belong_to_chat_models(plan: Plan) -> Violations:
-    """Adapters need the task sft or preference, and the engine accelerate.
+def adapters_belong_to_models_for_text(plan: Plan) -> Violations:
+    """Adapters need a task on text, and the engine accelerate.
 
     Without it: the adapter is ignored, and all weights are trained: many times the memory, and a different model.
     Why: the task.py generated for other tasks has no adapter, and the Colossal-AI loop saves whole models.
-    Instead: use task sft or preference with engine accelerate, or set model.adapter none.
+    Instead: use a task on text with engine accelerate, or set model.adapter none.
     Source: seen in the generated scripts
     """
     if plan.model.adapter != "none" and (not tasks.of(plan).adapters or plan.engine != "accelerate"):
-        fix = remedy("set model.adapter to none, or task to sft or preference", {"model.adapter": "none"})
+        fix = remedy("set model.adapter to none, or choose a task on text", {"model.adapter": "none"})
         yield violation("model.adapter is {adapter}, but the task {task} on {engine} trains all weights", fix)
 
 

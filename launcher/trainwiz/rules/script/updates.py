@@ -123,11 +123,11 @@ def accumulation_is_used(script: Script) -> Violations:
     value = script.values.of(told) if told is not None else None
     if told is None or (value and value.value in (1, None) and not value.option):
         return
-    # DeepSpeed's engine counts micro-batches itself, and a modulo of any kind is a window by hand.
+    # DeepSpeed's engine counts micro-batches itself, and a modulo by the accumulation is a window by hand.
     own = script.called("accelerate.DeepSpeedPlugin", "accelerate.utils.DeepSpeedPlugin")
-    counts = any(isinstance(n, ast.Mod) for node in script.tree.nodes for n in _operator(node)) or own
-    by_hand = any(c.method in ("accumulate", "no_sync") for c in script.calls) or "sync_gradients" in script.attributes
-    if counts or by_hand:
+    counts = script.training.windows or any(_by_accumulation(node, told) for node in script.tree.nodes)
+    by_hand = any(c.method in ("accumulate", "no_sync") for c in script.calls)
+    if own or counts or by_hand or "_set_sync_gradients" in script.attributes:
         return
     for backward in script.training.backwards:
         if backward.by == "Accelerator":
@@ -139,8 +139,12 @@ def accumulation_is_used(script: Script) -> Violations:
             return
 
 
-def _operator(node: ast.AST) -> list[ast.operator]:
-    return [node.op] if isinstance(node, ast.BinOp) else []
+def _by_accumulation(node: ast.AST, told: ast.expr) -> bool:
+    """Whether it is a remainder by what the Accelerator is told, or by what is called an accumulation."""
+    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mod):
+        return False
+    by = ast.unparse(node.right)
+    return by == ast.unparse(told) or (isinstance(node.right, ast.Name | ast.Attribute) and "accum" in by.lower())
 
 
 def _object(call: ast.Call) -> str:

@@ -1,0 +1,145 @@
+"""Attention, chat templates, weights of sources, and what is learned of conversations: options of some tasks only."""
+
+from __future__ import annotations
+
+import re
+
+from trainwiz import tasks
+from trainwiz.finding import Level, Violations, remedy, setting, violation
+from trainwiz.machine import Machine
+from trainwiz.plan import Plan
+from trainwiz.project import Project
+from trainwiz.rules.registry import rule
+from trainwiz.rules.versions import install, lacks
+
+_HALF = ("bf16", "fp16")
+
+
+@rule("TW543", level=Level.ERROR, field="model.attention")
+def attention_suits_the_model_and_the_device(plan: Plan) -> Violations:
+    """The attention must be one that the task, the engine, the device and the precision have.
+
+    Without it: flash_attention_2 stops with `FlashAttention only support fp16 and bf16 data type`, flex_attention on a
+    CPU with `FlexAttention does not support backward on CPU`; other tasks and engines leave the key unread.
+    Why: transformers' models choose among implementations of attention; own models and networks for images have their
+    own. flash-attn is made for CUDA in 16 bits; flex_attention has gradients on GPUs only, and was not tried with
+    encoders.
+    Instead: set model.attention to auto, or to sdpa, which runs everywhere.
+    Source: https://huggingface.co/docs/transformers/attention_interface
+    """
+    chosen, task = plan.model.attention, tasks.of(plan)
+    if chosen == "auto":
+        return
+    fix = setting("model.attention", "auto")
+    if not task.from_hub or plan.engine != "accelerate":
+        yield violation("model.attention is {attention}, but the task {task} on {engine} has no choice of it", fix)
+    elif chosen == "flash_attention_2" and (
+        plan.machine.device != "cuda" or plan.precision.mixed_precision not in _HALF
+    ):
+        yield violation(
+            "model.attention is {attention}, which computes in bf16 or fp16 on CUDA, not in {precision} on {device}",
+            fix,
+            precision=plan.precision.mixed_precision,
+            device=plan.machine.device,
+        )
+    elif chosen == "flex_attention" and (plan.machine.device != "cuda" or not task.generative):
+        yield violation(
+            "model.attention is {attention}, which trains language models on CUDA, not the task {task} on {device}",
+            fix,
+            task=plan.task,
+            device=plan.machine.device,
+        )
+
+
+@rule("TW544", level=Level.ERROR, field="model.attention")
+def flash_attention_is_installed(plan: Plan, machine: Machine) -> Violations:
+    """flash_attention_2 needs the package flash-attn.
+
+    Without it: the training stops with `ImportError: FlashAttention2 has been toggled on, but it cannot be used`.
+    Why: it is a package of its own, compiled for one version of torch and CUDA.
+    Instead: install flash-attn, or set model.attention to auto: PyTorch's own kernel keeps packed documents apart.
+    Source: https://huggingface.co/docs/transformers/perf_infer_gpu_one#flashattention
+    """
+    if plan.model.attention == "flash_attention_2" and (python := lacks(machine, "flash-attn")):
+        fix = install(python, "flash-attn")
+        yield violation(
+            "model.attention is {attention}, but flash-attn is not installed in {python}", fix, python=python
+        )
+
+
+@rule("TW545", level=Level.ERROR, field="data.train_on")
+def only_conversations_have_prompts(plan: Plan) -> Violations:
+    """data.train_on is for the task sft.
+
+    Without it: the key is not read: documents are learned as a whole, answers of preferences without their prompts.
+    Why: only conversations have prompts that can be learned or not.
+    Instead: set data.train_on to answers, or the task to sft.
+    Source: the generated chat.py
+    """
+    if plan.data.train_on != "answers" and tasks.of(plan).samples != "conversations":
+        yield violation(
+            "data.train_on is {train_on}, but the task {task} has no conversations",
+            setting("data.train_on", "answers"),
+            task=plan.task,
+        )
+
+
+@rule("TW546", level=Level.ERROR, field="data.chat_template")
+def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violations:
+    """data.chat_template must be a name or a file, for conversations and a model with a tokenizer.
+
+    Without it: the training stops with `this chat template cannot be used`, or the key is not read.
+    Why: a template writes a conversation as text for the model's tokenizer. The tiny model has none; documents and
+    labelled texts have no conversations.
+    Instead: set data.chat_template to chatml or to a file with a template in Jinja, from the project's folder; null
+    takes the tokenizer's own.
+    Source: https://huggingface.co/docs/transformers/chat_templating
+    """
+    name = plan.data.chat_template
+    if name is None:
+        return
+    fix = remedy("set data.chat_template to null, chatml, or a file", {"data.chat_template": None})
+    if not tasks.of(plan).chats:
+        yield violation("data.chat_template is {name}, but the task {task} has no conversations", fix, name=name)
+    elif project.reads_bytes:
+        yield violation(
+            "data.chat_template is {name}, but the model {model} reads bytes, without a template",
+            fix,
+            name=name,
+            model=plan.model.name,
+        )
+    elif project.chat_template:
+        yield violation("data.chat_template: {name}: {detail}", fix, name=name, detail=project.chat_template)
+
+
+@rule("TW547", level=Level.ERROR, field="data.source_weights")
+def each_source_has_a_weight(plan: Plan) -> Violations:
+    """data.source_weights needs a positive number for each source of data.train, and a task that learns documents.
+
+    Without it: the training stops before its first update, or the weights are not read.
+    Why: the weights stand in the order of the sources. Documents and conversations are mixed where they are packed into
+    rows; the other tasks take each sample once.
+    Instead: give as many weights as there are sources, or leave data.source_weights empty.
+    Source: the generated mixture.py
+    """
+    if plan.data.source_weights is None:
+        return
+    fix = remedy("leave {key} empty", {"data.source_weights": None}, key="data.source_weights")
+    names = [name for name in re.split(r",(?![^\[]*\])", plan.data.train) if name.strip()]
+    weights = [float(number) for number in plan.data.source_weights.split(",")]
+    if not tasks.of(plan).packs:
+        yield violation(
+            "data.source_weights is {source_weights}, but the task {task} takes each sample once", fix, task=plan.task
+        )
+    elif len(weights) != len(names):
+        yield violation(
+            "data.source_weights has {numbers} numbers, but data.train has {sources} sources",
+            fix,
+            numbers=len(weights),
+            sources=len(names),
+        )
+    elif min(weights) == 0:
+        yield violation(
+            "data.source_weights is {source_weights}: a source of weight 0 would not be read",
+            remedy("leave the source out of data.train, and its weight out of data.source_weights"),
+        )

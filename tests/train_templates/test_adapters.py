@@ -1,0 +1,170 @@
+"""Adapters of every task on text: what is trained and saved beside them, and that others can load it."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification
+from projects import SMALL, make
+from safetensors.torch import load_file
+from test_sft import adapter_hash, curve, export, instructed
+from test_tasks import load
+from warm import spawn
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+ADAPTED = {"model__from_scratch": False, "model__adapter": "lora", "model__lora_rank": 4}
+ALL = "embed_tokens,lm_head"
+
+
+def published(folder: Path, kind: str, **shape: Any) -> str:
+    """A tiny pretrained model with a tokenizer: an encoder, or a decoder."""
+    instructed(folder, None)
+    vocabulary = len(transformers.AutoTokenizer.from_pretrained(folder))
+    if kind == "bert":  # dropout draws other noise on another number of ranks
+        shape |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    config = transformers.AutoConfig.for_model(
+        kind, vocab_size=vocabulary, bos_token_id=None, eos_token_id=256, pad_token_id=None, **SIZES, **shape
+    )
+    (folder / "model.safetensors").unlink()
+    torch.manual_seed(0)
+    made = transformers.AutoModel if kind == "bert" else transformers.AutoModelForCausalLM
+    made.from_config(config).save_pretrained(folder)
+    return str(folder)
+
+
+def rows(path: Path, label: Any) -> str:
+    """Texts of ragged lengths with a label."""
+    texts = [{"text": f"{i} " * (i % 9 + 1), "label": label(i)} for i in range(60)]
+    path.write_text("\n".join(map(json.dumps, texts)))
+    return str(path)
+
+
+def disturbed(model: Any) -> dict[str, torch.Tensor]:
+    """The weights that a training would change, changed; as the engine gathers them."""
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) / 10)
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("kind", ["bert", "llama"])
+@pytest.mark.parametrize("task", ["text_classification", "text_regression"])
+def test_a_head_for_labels_is_trained_and_saved_with_the_adapter(kind: str, task: str, tmp_path: Path) -> None:
+    name = published(tmp_path / "model", kind)
+    data = rows(tmp_path / "rows.jsonl", (lambda i: "abc"[i % 3]) if task == "text_classification" else float)
+    changes = {"model__name": name, "data__train": data, "data__eval": None, "model__merge_adapter": True}
+    made = load(tmp_path / "code", task, **ADAPTED, **changes)
+    config = made.TaskConfig(text_column="text", label_column="label")
+    model = made.build_model(config)
+    head = "classifier" if kind == "bert" else "score"
+    trained = {name for name, part in model.named_parameters() if part.requires_grad}
+    assert f"{head}.modules_to_save.default.weight" in trained
+    assert all("lora_" in name or ".modules_to_save." in name for name in trained)
+    weights = disturbed(model)
+    assert set(weights) == trained, "frozen weights are in no checkpoint"
+
+    made.save_model(config, model, dict(weights), tmp_path / "out" / "model")
+    ids = torch.arange(9)[None]
+    want = model.eval()(ids, torch.ones_like(ids))
+    outputs = 3 if task == "text_classification" else 1
+    by_peft = AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model", num_labels=outputs)
+    torch.testing.assert_close(by_peft.eval()(ids).logits, want, rtol=0, atol=1e-6)
+    merged = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "merged")
+    torch.testing.assert_close(merged(ids).logits, want, rtol=0, atol=1e-5)
+    assert merged.num_labels == outputs
+    if task == "text_classification":
+        assert list(merged.config.id2label.values()) == ["a", "b", "c"]
+    assert len(made.sample(config, tmp_path / "out" / "model").splitlines()) >= 5
+
+
+@pytest.mark.parametrize(
+    ("kind", "tied", "whole"),
+    [("llama", True, ""), ("llama", False, ALL), ("llama", True, ALL), ("gpt2", True, "wte,lm_head")],
+)
+def test_modules_that_are_trained_as_a_whole_are_saved_and_merged(
+    kind: str, tied: bool, whole: str, tmp_path: Path
+) -> None:
+    name = published(tmp_path / "model", kind, tie_word_embeddings=tied)
+    changes = {"model__modules_to_save": whole or None, "model__merge_adapter": True, "data__packing": False}
+    made = load(tmp_path / "code", "causal_lm", **ADAPTED, **changes, model__name=name)
+    config = made.TaskConfig()
+    model = made.build_model(config)
+    weights = disturbed(model)
+    assert sum(".modules_to_save." in name for name in weights) == (2 if whole else 0)
+    made.save_model(config, model, dict(weights), tmp_path / "out" / "model")
+    ids = torch.arange(9)[None]
+    found = {
+        "peft": AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out" / "model").eval(),
+        "transformers": transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "model"),
+        "merged": transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out" / "merged"),
+    }
+    logits = {by: loaded(ids).logits for by, loaded in found.items()}
+    want = torch.tensor(0.0)
+    for batch in (made.collate([torch.stack((ids[0, :-1], ids[0, 1:], torch.arange(8)))], [True])[0],):
+        want = model.eval()(**batch)
+    for by, seen in logits.items():
+        loss = torch.nn.functional.cross_entropy(seen[0, :-1], ids[0, 1:], reduction="sum")
+        torch.testing.assert_close(loss, want, rtol=1e-5, atol=1e-5, msg=by)
+    # Programs that read the configuration alone must not make one of two weights.
+    assert found["merged"].config.tie_word_embeddings == (tied and not whole)
+    before = load_file(Path(name) / "model.safetensors")
+    base = next(weight for key, weight in before.items() if key.endswith(("embed_tokens.weight", "wte.weight")))
+    assert torch.equal(base, found["merged"].get_input_embeddings().weight) == (not whole)
+
+
+@pytest.mark.parametrize(
+    ("whole", "says"),
+    [
+        ("lm_head", "its embeddings are its head, and modules_to_save names one of both"),
+        ("heads", "no module of .*heads"),
+    ],
+)
+def test_modules_that_cannot_be_trained_as_a_whole_are_named(whole: str, says: str, tmp_path: Path) -> None:
+    name = published(tmp_path / "model", "llama", tie_word_embeddings=True)
+    made = load(tmp_path / "code", "causal_lm", **ADAPTED, model__name=name, model__modules_to_save=whole)
+    with pytest.raises(SystemExit, match=says):
+        made.build_model(made.TaskConfig())
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("task", ["causal_lm", "text_classification"])
+def test_an_adapter_learns_alike_on_two_ranks_and_goes_on_bit_for_bit(task: str, tmp_path: Path) -> None:
+    decoder = task == "causal_lm"
+    values = {key.replace("__", "."): value for key, value in ADAPTED.items()} | {
+        "task": task,
+        "model.name": published(tmp_path / "model", "llama" if decoder else "bert"),
+        **({"model.modules_to_save": ALL} if decoder else {}),
+        "model.merge_adapter": True,
+        "data.train": rows(tmp_path / "rows.jsonl", lambda i: "abc"[i % 3]),
+        "optimizer.learning_rate": 1e-2,
+        "batch.real_batch_size": 16,
+        "batch.per_device_batch_size": 4,
+        "batch.gradient_accumulation_steps": 2,
+        "batch.sequence_length": 32,
+        "schedule.n_steps": 4,
+        "schedule.n_warmup_steps": 0,
+        "checkpoint.checkpointing_steps": 2,
+    }
+    folder = make(tmp_path / "project", {**SMALL, **values, "strategy.kind": "ddp", "machine.num_processes": 2})
+    one = {"num_processes": 1, "per_device_batch_size": 16, "gradient_accumulation_steps": 1}
+    assert spawn(folder, 1, tmp_path / "one", one) == 0
+    assert spawn(folder, 2, tmp_path / "two", {}) == 0
+    for mine, theirs in zip(curve(tmp_path / "two"), curve(tmp_path / "one"), strict=True):
+        for field in ("loss", "grad_norm_pre_clip", "weight_norm"):
+            assert mine[field] == pytest.approx(theirs[field], rel=1e-4), (field, mine["update"])
+    shutil.copytree(tmp_path / "two", tmp_path / "again")
+    shutil.rmtree(tmp_path / "again" / "checkpoints" / "checkpoint-00000004")
+    shutil.rmtree(tmp_path / "again" / "model")
+    shutil.rmtree(tmp_path / "again" / "merged")
+    assert spawn(folder, 2, tmp_path / "again", {"resume": "auto"}) == 0
+    assert adapter_hash(tmp_path / "again") == adapter_hash(tmp_path / "two")
+    shutil.copytree(tmp_path / "two" / "checkpoints", folder / "output" / "checkpoints")
+    export(folder, tmp_path / "two", tmp_path / "exported")

@@ -1,0 +1,128 @@
+"""Several sources with weights: how often each document is seen, and that nothing else decides it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_tasks import load
+
+pytestmark = pytest.mark.filterwarnings("default")
+
+
+def source(path: Path, letter: str, count: int, size: int) -> str:
+    """Documents that are told apart by their letter: this many, of about this size."""
+    rows = [{"text": f"{i:04}{letter * (size + i % 3)}"} for i in range(count)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def mixed(folder: Path, weights: str | None, *, by: str = "tokens", **changes: Any) -> Any:
+    names = [source(folder / "a.jsonl", "a", 40, 20), source(folder / "b.jsonl", "b", 10, 60)]
+    values = {
+        "data__train": ", ".join(names),
+        "data__source_weights": weights,
+        "data__weigh_by": by,
+        "data__eval": None,
+    }
+    return load(folder / "code", "causal_lm", **{**values, **changes})
+
+
+def seen(data: Any) -> dict[str, int]:
+    """How often each document is in an epoch, by its text."""
+    found: dict[str, int] = {}
+    for i in range(len(data)):
+        ids, labels, positions = data[i]
+        text = bytes(t if t < 256 else 10 for t in [*ids.tolist(), *labels[-1:].clamp(min=0).tolist()])
+        for start in (positions == 0).nonzero().flatten().tolist():
+            name = bytes(text[start : start + 5]).decode()
+            if name[-1] in "ab":
+                found[name] = found.get(name, 0) + 1
+    return found
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize(
+    ("by", "weights"), [("samples", "1,1"), ("samples", "1,3"), ("tokens", "2,1"), ("tokens", "1,4")]
+)
+def test_shares_are_those_of_the_weights_and_every_document_is_seen(
+    by: str, weights: str, packing: bool, tmp_path: Path
+) -> None:
+    task = mixed(tmp_path, weights, by=by, data__packing=packing)
+    config = task.TaskConfig(cache_dir=str(tmp_path / "cache"), sequence_length=128)
+    found = seen(task.load_train_data(config))
+    assert len(found) == 50, "every document at least once"
+    sizes = {name: len(name) - 1 + (20 if name[-1] == "a" else 60) + int(name[:4]) % 3 for name in found}
+    amounts = {
+        letter: sum(
+            times * (sizes[name] if by == "tokens" else 1) for name, times in found.items() if name[-1] == letter
+        )
+        for letter in "ab"
+    }
+    first, second = map(float, weights.split(","))
+    # A document more or less: the longest has 66 tokens.
+    assert amounts["a"] / first == pytest.approx(
+        amounts["b"] / second, abs=(66 if by == "tokens" else 1) / min(first, second)
+    )
+    for letter in "ab":
+        times = [count for name, count in found.items() if name[-1] == letter]
+        assert max(times) - min(times) <= 1
+
+
+def test_a_mixture_is_the_same_each_time_and_other_weights_make_another(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    task = mixed(tmp_path, "1,3", by="samples")
+    config = task.TaskConfig(cache_dir=str(tmp_path / "cache"), sequence_length=128)
+    one, two = (task.load_train_data(task.TaskConfig(**{**vars(config), "cache_dir": str(tmp_path / c)})) for c in "xy")
+    assert all(torch.equal(one[i], two[i]) for i in range(len(one)))
+    assert "b.jsonl: 75.0% of the samples: 10 are seen 12.00 times" in capsys.readouterr().out
+    again = task.load_train_data(
+        task.TaskConfig(**{**vars(config), "cache_dir": str(tmp_path / "x"), "source_weights": "1,1"})
+    )
+    assert len(again) != len(one)
+
+
+def test_one_weight_for_all_is_no_weight(tmp_path: Path) -> None:
+    """Weights in proportion to what there is give the rows of a plan without weights, up to their order."""
+    plain = seen(mixed(tmp_path, None).load_train_data(mixed(tmp_path, None).TaskConfig(cache_dir=str(tmp_path / "p"))))
+    task = mixed(tmp_path, "4,1", by="samples")
+    assert seen(task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "w")))) == plain
+    assert set(plain.values()) == {1}
+
+
+def test_what_is_kept_for_evaluation_is_never_trained_on_however_often_a_source_is_seen(tmp_path: Path) -> None:
+    task = mixed(tmp_path, "1,3", by="samples", data__eval="20%")
+    config = task.TaskConfig(cache_dir=str(tmp_path / "cache"), sequence_length=128)
+    trained, kept = seen(task.load_train_data(config)), seen(task.load_eval_data(config))
+    assert not trained.keys() & kept.keys()
+    assert len(trained) + len(kept) == 50
+    assert set(kept.values()) == {1}
+
+
+def test_conversations_are_mixed_too(tmp_path: Path) -> None:
+    names = []
+    for letter, count in (("a", 12), ("b", 4)):
+        talks = [
+            {"messages": [{"role": "user", "content": f"{i}"}, {"role": "assistant", "content": letter * 5}]}
+            for i in range(count)
+        ]
+        (path := tmp_path / f"{letter}.jsonl").write_text("\n".join(map(json.dumps, talks)))
+        names.append(str(path))
+    values = {
+        "data__train": ", ".join(names),
+        "data__source_weights": "1,1",
+        "data__weigh_by": "samples",
+        "data__eval": None,
+    }
+    task = load(tmp_path / "code", "sft", **values, data__packing=False)
+    data = task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache")))
+    letters = [chr(int(data[i][1].max() if data[i][1].max() < 256 else data[i][1][-2])) for i in range(len(data))]
+    assert (letters.count("a"), letters.count("b")) == (12, 12)
+
+
+def test_a_source_without_documents_is_named(tmp_path: Path) -> None:
+    task = mixed(tmp_path, "1,3", data__min_tokens=50)
+    with pytest.raises(SystemExit, match=r"a\.jsonl: no text to train on"):
+        task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache"), min_tokens=50))
