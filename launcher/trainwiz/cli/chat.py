@@ -12,7 +12,7 @@ _NEWEST = -1
 _NO_SEED = -1
 _TARGET = typer.Argument(
     "latest",
-    metavar="[RUN|CHECKPOINT|DIR]",
+    metavar="RUN|CHECKPOINT|DIR",
     help=t("A run, a project, a checkpoint or a model's folder (default: the newest run here)."),
 )
 _UPDATE = typer.Option(
@@ -58,7 +58,7 @@ def sample(
     target: str = _TARGET,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PROMPT]...", help=t("What to answer or to continue.")),
+        typer.Argument(metavar="PROMPT…", help=t("What to answer or to continue.")),
     ] = None,
     prompt: Annotated[
         list[str] | None,
