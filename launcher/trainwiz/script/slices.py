@@ -85,7 +85,8 @@ class Slicer:
     _edits: list[Edit] = field(default_factory=list)
     _imports: dict[str, None] = field(default_factory=dict)
     _options: list[ast.expr] = field(default_factory=list)
-    _taken: dict[ast.stmt, None] = field(default_factory=dict)
+    _taken: dict[ast.stmt, int] = field(default_factory=dict)
+    _callers: int = 0
     _outside: dict[str, None] = field(default_factory=dict)
     _seen: set[tuple[str, int]] = field(default_factory=set)
     _given_inside: set[str] = field(default_factory=set)
@@ -94,7 +95,7 @@ class Slicer:
         """The piece. Raises `Gap`."""
         self._visit(expression, expression, frozenset(self.bound))
         inside = {id(node) for statement in self.block for node in walk(statement)}
-        statements = sorted(self._taken, key=lambda statement: statement.lineno)
+        statements = sorted(self._taken, key=lambda one: (-self._taken[one], one.lineno))  # callers run first
         texts = [(id(statement) in inside, self._text(statement)) for statement in statements]
         return Slice(
             expression=rewritten(self.script.lines, expression, self._edits),
@@ -161,6 +162,9 @@ class Slicer:
 
     def _passed(self, name: ast.Name, given: ast.Name, at: ast.AST) -> None:
         """Take what a parameter is given by its only caller, under the caller's name."""
+        if self._is_options(given):
+            raise Gap(name, say("{name} has no value that is written in the script", name=name.id))
+        self._callers += 1
         if given.id != name.id:
             self._edits.append(Edit.of(name, given.id))
         if self._is_parameter(given) and not self._body_of(given):
@@ -169,6 +173,7 @@ class Slicer:
             self._name(given, given)
         if self._is_inner(at) and self._body_of(given):
             self._outside[given.id] = None
+        self._callers -= 1
 
     def _as_written(self, node: ast.expr, known: frozenset[str], at: ast.AST) -> bool:
         """Put the literal in the place of an argument, an option or an item of a configuration."""
@@ -282,7 +287,7 @@ class Slicer:
                 if self._is_inner(at):
                     self._outside[name.id] = None
             if statement not in self._taken:
-                self._taken[statement] = None
+                self._taken[statement] = self._callers
                 self._statement(statement)
         given = any(name.id in _given(statement) for statement in found if statement not in prepared)
         if not given and name.id not in self._given_inside:
