@@ -82,7 +82,7 @@ SIGNATURES = {
         remedy="set {name} back to {before}, or start a new run: trainwiz launch --new",
     ),
     "already_trained": Signature(
-        r"(?P<done>\d+) updates are already done, but the training ends after (?P<total>\d+)",
+        r"(?<!\d)(?P<done>\d{1,12}) updates are already done, but the training ends after (?P<total>\d+)",
         cause="the checkpoint has {done} updates, but the training ends after {total}",
         remedy="set schedule.n_steps or n_epochs to a higher value, or start a new run: trainwiz launch --new",
     ),
