@@ -696,7 +696,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     freeze(model, config.frozen)
     # end: frozen
     # feature: own_weights
-    model.to(getattr(torch, config.source_weights))
+    model.to(getattr(torch, config.weights))
     # end: own_weights
     # feature: neftune
     add_noise(model, config.neftune_alpha, config.sequence_length)
