@@ -88,7 +88,7 @@ SIGNATURES = {
     ),
     "no_data": Signature(
         r"(?<!\S)(?P<source>\S+): no (?:text to train on|images found; put|file in a readable)",
-        r"(?<!\S)(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are equal that )?nothing would be left to "
+        r"(?<!\S)(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are identical that )?nothing would be left to "
         r"train",
         r"the (?:training|evaluation) data is empty(?P<source>)",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",

@@ -154,7 +154,7 @@ SIGNATURES = {
         remedy="set one in task.py: tokenizer.eos_token = …; or use another tokenizer",
     ),
     "no_tokenizer": Signature(
-        r"(?<!\S)(?P<model>\S+): no tokenizer(?:, or an empty one| that works)",
+        r"(?<!\S)(?P<model>\S+): (?:no tokenizer, or an empty one|cannot load its tokenizer)",
         cause="{model} has no usable tokenizer",
         remedy="copy tokenizer.json and tokenizer_config.json from the model that it was trained from",
     ),
