@@ -602,3 +602,99 @@ def test_the_order_of_a_loader_is_named_where_the_project_has_another(arguments:
     shown = {one.path: one.why.template for one in found if one.path.startswith("DataLoader(")}
     assert shown.keys() == {f"DataLoader({name})" for name in named}
     assert all(words in shown[f"DataLoader({name})"] for name, words in named.items())
+
+
+HEAD = """
+import torch, torch.nn as nn, torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+model = nn.Linear(4, 2)
+loader = DataLoader(TensorDataset(torch.zeros(8, 4), torch.zeros(8).long()), batch_size=4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+"""
+STEP = "    optimizer.step(); optimizer.zero_grad()\n"
+LOSSES = {
+    "a sum made before the loop": """
+criterion = nn.CrossEntropyLoss(reduction="sum")
+for x, y in loader:
+    x = x / 255
+    loss = criterion(model(x), y)
+    loss.backward()
+""",
+    "a sum that is divided": """
+criterion = nn.CrossEntropyLoss(reduction="sum")
+for x, y in loader:
+    loss = criterion(model(x), y) / len(y)
+    loss.backward()
+""",
+    "a sum that is only logged": """
+for x, y in loader:
+    out = model(x)
+    loss = F.cross_entropy(out, y)
+    total = F.cross_entropy(out, y, reduction="sum")
+    loss.backward()
+""",
+    "a loss over several lines": """
+for x, y in loader:
+    (F.cross_entropy(model(x), y)
+     + 0.1 * model.weight.norm()).backward()
+""",
+    "two ways to the backward pass": """
+scaler = torch.amp.GradScaler()
+for x, y in loader:
+    loss = F.cross_entropy(model(x), y)
+    if amp:
+        scaler.scale(loss).backward()
+    else:
+        loss.backward()
+""",
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_a_loss_is_what_it_is_made_of(name: str) -> None:
+    found = pieces(read("x.py", HEAD + LOSSES[name] + STEP))
+    assert found.loss.taken, found.loss.gap
+    for part in (*found.loss.taken.inner, f"loss = {found.loss.taken.expression}"):
+        ast.parse(part)
+        assert "backward" not in part
+    assert bool(found.sums) is (name == "a sum made before the loop")
+
+
+def test_what_is_no_part_of_the_micro_batch_is_not_taken_for_one() -> None:
+    text = (
+        "def step(net, optimizer, x, y):\n    loss = F.cross_entropy(net(x), y)\n    loss.backward()\n"
+        "for x, y in loader:\n    step(model, optimizer, x, y)\n"
+    )
+    assert pieces(read("x.py", HEAD + text)).loss.gap
+    assert pieces(read("x.py", (HEAD + text).replace("net", "model"))).loss.taken
+
+
+ARGUMENTS = """
+import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--files", nargs="+")
+parser.add_argument("--betas", nargs=2, type=float)
+parser.add_argument("--tag", action="append")
+parser.add_argument("--lr", type=float)
+parser.add_argument("-v", action="count")
+parser.add_argument("--amp", action=argparse.BooleanOptionalAction)
+args = parser.parse_args()
+use(args.files, args.betas, args.tag, args.lr)
+"""
+
+
+def test_arguments_are_read_as_argparse_does() -> None:
+    typed = "--files a b --lr 3 --betas 0.9 0.95 --tag x --tag y"
+    found = read("x.py", ARGUMENTS, arguments=typed.split())
+    (call,) = [
+        node for node in ast.walk(found.tree.module) if isinstance(node, ast.Call) and script_name(node) == "use"
+    ]
+    values = [value.value for value in map(found.values.of, call.args) if value]
+    assert values == [["a", "b"], [0.9, 0.95], ["x", "y"], 3.0]
+    for wrong, says in (("--lr abc", "--lr: abc is not valid"), ("-v", "only flags"), ("--amp", "only flags")):
+        with pytest.raises(UsageError, match=says):
+            assert read("x.py", ARGUMENTS, arguments=wrong.split()).values
+
+
+def script_name(call: ast.Call) -> str:
+    return call.func.id if isinstance(call.func, ast.Name) else ""

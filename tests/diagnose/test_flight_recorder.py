@@ -102,6 +102,11 @@ def test_json_is_read_like_a_pickle() -> None:
     assert read(json.dumps(data).encode()) == read(pickle.dumps(data))
 
 
+NESTED: list[object] = []
+for _ in range(64):  # as text, twice as long with each
+    NESTED = [NESTED, NESTED]
+
+
 class Evil:
     def __reduce__(self) -> tuple[object, ...]:
         return os.mkdir, ("pwned",)
@@ -116,7 +121,9 @@ def test_nothing_in_a_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     "data",
     [b"", b"\x80", b"\x80\x04garbage", b"{", b'{"a": 1}', b'{"entries": 3}', b'{"entries": [{}]}', b"{" * 9999]
-    + [pickle.dumps(value) for value in ([], {"entries": [5]}, dump(entry(1, input_sizes=[["x"]])))],
+    + [pickle.dumps(value) for value in ([], {"entries": [5]}, dump(entry(1, input_sizes=[["x"]])))]
+    + [b"\x80\x04Nr\xff\xff\xff\x7f."]  # a place in the memo of C's unpickler: 32 GiB
+    + [pickle.dumps(dump(entry(10**6000))), pickle.dumps(dump(entry(1, process_group=[NESTED, ""])))],
 )
 def test_what_is_no_dump_is_left_to_the_readers_of_logs(data: bytes) -> None:
     assert read(data) is None

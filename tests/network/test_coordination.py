@@ -1,5 +1,6 @@
 """Launchers that stay connected over loopback, and machine 0's decisions, with attempts that are played here."""
 
+import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from trainwiz.process.ranks import Inbox
 from trainwiz.process.supervision import Elsewhere, Send, Supervisor
 from trainwiz.recovery import Again, Attempt, Policy, Recovery
 from trainwiz.store import runs
-from trainwiz.workflows.launch import formation, lockstep
+from trainwiz.workflows.launch import conclusion, formation, lockstep
 from trainwiz.workflows.launch.formation import Formation, usable
 from trainwiz.workflows.launch.lockstep import Leading
 from trainwiz.workflows.launch.prepared import Prepared
@@ -233,6 +234,70 @@ def test_a_machine_that_is_asked_to_stop_leaves_the_others_training(make: Callab
     assert [entry["machines"] for entry in world.leading.entries] == [[0, 1, 2], [0, 2]]
 
 
+def test_those_that_are_left_must_be_enough(make: Callable[..., World]) -> None:
+    world = make(least=2)
+    world.join(1, 2)
+
+    def stopping(_prepared: Prepared, _inbox: Inbox) -> Outcome:
+        for rank in (1, 2):
+            report(world, rank, 75, stopped=True, leaving=True)
+        return Outcome(exit_code=75, codes={0: 75}, stopped=True)
+
+    outcome = world.run(stopping)
+    assert (outcome.exit_code, outcome.stopped, outcome.lost) == (75, True, {}), "all saved: it can go on later"
+
+
+def test_a_machine_that_is_back_before_the_attempt_is_over_was_lost_to_it(make: Callable[..., World]) -> None:
+    world = make(least=1)
+    world.join(1, 2)
+
+    def losing(_prepared: Prepared, inbox: Inbox) -> Outcome:
+        world.others.pop(1).close()
+        inbox.get(timeout=10)
+        report(world, 2, 1, culprits=[])
+        world.join(1)
+        return LOST_A_PEER
+
+    began = time.monotonic()
+    assert world.run(losing, all_done(world)).exit_code == 0
+    assert time.monotonic() - began < 10, "nobody waits for its report"
+    assert [entry["machines"] for entry in world.leading.entries] == [[0, 1, 2], [0, 1, 2]]
+
+
+@pytest.mark.parametrize(("signum", "code", "stopped"), [(15, 75, True), (2, 130, False)])
+def test_a_signal_before_the_first_attempt_is_no_failure(
+    signum: int, code: int, stopped: bool, make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = make()
+    world.join(1)  # the other one is still to come
+    monkeypatch.setattr(lockstep.ranks, "pause", lambda *_: signum)
+    outcome = world.run()
+    assert (outcome.exit_code, outcome.stopped, outcome.signal) == (code, stopped, signum)
+
+
+def test_a_machine_that_was_asked_to_stop_begins_no_other_attempt(make: Callable[..., World]) -> None:
+    world = make(least=2)
+    world.join(1)
+    link = world.others[1]
+    alone = dataclasses.replace(
+        world.leading.prepared, team=dataclasses.replace(world.leading.prepared.team, link=link)
+    )
+    formation = Formation(
+        attempt=0, machines=(0, 1), port=1, batch=Batch(micro=2, accumulation=3, world=2), resume=False
+    )
+    for _ in range(2):
+        world.coordinator.tell(1, do="start", formation=formation.to_dict())
+    begun: list[int] = []
+
+    def once(prepared: Prepared, _inbox: Inbox) -> Outcome:
+        begun.append(prepared.attempt)
+        return Outcome(exit_code=75, codes={1: 75}, stopped=True, signal=15)
+
+    outcome = lockstep.Following(alone).run(once, world.audience, lambda: 3)
+    assert (len(begun), outcome.exit_code, outcome.signal) == (1, 75, 15)
+    assert not world.audience.said
+
+
 def test_silence_is_a_lost_machine_and_strangers_are_not_kept(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -292,4 +357,15 @@ def test_the_end_elsewhere_is_no_failure_here() -> None:
     assert Send(9, (0,)) in world.due(4.0)
     world.stopped(0, -9, 4.1)
     assert world.outcome(5.0).first_failed is None
+    growing = Supervisor([0], stopped_code=75)
+    growing.elsewhere(Elsewhere(why=say("a machine is back"), orderly=True), 0.0)
+    assert growing.due(3600.0) == [], "nobody takes a machine away: saving may take its time"
+    assert Send(15, (0,)) in growing.elsewhere(Elsewhere(why=say("it is lost again")), 3601.0)
+    assert Send(9, (0,)) in growing.due(3605.0)
     assert lockstep._joined(world.outcome(5.0), {}, (), {1: "gone"}).lost == {1: "gone"}
+
+
+def test_a_torchrun_that_was_killed_is_not_rank_0_of_machine_0(make: Callable[..., World]) -> None:
+    prepared = dataclasses.replace(make().leading.prepared, ranks=range(2, 4))
+    found = conclusion._as_ranks(prepared, Outcome(exit_code=137, codes={0: -9}, first_failed=0, killed=(0,)))
+    assert (found.codes, found.first_failed, found.killed) == ({2: -9, 3: -9}, 2, (2, 3))

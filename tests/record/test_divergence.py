@@ -50,3 +50,8 @@ def test_what_is_infinite_is_null_in_json() -> None:
     assert (found["verdict"], found["largest"], found["after"], found["before"]) == ("diverged", None, None, 3.0)
     assert relative(math.inf, math.inf) == 0
     assert relative(math.inf, -math.inf) == math.inf
+
+
+def test_an_integer_that_no_float_holds_is_infinite() -> None:
+    found = divergence(curve(1.0), [{"update": 1, "loss": 10**400}], 1e-5)
+    assert (found.verdict, found.after) == ("diverged", math.inf)

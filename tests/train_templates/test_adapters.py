@@ -85,6 +85,33 @@ def test_a_head_for_labels_is_trained_and_saved_with_the_adapter(kind: str, task
     assert len(made.sample(config, tmp_path / "out" / "model").splitlines()) >= 5
 
 
+def test_weights_that_the_model_lacks_are_not_frozen_as_they_happen_to_be(tmp_path: Path) -> None:
+    """A BERT from masked language modelling has no pooler, which a classifier reads through."""
+    name = published(tmp_path / "model", "bert")
+    config = transformers.AutoConfig.from_pretrained(name)
+    (tmp_path / "model" / "model.safetensors").unlink()
+    transformers.BertForMaskedLM(config).save_pretrained(name)
+    data = rows(tmp_path / "rows.jsonl", lambda i: "abc"[i % 3])
+    changes = {"model__name": name, "data__train": data, "data__eval": None}
+    made = load(tmp_path / "code", "text_classification", **ADAPTED, **changes)
+    with pytest.raises(SystemExit, match=r"it has no bert\.pooler\.dense\.bias, .* stay random"):
+        made.build_model(made.TaskConfig())
+    model = made.build_model(made.TaskConfig(modules_to_save="pooler"))
+    assert sum("pooler.modules_to_save" in name for name, p in model.named_parameters() if p.requires_grad) == 2
+
+
+def test_an_adapter_too_ends_its_answers_as_the_template_of_the_plan_does(tmp_path: Path) -> None:
+    name = published(tmp_path / "model", "llama")
+    values = {"data__chat_template": "chatml", "model__merge_adapter": True, "data__eval": None}
+    made = load(tmp_path / "code", "sft", **ADAPTED, **values, model__name=name)
+    config = made.TaskConfig(tokenizer_name=name)
+    model = made.build_model(config)
+    made.save_model(config, model, disturbed(model), tmp_path / "out" / "model")
+    end = transformers.AutoTokenizer.from_pretrained(name).convert_tokens_to_ids("<|im_end|>")
+    for folder in ("model", "merged"):
+        assert end in transformers.GenerationConfig.from_pretrained(tmp_path / "out" / folder).eos_token_id
+
+
 @pytest.mark.parametrize(
     ("kind", "tied", "whole"),
     [("llama", True, ""), ("llama", False, ALL), ("llama", True, ALL), ("gpt2", True, "wte,lm_head")],

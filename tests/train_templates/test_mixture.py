@@ -126,3 +126,27 @@ def test_a_source_without_documents_is_named(tmp_path: Path) -> None:
     task = mixed(tmp_path, "1,3", data__min_tokens=50)
     with pytest.raises(SystemExit, match=r"a\.jsonl: no text to train on"):
         task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache"), min_tokens=50))
+
+
+def test_a_source_of_one_document_is_seen_whatever_its_weight_is_rounded_to(tmp_path: Path) -> None:
+    """1002 / (1002 / 0.7) * 0.7 is a little less than 1002."""
+    (tmp_path / "one.txt").write_text("x" * 1001)
+    names = [str(tmp_path / "one.txt"), source(tmp_path / "b.jsonl", "b", 4, 20)]
+    values = {"data__train": ", ".join(names), "data__source_weights": "0.7,0.3", "data__eval": None}
+    task = load(tmp_path / "code", "causal_lm", **values)
+    data = task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache"), sequence_length=2048))
+    assert sum(int((data[i][0] == ord("x")).sum()) for i in range(len(data))) >= 1000
+
+
+def test_prompts_that_are_not_learned_have_no_share(tmp_path: Path) -> None:
+    task = load(tmp_path / "code", "sft", data__source_weights="1,1", data__train="a.jsonl, b.jsonl")
+    mixture = task.rows.mixture
+
+    class Part:
+        ids = torch.tensor([~1, ~2, 3, 4, ~5, 6, 7]).numpy()
+
+        def documents(self) -> Any:
+            yield {"size": torch.tensor([4, 3]).numpy()}
+
+    assert mixture.learned(Part(), 10).tolist() == [2, 2]
+    assert mixture.learned(Part(), 2).tolist() == [1, 2], "within the length"

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -169,3 +170,25 @@ def test_a_reward_model_learns_alike_on_two_ranks_and_goes_on_bit_for_bit(tmp_pa
     first, again = (load_file(tmp_path / name / "model" / "model.safetensors") for name in ("two", "again"))
     assert first.keys() == again.keys()
     assert all(torch.equal(first[name], again[name]) for name in first)
+
+
+def test_a_padding_token_may_be_the_first_of_the_vocabulary(tmp_path: Path) -> None:
+    """Llama 2's unknown token is 0. Without a padding token, its users would take the end token for one."""
+    pairs = computed(tmp_path)[0].pairs
+
+    class Tokenizer:
+        pad_token_id, unk_token_id, eos_token_id, pad_token = None, 0, 2, None
+        added_tokens_decoder = MappingProxyType[int, Any]({})
+
+        def apply_chat_template(self, *_: Any, **__: Any) -> str:
+            return "first second"
+
+        def convert_ids_to_tokens(self, place: int) -> str:
+            return f"token {place}"
+
+        def __call__(self, *_: Any, **__: Any) -> dict[str, list[int]]:
+            return {"input_ids": [5, 6]}
+
+    assert pairs.padded_by(Tokenizer()).pad_token == "token 0"
+    Tokenizer.unk_token_id = 5
+    assert pairs.padded_by(Tokenizer()).pad_token is None

@@ -64,7 +64,7 @@ class Trained:
     def state(self) -> list[dict[str, Any]]:
         return [
             dict(self.model.state_dict()),
-            {"optimizer": self.optimizer.state_dict(), "parts": [self.noise[2:5], self.noise[4:]]},
+            {"optimizer": self.optimizer.state_dict(), "parts": [self.noise[2:5], (self.noise[4:],)]},
         ]
 
     def save(self, folder: Path) -> None:
@@ -112,7 +112,7 @@ def test_without_memory_for_a_copy_the_state_itself_is_written(
     checkpoints, staging = code
     state, written = {"weight": torch.ones(1000)}, []
     staged = staging.Staged(lambda: state, lambda _, held: written.append(held))
-    monkeypatch.setattr(staging, "free_memory", lambda: 7999)
+    monkeypatch.setattr(staging, "free_memory", lambda: 3999)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
     saving = checkpoints.Checkpoints(Config(str(tmp_path)), "whole", staged.copy, lambda _: None)
     saving.write_state = staged.write
@@ -122,13 +122,38 @@ def test_without_memory_for_a_copy_the_state_itself_is_written(
         assert names(tmp_path)[-1] == f"checkpoint-{update:08d}", "it is complete when the training goes on"
     assert written == [state, state]
     assert capsys.readouterr().out.count("no memory to copy 4,000 bytes") == 1
-    monkeypatch.setattr(staging, "free_memory", lambda: 8000)
+    # One rank copies, however many there are.
+    monkeypatch.setattr(staging, "free_memory", lambda: 4000)
     assert staging.Staged(lambda: state, print).copy(tmp_path)
     saving.lock.close()
 
 
 def test_free_memory_is_a_number_of_this_machine(code: tuple[ModuleType, ModuleType]) -> None:
     assert 1 << 20 < code[1].free_memory() < 1 << 50
+
+
+def test_the_limit_of_a_job_counts_and_cached_files_do_not(
+    code: tuple[ModuleType, ModuleType], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {
+        "/proc/self/cgroup": "0::/slurm/job_7/step_0\n",
+        "/sys/fs/cgroup/slurm/job_7/memory.max": "9000\n",
+        "/sys/fs/cgroup/slurm/job_7/memory.current": "8000\n",
+        "/sys/fs/cgroup/slurm/job_7/memory.stat": "anon 1\ninactive_file 3000\n",
+        "/sys/fs/cgroup/slurm/memory.max": "max\n",
+    }
+
+    class Pretended(type(Path())):  # type: ignore[misc]
+        def read_text(self, *_: Any) -> str:
+            if str(self) not in files:
+                raise FileNotFoundError(self)
+            return files[str(self)]
+
+        def exists(self) -> bool:
+            return str(self) in files
+
+    monkeypatch.setattr(code[1], "Path", Pretended)
+    assert code[1].free_memory() == 4000
 
 
 def test_a_checkpoint_is_complete_once_its_thread_has_written_it(

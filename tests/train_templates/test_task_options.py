@@ -46,6 +46,16 @@ def test_an_answer_of_weight_0_is_not_learned_with_the_prompts_either(tmp_path: 
     assert all(said in rest for said in ("be brief", "one?", "two?", "second"))
 
 
+def test_a_greeting_of_weight_0_is_not_learned_with_the_prompts_either(tmp_path: Path) -> None:
+    made = talker(tmp_path, CHATML, data__train_on="all")
+    said = [{"role": "assistant", "content": "hello"}, *TALK[1:]]
+    (ids,) = made.encode(conversation(made, said, [False, False, True, False, True]))
+    assert "hello" in made.tokenizer.decode([~i for i in ids if i < 0])
+    rest = made.tokenizer.decode([i for i in ids if i >= 0])
+    assert "hello" not in rest
+    assert all(each in rest for each in ("one?", "first", "two?", "second"))
+
+
 def test_a_template_that_drops_reasoning_is_refused_where_all_is_learned(tmp_path: Path) -> None:
     made = talker(tmp_path, THINKING, data__train_on="all")
     said = [dict(message) for message in TALK]

@@ -30,6 +30,8 @@ TEXTS = {
     "strategy.nvme_path",
     "model.lora_targets",
     "model.frozen",
+    "model.modules_to_save",
+    "data.source_weights",
     "tracking.project",
     "tracking.run_name",
     "tracking.tags",

@@ -231,3 +231,16 @@ def test_what_cannot_be_run_is_refused(capsys: pytest.CaptureFixture[str]) -> No
     assert run(["plan", "made", "--exact"]) == 2
     assert "Colossal-AI's engine" in capsys.readouterr().err
     assert run(["plan", "nowhere", "--exact"]) == 2
+
+
+def test_options_that_it_does_not_know_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    project()
+    options = ["--set", "batch.per_device_batch_size=4", "--sequence-length", "64", "--html", "x.html"]
+    assert run(["plan", "made", "--exact", *options]) == 2
+    assert "cannot be combined with --sequence-length, --set, --html" in capsys.readouterr().err
+
+
+def test_an_engine_beside_a_model_of_unknown_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    project("strategy.kind=deepspeed", "strategy.zero_stage=2", *TWO, task="custom")
+    assert run(["plan", "made", "--exact"]) == 2
+    assert "what zero2 holds beside this model is not known" in capsys.readouterr().err

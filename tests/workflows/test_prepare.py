@@ -70,7 +70,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert [(each["complete"], each["busy"]) for each in listed] == [(False, False)]
     done = trainwiz("prepare", str(folder))
     assert done.code == 0, done.err
-    assert "rows that are tokenized already" in done.err
+    assert "rows that are already tokenized" in done.err
 
 
 def test_the_cache_is_listed_and_cleaned_by_age(tmp_path: Path) -> None:

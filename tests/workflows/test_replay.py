@@ -1,5 +1,6 @@
 """`trainwiz replay`: a run once more, in the project or rebuilt beside it, and the curves compared."""
 
+import hashlib
 import json
 import shutil
 import subprocess
@@ -155,6 +156,19 @@ def test_records_that_cannot_be_repeated_are_refused(
     edit_record(project, change)
     assert run(["replay", str(first(project)), "--dry-run"]) in (1, 2)
     assert words in capsys.readouterr().err
+
+
+def test_an_empty_file_is_kept_too(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    digest = hashlib.sha256(b"").hexdigest()
+    edit_record(project, lambda record: record["files"].update({"m/__init__.py": digest}))
+    (project / "m").mkdir()
+    (project / "m" / "__init__.py").write_text("")
+    code_files.keep(project, frozenset())
+    (project / "m" / "__init__.py").write_text("changed = True\n")
+    assert dry(project, capsys)["rebuilt"]
+    (project / "notes.txt").write_text("mine")
+    assert run(["replay", str(first(project)), "--into", str(project / "notes.txt")]) == 2
+    assert "holds other files" in capsys.readouterr().err
 
 
 def test_two_runs_are_compared_without_training(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -53,7 +53,14 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     # feature: qlora
     arguments |= four_bits([*whole, *heads_of(loader, config)])
     # end: qlora
-    model = loader.from_pretrained(config.model_name, dtype=config.frozen_dtype, **arguments)
+    arguments |= {"dtype": config.frozen_dtype, "output_loading_info": True}
+    model, loaded = loader.from_pretrained(config.model_name, **arguments)
+    new = {name for name in loaded["missing_keys"] if not any(f".{part}." in f".{name}" for part in whole)}
+    if lost := sorted(new & {name for name, _ in model.named_parameters()}):
+        raise SystemExit(
+            f"{config.model_name}: it has no {', '.join(lost)}, which would stay random and be saved nowhere: "
+            "name their module in modules_to_save"
+        )
     add(model, config, whole)
     return model
 
@@ -123,12 +130,16 @@ def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str
     The adapter stays in fp32. `output_dtype` is the type of the merged model.
     """
     model.save_pretrained(folder, state_dict={name: part for name, part in weights.items() if is_trained(name)})
+    # feature: writes
+    model.generation_config.save_pretrained(folder)
+    # end: writes
     if tokenizer:
         tokenizer.save_pretrained(folder)
     # feature: merged
     # Also save the merged model, which loads without peft.
     # feature: writes
     merged = load(folder).merge_and_unload()
+    merged.generation_config = model.generation_config
     # end: writes
     # feature: judges
     known = ("id2label", "problem_type", "pad_token_id")

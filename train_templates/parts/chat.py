@@ -234,13 +234,19 @@ class Chat:
         left_out = self.spans(replace(talk, learned=unlearned(talk)), whole) if any(unlearned(talk)) else []
         if left_out is None:
             raise ValueError("messages that follow change an answer that is not to be learned (weight 0)")
+        if unlearned(talk)[0]:  # a greeting, before any question
+            greeting = self.within(whole, self.render(talk, talk.messages[:1]))
+            if greeting is None:
+                raise ValueError("messages that follow change an answer that is not to be learned (weight 0)")
+            left_out.append((0, len(greeting)))
         ids, starts, ends = self.coded(whole)
         sample = [
             ~token if any(start < end and begin < stop for begin, end in left_out) else token
             for token, start, stop in zip(ids, starts, ends, strict=True)
         ]
         unended = self.tokenizer.eos_token and not whole.rstrip().endswith(self.special)
-        return [*sample, self.tokenizer.eos_token_id] if unended else sample
+        end = self.tokenizer.eos_token_id
+        return [*sample, ~end if unlearned(talk)[-1] else end] if unended else sample
         # end: all_learned
 
     def prompt(self, question: str) -> list[int]:

@@ -187,7 +187,8 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
         raise ValueError("a preference (chosen, rejected); keep the chosen answer as messages or as an output")
     history = parsed(columns.pop("history", None)) or []
     question, further, answer = (taken(columns, *of) for of in (QUESTIONS, ("input",), ANSWERS))
-    if further is None and isinstance(columns.get("context"), str):  # the passage that a question is about
+    passage = isinstance(columns.get("context"), str) and not isinstance(question, list)
+    if further is None and passage:  # what the question is about
         further = columns.pop("context")
     answer = taken(columns, "target") if answer is None else answer
     if (question is None and further is None) or answer is None:

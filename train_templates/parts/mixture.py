@@ -48,13 +48,13 @@ class Mixture(Tokens):
     def times(self, kept: Array, length: int) -> Array:
         """Return how many times each document is seen in an epoch, where some are not kept; says it for each source.
 
-        A document counts as one sample, or as the tokens that are predicted of it, at most `length`; 0: all.
+        A document counts as one sample, or as the tokens of it that are learned, within `length`; 0: all are.
         """
         found, place = [], 0
         for part in self.parts:
             every = np.concatenate(list(part.documents()))
             used = kept[place : place + len(every)]
-            sizes = np.minimum(every["size"].astype(np.int64) - 1, length or np.iinfo(np.int64).max)
+            sizes = learned(part, length) if length else every["size"].astype(np.int64) - 1
             found.append(
                 (part.about["data"], used, sizes if self.by == "tokens" else np.ones_like(sizes), every["hash"])
             )
@@ -63,10 +63,10 @@ class Mixture(Tokens):
         for (name, *_), amount in zip(found, amounts, strict=True):
             if not amount:
                 raise SystemExit(f"{name}: no text to train on")
-        scale = max(amount / weight for amount, weight in zip(amounts, self.weights, strict=True))
+        needs = [weight / amount for amount, weight in zip(amounts, self.weights, strict=True)]
         counts = []
-        for (name, used, sizes, hashes), amount, weight in zip(found, amounts, self.weights, strict=True):
-            passes = scale * weight / amount
+        for (name, used, sizes, hashes), amount, weight, need in zip(found, amounts, self.weights, needs, strict=True):
+            passes = need / min(needs)  # exactly 1 for the largest for its weight
             seen = used * int(passes)
             order = np.flatnonzero(used)[hashes[used].argsort(kind="stable")]
             reached = sizes[order].cumsum()
@@ -75,3 +75,13 @@ class Mixture(Tokens):
             print(f"{name}: {share:.1%} of the {self.by}: {amount:,} are seen {passes:.2f} times", flush=True)
             counts.append(seen)
         return np.concatenate(counts)
+
+
+def learned(part: Tokens, length: int) -> Array:
+    """Return how many of the first `length` predictions of each document are learned: the others are complements."""
+    counts, place = [], 0
+    for some in part.documents():
+        for size in some["size"].tolist():
+            counts.append(int((part.ids[place + 1 : place + min(size, length + 1)] >= 0).sum()))
+            place += size
+    return np.array(counts, dtype=np.int64)

@@ -207,19 +207,19 @@ class Answers(Dataset[Any]):
 
 
 # feature: judges
-def padding_of(tokenizer: Any) -> int:
-    """Return a token that no answer ends with: by it, transformers finds where a padded row ends."""
+def padding_of(tokenizer: Any) -> int | None:
+    """Return a token that no answer ends with, if there is one: by it, transformers finds where a padded row ends."""
     said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
     text = tokenizer.apply_chat_template(said, tokenize=False)
     used = {*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id}
     special = sorted(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
     known = (tokenizer.pad_token_id, tokenizer.unk_token_id, *special)
-    return next((i for i in known if i is not None and i not in used), 0)
+    return next((i for i in known if i is not None and i not in used), None)
 
 
 def padded_by(tokenizer: Any) -> Any:
     """Return the tokenizer, which pads as the model expects it, if it has a token for that."""
-    if padding := padding_of(tokenizer):
+    if (padding := padding_of(tokenizer)) is not None:
         tokenizer.pad_token = tokenizer.convert_ids_to_tokens(padding)
     return tokenizer
 

@@ -424,6 +424,8 @@ def write_on(folder: Path, tokens: list[int], length: int, source: str = "") -> 
         return None
     device, dtype = place
     model = transformers.AutoModelForCausalLM.from_pretrained(folder, **dict.fromkeys(FP32, dtype)).to(device).eval()
+    if source and (Path(folder) / "generation_config.json").exists():  # of an adapter, the base's was read
+        model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     room = getattr(model.config, "max_position_embeddings", None) or len(tokens) + length
     length = max(1, min(length, room - len(tokens)))
     ids = torch.tensor([tokens[-(room - length) :]], device=device)

@@ -6,7 +6,11 @@ The copy's memory is kept for the next save. What is written is the same, byte f
 from __future__ import annotations
 
 import copy
+
+# feature: fsdp
 import os
+
+# end: fsdp
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +31,7 @@ class Staged:
     def __init__(self, read: Callable[[], Any], write: Callable[[Path, Any], object]) -> None:
         self.read, self.write_state = read, write
         self.state: Any = None
+        self.device = 0
         self.memory: list[Tensor] = []  # of the copies, in the order in which the state is read
         self.is_short = False
 
@@ -34,6 +39,7 @@ class Staged:
         """Copy the state. Return whether the training may go on before it is written."""
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()
+            self.device = torch.cuda.current_device()
         self.state = self.read()
         sizes = [storage.nbytes() for storage in storages_of(self.state)]
         if [part.numel() for part in self.memory] != sizes:
@@ -51,6 +57,8 @@ class Staged:
 
     def write(self, folder: Path) -> None:
         """Write what was copied."""
+        if torch.cuda.is_initialized():
+            torch.cuda.set_device(self.device)  # a thread begins with the first one
         state, self.state = self.state, None
         self.write_state(folder, state)
 
@@ -77,14 +85,8 @@ class Copies:
         """Return a copy of a value and of all that it holds."""
         # feature: fsdp
         if isinstance(value, DTensor):
-            return DTensor.from_local(
-                self.of(value.to_local()),
-                value.device_mesh,
-                value.placements,
-                run_check=False,
-                shape=value.shape,
-                stride=value.stride(),
-            )
+            # `from_local` would move the copy to the mesh's device.
+            return DTensor(self.of(value.to_local()), value._spec, requires_grad=False)
         # end: fsdp
         if isinstance(value, Tensor):
             return self.of_tensor(value)
@@ -92,7 +94,7 @@ class Copies:
             copied = copy.copy(value)
             copied.update((name, self.of(each)) for name, each in value.items())
             return copied
-        return [self.of(each) for each in value] if isinstance(value, list) else value
+        return type(value)([self.of(each) for each in value]) if type(value) in (list, tuple) else value
 
     def of_tensor(self, tensor: Tensor) -> Tensor:
         """Return a view of the copy of the tensor's whole memory."""
@@ -102,7 +104,7 @@ class Copies:
             if place == len(self.memory):
                 self.memory.append(torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=tensor.is_cuda))
             bytes_of = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
-            self.memory[place].copy_(bytes_of, non_blocking=True)
+            self.memory[place].copy_(bytes_of, non_blocking=tensor.is_cuda)  # `Staged.copy` waits for CUDA only
         empty = torch.empty(0, dtype=tensor.dtype)
         return empty.set_(self.memory[place].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
 
@@ -127,7 +129,7 @@ def storages_of(value: Any) -> list[torch.UntypedStorage]:
         elif isinstance(value, dict):
             for each in value.values():
                 look(each)
-        elif isinstance(value, list):
+        elif type(value) in (list, tuple):
             for each in value:
                 look(each)
 
@@ -137,14 +139,25 @@ def storages_of(value: Any) -> list[torch.UntypedStorage]:
 
 def ranks_here() -> int:
     """Return how many ranks may copy their state on this machine."""
+    # feature: plain
+    return 1  # the main process alone
+    # end: plain
+    # feature: fsdp
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    # end: fsdp
 
 
 def free_memory() -> int:
     """Return the bytes of host memory that are free, by the machine and by the limit of its container."""
     lines = Path("/proc/meminfo").read_text().splitlines() if Path("/proc/meminfo").exists() else []
     free = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
-    with suppress(OSError, ValueError):  # without a limit, or not in a container
-        limit, used = (int(Path(f"/sys/fs/cgroup/memory.{name}").read_text()) for name in ("max", "current"))
-        free.append(limit - used)
+    top, own = Path("/sys/fs/cgroup"), Path()
+    with suppress(OSError):
+        own = Path(Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/"))
+    for folder in (top / part for part in (own, *own.parents)):  # a job's limit may stand in any of them
+        with suppress(OSError, ValueError):  # without a limit, or a path of another container
+            limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+            lines = (folder / "memory.stat").read_text().splitlines()
+            cached = sum(int(line.split()[1]) for line in lines if line.startswith("inactive_file "))
+            free.append(limit - used + cached)
     return min(free, default=0)

@@ -172,7 +172,7 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
-    return rows.with_loss(model, config.loss_chunk)
+    return rows.with_loss(model, config.loss_chunk, config.sequence_length)
 
 
 # end: lora

@@ -24,10 +24,8 @@ import adapter
 import chat
 
 # feature: own_template
-# feature: whole_model
 import chat_template
 
-# end: whole_model
 # end: own_template
 # feature: whole_model
 import model_folder
@@ -362,7 +360,11 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 # feature: lora
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the adapter for `AutoModelForCausalLM.from_pretrained(folder)`, which also loads its base model."""
-    adapter.save(model, weights, folder, config.output_dtype, chat.Chat(config).tokenizer)
+    talker = chat.Chat(config)
+    # feature: own_template
+    chat_template.stop_after_answers(talker.tokenizer, model)
+    # end: own_template
+    adapter.save(model, weights, folder, config.output_dtype, talker.tokenizer)
 
 
 # end: lora

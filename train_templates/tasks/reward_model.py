@@ -217,7 +217,7 @@ def scored(model: Any, config: TaskConfig) -> nn.Module:
     """
     if not hasattr(model, "score"):
         raise SystemExit(f"{type(model).__name__} cannot be a reward model: it does not read text in one direction")
-    model.config.pad_token_id = pairs.padding_of(chat.Chat(config).tokenizer)
+    model.config.pad_token_id = pairs.padding_of(chat.Chat(config).tokenizer) or 0
     pairs.expect_one_document()
 
     def forward(self: Any, inputs: Tensor, ends: Tensor) -> Tensor:
@@ -271,7 +271,8 @@ def sample(config: TaskConfig, folder: Path, count: int = 3) -> str:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
     # end: whole_model
     # feature: lora
-    model = adapter.load(folder, num_labels=1, pad_token_id=pairs.padding_of(chat.Chat(config).tokenizer)).eval()
+    padding = pairs.padding_of(chat.Chat(config).tokenizer) or 0
+    model = adapter.load(folder, num_labels=1, pad_token_id=padding).eval()
     # end: lora
     lines, data = [], load_train_data(config)
     for place in range(0, len(data), max(1, len(data) // count)):

@@ -7,6 +7,7 @@ import json
 import math
 import pickle
 import re
+import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ _SAME_SIZES = re.compile(r"broadcast|reduce|all_?gather")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
 
 
-class _Plain(pickle.Unpickler):
+class _Plain(pickle._Unpickler):  # C's makes room for any number that a file names
     """Reads numbers, strings, lists and dictionaries: a dump needs nothing else, and a class could run code."""
 
     def find_class(self, module_name: str, global_name: str, /) -> object:
@@ -63,9 +64,9 @@ def read(data: bytes) -> Recording | None:
     try:
         dump = json.loads(data) if data[:1] == b"{" else _Plain(io.BytesIO(data)).load()
         return _recording(dump)
-    except (pickle.UnpicklingError, ArithmeticError, AttributeError, EOFError, LookupError, MemoryError):
+    except (pickle.UnpicklingError, struct.error, ArithmeticError, AssertionError, AttributeError, EOFError):
         return None
-    except (RecursionError, TypeError, ValueError):
+    except (LookupError, MemoryError, RecursionError, TypeError, ValueError):
         return None
 
 
@@ -77,6 +78,13 @@ def compare(recordings: Mapping[int, Recording]) -> Diagnosis | None:
     return min(found, key=lambda diagnosis: order.index(diagnosis.name), default=None)
 
 
+def _short(value: object) -> str:
+    """A word or a number of a dump. Raises `TypeError` for what holds others, and for a number that none is."""
+    if not isinstance(value, str | int) or (isinstance(value, int) and abs(value) >> 63):
+        raise TypeError("not a flight recorder's dump")
+    return str(value)
+
+
 def _recording(dump: Mapping[str, object]) -> Recording:
     entries, config = dump["entries"], dump.get("pg_config") or {}
     if not isinstance(entries, list) or not isinstance(config, Mapping):
@@ -84,34 +92,40 @@ def _recording(dump: Mapping[str, object]) -> Recording:
     groups: dict[str, dict[int, Call]] = {}
     for entry in entries:
         if not entry.get("is_p2p") and "coalesced" not in entry["profiling_name"]:
-            groups.setdefault(str(entry["process_group"][0]), {})[int(entry["collective_seq_id"])] = _call(entry)
+            groups.setdefault(_short(entry["process_group"][0]), {})[int(_short(entry["collective_seq_id"]))] = _call(
+                entry
+            )
     return Recording(groups=groups, members={name: _ranks(config, name) for name in groups})
 
 
 def _ranks(config: Mapping[str, Mapping[str, object]], name: str) -> tuple[int, ...]:
     found = config.get(name) or config.get("") or {}
-    return tuple(int(rank) for rank in re.findall(r"\d+", str(found.get("ranks", ""))))
+    return tuple(int(rank) for rank in re.findall(r"\d+", _short(found.get("ranks", ""))))
 
 
 def _call(entry: Mapping[str, object]) -> Call:
-    operation = str(entry["profiling_name"]).partition(":")[2].partition(" ")[0]
+    operation = _short(entry["profiling_name"]).partition(":")[2].partition(" ")[0]
     sizes, frames = entry.get("input_sizes") or (), entry.get("frames") or ()
     same = _SAME_SIZES.search(operation) and isinstance(sizes, Sequence)
-    elements = tuple(math.prod(map(int, size)) for size in sizes) if same and isinstance(sizes, Sequence) else ()
+    elements = (
+        tuple(int(_short(math.prod(map(int, map(_short, size))))) for size in sizes)
+        if same and isinstance(sizes, Sequence)
+        else ()
+    )
     dtypes = entry.get("input_dtypes") or ()
     return Call(
         operation=operation,
         elements=elements,
-        dtypes=tuple(map(str, dtypes)) if isinstance(dtypes, Sequence) else (),
+        dtypes=tuple(map(_short, dtypes)) if isinstance(dtypes, Sequence) else (),
         place=_place(frames if isinstance(frames, Sequence) else ()),
         done=bool(entry.get("retired")) or entry.get("state") == "completed",
     )
 
 
 def _place(frames: Iterable[Mapping[str, object]]) -> str:
-    own = (frame for frame in frames if not _LIBRARY.search(str(frame.get("filename", ""))))
+    own = (frame for frame in frames if not _LIBRARY.search(_short(frame.get("filename", ""))))
     first = next(own, None)
-    return f"{str(first['filename']).rpartition('/')[2]}:{first['line']}" if first else ""
+    return f"{_short(first['filename']).rpartition('/')[2]}:{_short(first['line'])}" if first else ""
 
 
 def _compare_group(name: str, recordings: Mapping[int, Recording]) -> Diagnosis | None:
@@ -119,9 +133,10 @@ def _compare_group(name: str, recordings: Mapping[int, Recording]) -> Diagnosis 
     members = next((r.members[name] for r in recordings.values() if r.members.get(name)), tuple(calls))
     # The recorder is a ring: what some rank no longer has cannot be compared.
     begin = max(min(own) for own in calls.values())
+    last = {rank: max(own) for rank, own in calls.items()}
     for number in sorted({number for own in calls.values() for number in own if number >= begin}):
         present = {rank: own[number] for rank, own in calls.items() if number in own}
-        behind = [rank for rank in members if rank in recordings and number > max(calls.get(rank, {0: None}))]
+        behind = [rank for rank in members if rank in recordings and number > last.get(rank, 0)]
         waiting = {rank: call for rank, call in present.items() if not call.done}
         kinds = {call.alike() for call in present.values()}
         if len(kinds) > 1:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainwiz import models, optimizers, strategies, tasks
+from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.device import Work, needs, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.frozen import frozen_parameters
@@ -72,10 +73,14 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
     task = tasks.of(plan)
     shape, weight_bytes = layers(task, plan.model.name, parameters, transformer), 2 if _in_half(plan) else 4
     frozen = frozen_parameters(shape, plan.model.frozen.split(",")) if shape and plan.model.frozen else 0
+    trained = parameters - frozen if frozen else None
+    if shape and plan.model.adapter != "none" and plan.model.modules_to_save:  # each at most a table of embeddings
+        tables = shape.largest_table * len(plan.model.modules_to_save.split(","))
+        trained = min(parameters, trained_parameters(parameters, plan.model.adapter, plan.model.lora_rank) + tables)
     return Work(
         parameters=parameters,
         transformer=shape,
-        trained=parameters - frozen if frozen else None,
+        trained=trained,
         frozen_bytes=weight_bytes if frozen else None,
         generates=task.generative,
         adapter=plan.model.adapter,

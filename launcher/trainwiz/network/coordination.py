@@ -128,6 +128,7 @@ class Coordinator:
         """The machines of the roll-call."""
         self.notice: Callable[[], None] = lambda: None
         self.lost: dict[int, Lost] = {}
+        """The machines that were lost; one that is back stays here until somebody takes it out."""
         self.reports: dict[int, Said] = {}
         """What the machines said of the attempt that goes on, or has just ended."""
         self._me, self._roll = me, replace(roll, present=(me,))
@@ -218,7 +219,6 @@ class Coordinator:
     def _take(self, machine: Machine, said: Said) -> None:
         if said.get("ready"):
             self._ready.add(machine.rank)
-            self.lost.pop(machine.rank, None)
         else:
             self.reports[machine.rank] = said
 

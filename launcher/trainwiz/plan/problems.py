@@ -58,6 +58,8 @@ OTHER_WORDS = {
 }
 """What other tools call a key of the plan."""
 _EXAMPLES = {
+    "data.source_weights": "3,1",
+    "model.modules_to_save": "embed_tokens,lm_head",
     "cluster.job_name": "train-7b",
     "cluster.gpu_type": "a100",
     "cluster.memory": "64G",

@@ -6,9 +6,12 @@ import re
 from pathlib import Path
 from typing import get_args
 
+from trainwiz import files
 from trainwiz import vocabulary as v
 from trainwiz.language import t
 
+_LARGEST = 1 << 20
+"""Bytes of a template: the longest that are published have 30 kB."""
 _MARKS = re.compile(r"{%-?\s*(end)?generation\s*-?%}")
 """transformers' own tags, which Jinja does not know."""
 
@@ -18,8 +21,8 @@ def problem(name: str, root: Path) -> str:
     if name in get_args(v.ChatTemplate):
         return ""
     try:
-        text = (root / name).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = files.read_text(root / name, most=_LARGEST)
+    except (OSError, ValueError) as error:
         return t("no such name, and no file that can be read: {error}", error=str(error))
     # Imported here: plans without such a file must not wait for it.
     import jinja2
@@ -28,6 +31,8 @@ def problem(name: str, root: Path) -> str:
         jinja2.Environment(extensions=["jinja2.ext.loopcontrols"], autoescape=True).parse(_MARKS.sub("", text))
     except jinja2.TemplateSyntaxError as error:
         return t("line {line}: {error}", line=error.lineno, error=error.message or "")
+    except RecursionError:
+        return t("nested too deeply")
     if "messages" not in text:
         return t("it does not read messages")
     return ""

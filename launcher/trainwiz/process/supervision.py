@@ -132,7 +132,8 @@ class Supervisor:
         if self.deadline is not None or self.finished:
             return []
         self._elsewhere = event
-        self.deadline = now + (self._grace if event.orderly else self._teardown)
+        if not event.orderly:  # else no machine is taken away: saving may take its time, and hangs are watched
+            self.deadline = now + self._teardown
         return [event.why, Send(signal.SIGTERM, self.alive)]
 
     def stalled(self, stall: Stall, now: float) -> list[Action]:
@@ -198,8 +199,7 @@ class Supervisor:
                     seconds=KILL_SECONDS,
                 )
             ]
-        saving = self.asked_by is not None or (self._elsewhere and self._elsewhere.orderly)
-        waited = self._grace if saving else self._teardown
+        waited = self._grace if self.asked_by is not None else self._teardown
         return [
             say(
                 "{ranks} did not exit within {seconds:g} s: sending SIGKILL",

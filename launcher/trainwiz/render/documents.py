@@ -73,6 +73,7 @@ def _context(plan: Plan) -> dict[str, Any]:
         "gathered": "final_weights" in wanted,
         "adapted": "lora" in wanted,
         "labelled": tasks.of(plan).labelled,
+        "new_head": tasks.of(plan).labelled or tasks.of(plan).pairs,
         "built_once": "built_once" in wanted,
         "hashed": "hashes" in wanted,
         "scripts": script.optional_parts(wanted),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -13,7 +13,7 @@ from trainwiz.script.lightning import Lightning
 from trainwiz.script.numbers import numbers
 from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat, only_places
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import Function, Loop, dotted, method, walk
+from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
@@ -149,7 +149,7 @@ class _Reader:
             model_name=name,
             batch=batch,
             counted=self._counted(model),
-            sums=self._sums(block, loss),
+            sums=self._sums(loss),
             loader=loader,
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             rest=tuple(self._rest(block)),
@@ -286,7 +286,7 @@ class _Reader:
         block = flat(loop.body)
         bound = {model, *(n.id for n in walk(target) if isinstance(n, ast.Name))}
         barred = (self.script.engines.prepared_names | {dotted(one) for one in self._prepared().values()}) - {model}
-        left_out = [statement for statement in block if _divides(statement)]
+        left_out = [one for one in block if _divides(one) or any(method(node) == "backward" for node in walk(one))]
         slicer = Slicer(self.script, bound=bound, barred=barred, block=block, left_out=left_out)
         expression = _undivided(backward.loss)
         piece = _cut("loss", expression, lambda: slicer.of(expression))
@@ -322,7 +322,8 @@ class _Reader:
             f"({batch})" if isinstance(target, ast.Tuple) else f"[{batch}]" if isinstance(target, ast.List) else batch
         )
         block = flat(function.body)
-        slicer = Slicer(self.script, bound={model, *names.values()}, block=block, own_model=f"self.{model}")
+        bound = {model, *(names[dotted(one)] for one in parts if dotted(one) in names)}
+        slicer = Slicer(self.script, bound=bound, block=block, own_model=f"self.{model}")
         piece = _cut("loss", loss, lambda: slicer.of(_undivided(loss)))
         return piece, [one for one in block if one.lineno != loss.lineno], shown
 
@@ -369,30 +370,49 @@ class _Reader:
         words = ("ForMaskedLM", "ForConditionalGeneration", "ForSeq2SeqLM", "ForTokenClassification")
         return "labels" if any(word in made for word in words) else "samples"
 
-    def _sums(self, block: list[ast.stmt], loss: Piece) -> ast.AST | None:
-        """The `reduction="sum"` of a loss that nothing divides."""
+    def _sums(self, loss: Piece) -> ast.AST | None:
+        """The loss, where it is made with `reduction="sum"` and nothing divides it."""
         if self.trainer or loss.taken is None:
             return None
-        text = [*loss.taken.inner, *loss.taken.outer, loss.taken.expression]
-        nodes = [node for part in text for node in ast.walk(ast.parse(part))]
+        parts = [*loss.taken.outer, *loss.taken.inner, loss.taken.expression]
+        nodes: list[ast.AST] = [node for part in parts for node in ast.walk(ast.parse(part))]
         called = {dotted(node.func).removeprefix(f"{OWN}.") for node in nodes if isinstance(node, ast.Call)}
         own = [function for name in called if (function := self.script.names.function(name))]
-        nodes = [*(node for one in block for node in walk(one)), *(node for one in own for node in walk(one))]
-        sums = [
-            node
-            for node in nodes
-            if isinstance(node, ast.keyword)
-            and node.arg == "reduction"
-            and ast.unparse(node.value) in ("'sum'", '"sum"')
-        ]
-        used = [node for node in nodes if isinstance(node, ast.BinOp | ast.AugAssign) and isinstance(node.op, ast.Div)]
-        divides = any(getattr(node, "lineno", 0) <= getattr(loss.node, "lineno", 0) for node in used)
-        return sums[0] if sums and not divides else None
+        nodes += [node for one in own for node in walk(one)]
+        sums = _named_sums(nodes)
+        made = any(isinstance(node, ast.keyword) and _is_sum(node, sums) for node in nodes)
+        return loss.node if made and not any(_divides_sum(node, sums) for node in nodes) else None
 
     def _rest(self, block: list[ast.stmt]) -> Iterator[ast.stmt]:
         taken = {n.lineno for n in block if isinstance(n, ast.Assign | ast.AnnAssign | ast.AugAssign)}
         for statement in block:
             yield from (s for s in _steps(statement) if s.lineno not in taken and _does_more(s))
+
+
+def _named_sums(nodes: Sequence[ast.AST]) -> set[str]:
+    """The names that hold a loss with `reduction="sum"`, or what is made of one."""
+    sums: set[str] = set()
+    made = [node for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign) and node.value]
+    for one in (*made, *made):  # a function may stand behind what uses it
+        if _is_sum(one, sums):
+            sums |= {dotted(to) for to in (one.targets if isinstance(one, ast.Assign) else [one.target])}
+    return sums - {""}
+
+
+def _is_sum(node: ast.AST, sums: Container[str]) -> bool:
+    return any(
+        (isinstance(one, ast.keyword) and one.arg == "reduction" and constant(one.value) == "sum")
+        or (isinstance(one, ast.Name) and one.id in sums)
+        for one in ast.walk(node)
+    )
+
+
+def _divides_sum(node: ast.AST, sums: Container[str]) -> bool:
+    if isinstance(node, ast.BinOp):
+        return isinstance(node.op, ast.Div) and _is_sum(node.left, sums)
+    if isinstance(node, ast.AugAssign):
+        return isinstance(node.op, ast.Div) and _is_sum(node.target, sums)
+    return isinstance(node, ast.Call) and method(node) in ("div", "div_", "mean") and _is_sum(node.func, sums)
 
 
 def pieces(script: Script) -> Pieces:

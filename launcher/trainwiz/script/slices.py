@@ -98,7 +98,7 @@ class Slicer:
         statements = sorted(self._taken, key=lambda one: (-self._taken[one], one.lineno))  # callers run first
         texts = [(id(statement) in inside, self._text(statement)) for statement in statements]
         return Slice(
-            expression=rewritten(self.script.lines, expression, self._edits),
+            expression=_alone(rewritten(self.script.lines, expression, self._edits)),
             inner=tuple(text for is_inner, text in texts if is_inner),
             outer=tuple(text for is_inner, text in texts if not is_inner),
             from_outside=tuple(self._outside),
@@ -353,6 +353,15 @@ class Slicer:
         alias = next(a for a in node.names if (a.asname or a.name.partition(".")[0]) == name.id)
         alone = ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], 0)
         self._imports[ast.unparse(alone)] = None
+
+
+def _alone(text: str) -> str:
+    """An expression that can stand without the parentheses that were around its lines."""
+    try:
+        ast.parse(text, mode="eval")
+    except SyntaxError:
+        return f"({text})"
+    return text
 
 
 def _flat(body: Iterable[ast.stmt], enter: Sequence[ast.stmt] = ()) -> Iterator[ast.stmt]:

@@ -4,6 +4,7 @@ defaults and the fields of its classes. Nothing is run; what is not the same on 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -63,7 +64,7 @@ class Values:
         """What a command line says, by the attribute that it comes to."""
         by_word = {w: (name, calls[-1]) for name, calls in self._options.items() for w in _words(calls[-1])}
         places = [name for name, calls in self._options.items() if not _words(calls[-1])[0].startswith("-")]
-        waiting = list(arguments)
+        waiting, appended = list(arguments), dict[str, list[Any]]()
         while waiting:
             word, equals, value = waiting.pop(0).partition("=")
             if word in by_word:
@@ -80,10 +81,20 @@ class Values:
             if flag is not None:
                 yield name, Value(not flag, call)
                 continue
+            action = _keyword(call, "action")
+            if action is not None and constant(action) not in ("store", "append"):
+                raise UsageError(say("{option}: only flags and options with a value can be given", option=word))
             if not equals and not waiting:
                 raise UsageError(say("no value for {option}", option=word))
-            text = Value(value if equals else waiting.pop(0), call)
-            yield name, _cast(text, dotted(_keyword(call, "type") or call)) or text
+            texts = [value if equals else waiting.pop(0)]
+            while waiting and len(texts) < _most(call) and waiting[0].partition("=")[0] not in by_word:
+                texts.append(waiting.pop(0))
+            items = [_given(text, call, word) for text in texts]
+            several = constant(_keyword(call, "nargs")) not in (None, "?")
+            if constant(action) == "append":
+                items, several = [*appended.get(name, []), *items], True
+                appended[name] = items
+            yield name, Value(items if several else items[0], call)
 
     def of(self, node: ast.expr | None) -> Value | None:
         """The value of an expression; None where it is not known."""
@@ -291,6 +302,20 @@ class Values:
         if parsed:  # args, unknown = parser.parse_known_args()
             return all("parse" in getattr(a.value.func, "attr", "") for a in parsed if isinstance(a.value, ast.Call))
         return last.lower() in _NAMESPACES
+
+
+def _most(call: ast.Call) -> float:
+    """How many words an option takes."""
+    nargs = constant(_keyword(call, "nargs"))
+    return math.inf if nargs in ("+", "*") else nargs if isinstance(nargs, int) else 1
+
+
+def _given(text: str, call: ast.Call, word: str) -> Any:
+    """The value of a word. Raises `UsageError` for one that is not of the option's type."""
+    cast = _cast(Value(text, call), dotted(_keyword(call, "type") or call))
+    if cast is None:
+        raise UsageError(say("{option}: {value} is not valid", option=word, value=text))
+    return cast.value
 
 
 def _words(call: ast.Call) -> list[str]:

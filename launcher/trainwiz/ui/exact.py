@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainwiz import tasks
 from trainwiz.decide.candidates import MOMENTS
 from trainwiz.decide.strategy import FILLED
 from trainwiz.estimate.exact import Kind, Moment, Tensors
@@ -128,7 +129,7 @@ def _subject(found: Shown) -> str:
         ranks=plan.machine.num_processes,
         strategy=plan.strategy.label,
         micro=plan.batch.per_device_batch_size,
-        length=plan.batch.sequence_length,
+        length="-" if tasks.of(plan).own_code else plan.batch.sequence_length,
         peak=size(found.totals[found.peak]),
         when=text(_WHEN[found.peak]),
     )

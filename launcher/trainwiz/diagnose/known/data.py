@@ -40,7 +40,7 @@ SIGNATURES = {
     ),
     "missing_split": Signature(
         r"Unknown split \"(?P<split>[^\"]+)\"",
-        r"KeyError: '(?P<split>train|validation|test|eval|dev)'",
+        r"dataset_dict\.py\"[\s\S]{0,400}?\nKeyError: '(?P<split>train|validation|test|eval|dev)'",
         cause="the data set has no split {split}",
         remedy="print load_dataset(…).keys(); name a split that exists, or cut one off: "
         "dataset.train_test_split(test_size=0.05)",

@@ -143,6 +143,12 @@ SIGNATURES = {
         cause="the model has no modules with the names in model.modules_to_save: {names}",
         remedy="set model.modules_to_save to names that print(model) shows, such as embed_tokens,lm_head",
     ),
+    "lacks_weights": Signature(
+        r"(?<!\S)(?P<model>\S+): it has no (?P<names>[\w., ]+), which would stay random and be saved nowhere",
+        cause="{model} has no weights for {names}, which an adapter leaves as they are: random, and saved nowhere",
+        remedy="name their module in model.modules_to_save, such as pooler for pooler.dense.weight, or train without "
+        "an adapter",
+    ),
     "half_of_tied": Signature(
         r"(?<!\S)(?P<model>\S+): its embeddings are its head, and modules_to_save names one of both",
         cause="the embeddings of {model} are its head, and model.modules_to_save names one of both",

@@ -109,7 +109,7 @@ def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:
     log = prepared.launcher_log if prepared.place else prepared.run.log(0)
     failure = first_failure(history.tail(log, _TAIL_BYTES))
     if failure is None:
-        return outcome
+        return _as_ranks(prepared, outcome) if prepared.place else outcome
     # Where only one process is started, nobody says which.
     rank, code = failure[0] or 0, failure[1]
     if code == STOPPED_CODE and prepared.plan:
@@ -117,6 +117,17 @@ def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:
             outcome, exit_code=code, first_failed=None, codes=dict.fromkeys(prepared.ranks, code), stopped=True
         )
     return dataclasses.replace(outcome, exit_code=shell_code(code), first_failed=rank, codes={rank: code})
+
+
+def _as_ranks(prepared: Prepared, outcome: Outcome) -> Outcome:
+    """The outcome of a torchrun that ended without saying how its ranks did: they ended with it."""
+    code = next(iter(outcome.codes.values()), None)
+    return dataclasses.replace(
+        outcome,
+        codes=dict.fromkeys(prepared.ranks, code),
+        killed=tuple(prepared.ranks) if outcome.killed else (),
+        first_failed=None if outcome.first_failed is None else prepared.ranks.start,
+    )
 
 
 # docs/decisions/supervision.md: A stopped run ends with exit code 75

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import queue
@@ -183,7 +184,9 @@ class _Fleet:
                 if signum := ranks.pause(inbox, 0.0):
                     asked += 1
                     self._pass_on(signum, remotes, asked)
-        code = self._codes[0] or next((code for code in self._codes.values() if code), 0)
+        code = self._codes[0]
+        if not self._goes_on:  # else the first host knows how the run ended, whatever became of the others
+            code = code or next((code for code in self._codes.values() if code), 0)
         return shell_code(code)
 
     def _start(self, rank: int, words: str) -> Remote:
@@ -196,7 +199,8 @@ class _Fleet:
         )
 
     def _print(self, line: str, on_stderr: bool) -> None:
-        with self._printing:
+        # Whoever reads this may be gone; what the hosts say must still be taken from them.
+        with self._printing, contextlib.suppress(OSError):
             (console.talk if on_stderr else console.data)(line)
 
     def _end(self, rank: int, code: int, remotes: Sequence[Remote]) -> None:
@@ -206,7 +210,12 @@ class _Fleet:
         name = self._hosts[rank].name
         console.failure(
             TrainwizError(
-                say("{host}: not started: {why}", host=name, why=remotes[rank].last_words or f"ssh: {code}"),
+                say(
+                    "{host}: not started, or its connection was lost (exit code {code}): {why}",
+                    host=name,
+                    code=code,
+                    why=remotes[rank].last_words or "-",
+                ),
                 say(
                     "`ssh {host} true` must work without a password, and {python} must be there as it is here",
                     host=name,
@@ -220,7 +229,7 @@ class _Fleet:
 
     def _pass_on(self, signum: int, remotes: Sequence[Remote], asked: int) -> None:
         name = signal.Signals(signum).name.removeprefix("SIG")
-        console.talk(t("passing {signal} on to all hosts", signal=f"SIG{name}"))
+        self._print(t("passing {signal} on to all hosts", signal=f"SIG{name}"), True)
         for remote in remotes:
             if asked > 2:
                 remote.kill()

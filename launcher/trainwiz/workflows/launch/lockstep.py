@@ -14,8 +14,8 @@ from trainwiz.diagnose import Line, culprits
 from trainwiz.message import Message, say
 from trainwiz.network import ports
 from trainwiz.network.coordination import Coordinator, Participant
-from trainwiz.outcome import STOPPED_CODE, Outcome, shell_code
-from trainwiz.process import ranks
+from trainwiz.outcome import PREEMPTING, SIGNAL_BASE, STOPPED_CODE, Outcome, shell_code
+from trainwiz.process import ranks, signals
 from trainwiz.process.ranks import Audience, Inbox
 from trainwiz.process.supervision import KILL_SECONDS, TEARDOWN_SECONDS, Elsewhere
 from trainwiz.recovery import Again, Attempt
@@ -46,6 +46,7 @@ def attempts_of(prepared: Prepared) -> Attempts:
     """The attempts of a run, by the part that this machine has in it."""
     if prepared.team is None:
         return Attempts(prepared)
+    signals.keep_going()
     return Leading(prepared) if isinstance(prepared.team.link, Coordinator) else Following(prepared)
 
 
@@ -128,7 +129,7 @@ class Leading(Attempts):
         limit = self.prepared.request.rejoin if last else _FIRST_SECONDS
         signum = self._awaited(wanted, limit, inbox, audience)
         if signum:
-            return dataclasses.replace(outcome, signal=signum)
+            return dataclasses.replace(outcome, signal=signum) if last else _not_begun(self.prepared, signum)
         found = self._usable(batch)
         if found is None:
             return self._too_few(outcome, wanted)
@@ -190,6 +191,8 @@ class Leading(Attempts):
         """One attempt on all its machines."""
         coordinator, others = self._coordinator, formation.machines[1:]
         coordinator.reports.clear()
+        for rank in coordinator.present:  # one that is back was lost to the attempt before
+            coordinator.lost.pop(rank, None)
         for rank in others:
             coordinator.tell(rank, do="start", formation=formation.to_dict())
         self._growing, told, before, lock = False, False, update(), threading.Lock()
@@ -199,7 +202,7 @@ class Leading(Attempts):
             nonlocal told
             with lock:
                 if not told and (event := self._event(formation, lambda: trained.update() > before)):
-                    told = True
+                    told = not event.orderly  # a machine may be lost while the others save
                     inbox.put(event)
 
         coordinator.notice = look
@@ -207,6 +210,8 @@ class Leading(Attempts):
             outcome = once(formed(self.prepared, formation), inbox)
         finally:
             coordinator.notice = lambda: None
+            with lock:  # a thread that is still looking puts nothing into the inbox of the next attempt
+                told = True
             ranks.kept(inbox)
         return self._merged(formation, outcome)
 
@@ -227,7 +232,7 @@ class Leading(Attempts):
                         code=report["exit_code"],
                     )
                 )
-        better = self._usable(formation.batch)
+        better = None if self._growing else self._usable(formation.batch)
         if better and len(better[0]) > len(formation.machines) and trained():
             self._growing = True
             return Elsewhere(
@@ -243,7 +248,8 @@ class Leading(Attempts):
     def _merged(self, formation: Formation, own: Outcome) -> Outcome:
         """The attempt's outcome over all its machines, with the one that failed first."""
         coordinator, others = self._coordinator, formation.machines[1:]
-        orderly = own.stopped or not own.exit_code
+        # One that was asked before it could save did not end in order, and the others wait for it in a collective.
+        orderly = all(code in (0, STOPPED_CODE) for code in own.codes.values())
         if not orderly:
             for rank in others:
                 coordinator.tell(rank, do="end", attempt=formation.attempt)
@@ -289,7 +295,7 @@ class Leading(Attempts):
         if not outcome.stopped or outcome.signal is not None:
             return None
         leaving = [rank for rank, report in self._coordinator.reports.items() if report.get("leaving")]
-        if leaving and self._team.least < self._machines:
+        if leaving and len(self._coordinator.present.keys() - set(leaving)) >= self._team.least:
             self._left = frozenset(leaving)
             for rank in leaving:
                 self._coordinator.dismiss(rank)
@@ -330,13 +336,15 @@ class Following(Attempts):
                 if order is None:
                     return outcome
                 if isinstance(order, Message):
-                    audience.say(say("machine 0 is lost ({how})", how=order))
                     if outcome.interrupted:
                         return outcome
+                    audience.say(say("machine 0 is lost ({how})", how=order))
                     return dataclasses.replace(outcome, exit_code=1, first_failed=None, lost={0: str(order)})
                 if order.get("do") == "over":
                     return _over(outcome, order)
                 if order.get("do") == "start":
+                    if outcome.interrupted:  # it was asked to stop: machine 0 sees it leave
+                        return outcome
                     outcome = self._attempted(Formation.told(order["formation"]), participant, once, inbox, update)
 
     def _order(
@@ -360,13 +368,14 @@ class Following(Attempts):
         inbox: Inbox,
         update: Callable[[], int],
     ) -> Outcome:
-        told = False
+        told, lock = False, threading.Lock()
 
         def look() -> None:
             nonlocal told
-            if not told and (why := participant.over(formation.attempt)):
-                told = True
-                inbox.put(Elsewhere(why=why))
+            with lock:
+                if not told and (why := participant.over(formation.attempt)):
+                    told = True
+                    inbox.put(Elsewhere(why=why))
 
         participant.notice = look
         look()
@@ -374,6 +383,8 @@ class Following(Attempts):
             outcome = once(formed(self.prepared, formation), inbox)
         finally:
             participant.notice = lambda: None
+            with lock:
+                told = True
             ranks.kept(inbox)
         found = culprits(outcome, _logs_of(self.prepared, outcome))
         participant.report(
@@ -389,6 +400,13 @@ class Following(Attempts):
         attempt = Attempt(outcome=outcome, update=update())
         self.entries.append({**entry(attempt, formation.batch, None), "machines": [*formation.machines]})
         return outcome
+
+
+def _not_begun(prepared: Prepared, signum: int) -> Outcome:
+    """The outcome where a signal came before any rank was started."""
+    stopped = signum in PREEMPTING
+    code = prepared.request.stopped_code if stopped else SIGNAL_BASE + signum
+    return Outcome(exit_code=code, signal=signum, stopped=stopped)
 
 
 def _logs_of(prepared: Prepared, outcome: Outcome) -> dict[int, Sequence[Line]]:

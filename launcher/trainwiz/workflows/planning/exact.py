@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,15 +30,23 @@ from trainwiz.workflows.planning import quantity
 from trainwiz.workflows.planning.request import PlanRequest
 
 _FORMULA_MOMENTS: tuple[Moment, ...] = ("loss", "backward", "reduction", "step")
+_TAKEN = ("place", "gpus", "json", "exact", "python", "yes")
+"""The options of `trainwiz plan` that --exact knows."""
 
 
 def show(request: PlanRequest) -> int:
     """Print the peak; exit 1 where it does not fit on the GPUs that were named. Raises `TrainwizError`."""
+    _refuse_options(request)
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent.absolute()
     _refuse(plan, folder)
     machine = quantity.machine_named(request.gpus)[0] if request.gpus else None
     facts = _model(plan, folder)
+    if strategies.of(plan).runs_exactly == "model" and not (facts and facts.parameters):
+        raise UsageError(
+            say("--exact: what {strategy} holds beside this model is not known", strategy=strategies.of(plan).label),
+            say("see the model alone: set strategy.kind to ddp or fsdp, then run it again"),
+        )
     asked = _asked(plan, facts)
     if tasks.of(plan).own_code:
         console.talk(table.own_code(), style="dim")
@@ -51,6 +59,16 @@ def show(request: PlanRequest) -> int:
     else:
         table.show(shown)
     return 0 if shown.fits else 1
+
+
+def _refuse_options(request: PlanRequest) -> None:
+    given = [each.name for each in fields(request) if each.name not in _TAKEN and getattr(request, each.name)]
+    if given:
+        typed = ", ".join("--set" if name == "assignments" else f"--{name.replace('_', '-')}" for name in given)
+        raise UsageError(
+            say("--exact takes the project as it is, and cannot be combined with {options}", options=typed),
+            say("change the project first: trainwiz update {folder} --set KEY=VALUE", folder=request.folder),
+        )
 
 
 def _refuse(plan: Plan, folder: Path) -> None:
@@ -98,7 +116,11 @@ def _asked(plan: Plan, facts: ModelFacts | None) -> dict[str, Any]:
         "whole": strategy.runs_exactly == "update",
         "sharded": strategy.uses_fsdp,
         "gpu": plan.machine.device != "cpu",
-        "values": {"gradient_accumulation_steps": min(2, plan.batch.gradient_accumulation_steps)},
+        "values": {
+            "gradient_accumulation_steps": min(2, plan.batch.gradient_accumulation_steps),
+            # The program ends it in the third update; by itself it must not end before.
+            "n_steps": max(plan.schedule.n_steps or 0, plan.schedule.n_warmup_steps + 3),
+        },
         "variants": variants,
         "layers": shape.num_hidden_layers if shape else 0,
     }

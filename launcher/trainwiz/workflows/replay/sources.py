@@ -36,7 +36,9 @@ def find(project: Path, run: Recorded) -> Sources:
     for path, digest in digests.items():
         if not _is_inside(path):
             raise TrainwizError(say("{path}: the record of the run names a file outside its project", path=repr(path)))
-        text = code_files.kept(project, str(digest)) or code_files.present(project, path, str(digest))
+        text = code_files.kept(project, str(digest))
+        if text is None:
+            text = code_files.present(project, path, str(digest))
         if text is None and commit:
             text = code.committed(str(project), commit, path)
         if text is None or sha256(text) != digest:
@@ -56,7 +58,7 @@ def rebuild(project: Path, sources: Sources, into: Path) -> None:
 
     A folder that holds the same files already is left as it is. Raises `UsageError` for one that holds others.
     """
-    if into.exists() and any(into.iterdir()):
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
         other = [p for p, text in sources.texts.items() if code_files.present(into, p, sha256(text)) is None]
         if other or into.resolve() == project.resolve():
             raise UsageError(
