@@ -193,7 +193,7 @@ def test_help_back_and_illegal_answers(tmp_path: Path, start: Start) -> None:
     terminal.expect("is not a valid length")
     terminal.enter("Length", "2 epochs")
     terminal.expect("The plan: press Enter to write it")
-    terminal.child.send(DOWN * 6 + "\r")
+    terminal.child.send(DOWN * 7 + "\r")
     terminal.enter("Precision", DOWN)
     terminal.expect("Precision +fp16")
     terminal.child.send(END + "\r")
