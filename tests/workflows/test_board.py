@@ -13,6 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from patience import patience
 from test_history import CHROMIUM, EVIL, NAMES, Page, alive, browse, record
 
 from trainwiz import language
@@ -231,7 +232,7 @@ def test_a_browser_paints_fifty_runs_within_a_second(large: Path, tmp_path: Path
         assert "img" not in page.tags
         painted = re.search(r'data-painted="(\d+)"', dumped)
         assert painted
-        assert int(painted[1]) <= 1000
+        assert int(painted[1]) <= 1000 * patience(), painted[1]
         shot = tmp_path / "shot.png"
         browse(tmp_path, "--window-size=1300,1400", "--virtual-time-budget=8000", f"--screenshot={shot}", server.url)
         assert shot.stat().st_size > 50_000

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -377,9 +377,9 @@ class _Reader:
         parts = [*loss.taken.outer, *loss.taken.inner, loss.taken.expression]
         nodes: list[ast.AST] = [node for part in parts for node in ast.walk(ast.parse(part))]
         called = {dotted(node.func).removeprefix(f"{OWN}.") for node in nodes if isinstance(node, ast.Call)}
-        own = [function for name in called if (function := self.script.names.function(name))]
-        nodes += [node for one in own for node in walk(one)]
-        sums = _named_sums(nodes)
+        own = {name: function for name in called if (function := self.script.names.function(name))}
+        nodes += [node for function in own.values() for node in walk(function)]
+        sums = _named_sums(nodes, {name for name, function in own.items() if _is_sum(function, ())})
         made = any(isinstance(node, ast.keyword) and _is_sum(node, sums) for node in nodes)
         return loss.node if made and not any(_divides_sum(node, sums) for node in nodes) else None
 
@@ -389,9 +389,9 @@ class _Reader:
             yield from (s for s in _steps(statement) if s.lineno not in taken and _does_more(s))
 
 
-def _named_sums(nodes: Sequence[ast.AST]) -> set[str]:
-    """The names that hold a loss with `reduction="sum"`, or what is made of one."""
-    sums: set[str] = set()
+def _named_sums(nodes: Sequence[ast.AST], functions: Set[str]) -> set[str]:
+    """The names that hold a loss with `reduction="sum"`, or what is made of one; with `functions`, which make them."""
+    sums = {*functions}
     made = [node for node in nodes if isinstance(node, ast.Assign | ast.AnnAssign) and node.value]
     for one in (*made, *made):  # a function may stand behind what uses it
         if _is_sum(one, sums):
@@ -402,7 +402,7 @@ def _named_sums(nodes: Sequence[ast.AST]) -> set[str]:
 def _is_sum(node: ast.AST, sums: Container[str]) -> bool:
     return any(
         (isinstance(one, ast.keyword) and one.arg == "reduction" and constant(one.value) == "sum")
-        or (isinstance(one, ast.Name) and one.id in sums)
+        or (isinstance(one, ast.Name | ast.Attribute) and dotted(one).removeprefix(f"{OWN}.") in sums)
         for one in ast.walk(node)
     )
 
