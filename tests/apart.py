@@ -12,10 +12,15 @@ import re
 import shutil
 import signal
 import tempfile
+import time
 from pathlib import Path
 
 RUN = "APART_RUN"
 """The variable by which workers know the folder of their run."""
+PREFIX = "tw-"
+"""Of the folders of runs, in the folder for temporary files."""
+DAY = 24 * 3600
+"""Seconds."""
 KEPT = {"TRAINWIZ_RENEW"}
 """What tests themselves take from whoever starts them."""
 FORGOTTEN = {
@@ -115,7 +120,8 @@ def prepare() -> Path:
     first = RUN not in os.environ
     if first:
         # A short path: sockets lie below it, and their addresses have room for 107 bytes.
-        run = Path(tempfile.mkdtemp(prefix="tw-"))
+        _sweep()
+        run = Path(tempfile.mkdtemp(prefix=PREFIX))
         os.environ[RUN] = str(run)
         _forget()
         _hear_signals()
@@ -135,6 +141,13 @@ def prepare() -> Path:
     )
     tempfile.tempdir = None  # looked up again
     return own
+
+
+def _sweep() -> None:
+    """Delete what runs left that failed, or were killed, more than a day ago."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        if left.stat().st_mtime < time.time() - DAY:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _forget() -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import apart
@@ -66,3 +67,13 @@ def test_a_builder_that_was_killed_makes_nobody_wait(tmp_path: Path, monkeypatch
     assert (operators.place() / "op").is_dir()
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(["lock", operators.place().name])
     assert operators.copied(tmp_path / "home")
+
+
+def test_what_killed_runs_left_a_day_ago_is_deleted(tmp_path: Path) -> None:
+    days = {"tw-killed": 2, "tw-running": 0, "somebody": 2}
+    for name, old in days.items():
+        (tmp_path / name / "t").mkdir(parents=True)
+        os.utime(tmp_path / name, times=(time.time() - old * apart.DAY,) * 2)
+    environ = {name: value for name, value in os.environ.items() if name != apart.RUN and "XDIST" not in name}
+    subprocess.check_call([sys.executable, "-c", PREPARED], env={**environ, "TMPDIR": str(tmp_path)})
+    assert sorted(left.name for left in tmp_path.iterdir()) == ["somebody", "tw-running"]
