@@ -1,4 +1,4 @@
-"""Rounds of tests/test_fuzz.py with new seeds until the time is over: python tests/fuzz.py --seconds 3600"""
+"""Rounds of tests/test_fuzz*.py with new seeds until the time is over: python tests/fuzz.py --seconds 3600"""
 
 import argparse
 import os
@@ -20,10 +20,20 @@ def main() -> int:
     while rounds == 0 or time.monotonic() < until:
         seed = given.seed + rounds
         print(f"seed {seed}", flush=True)
-        test = str(Path(__file__).with_name("test_fuzz.py"))
+        tests = sorted(map(str, Path(__file__).parent.glob("test_fuzz*.py")))
         examples = {"FUZZ_EXAMPLES": str(ROUND_EXAMPLES if given.seconds > 60 else 25)}
         done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", f"--hypothesis-seed={seed}", test],
+            [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-n0",
+                "-p",
+                "no:cacheprovider",
+                f"--hypothesis-seed={seed}",
+                *tests,
+            ],
             env={**os.environ, **examples},
             check=False,
         )

@@ -14,8 +14,10 @@ from typing import Any, BinaryIO
 
 from trainwiz.language import t
 
-LARGEST = 64 << 20
-"""Bytes of a record that is read whole."""
+LARGEST = 32 << 20
+"""Bytes of a record that is read whole; as text, one odd character makes four of each."""
+_MOST_VALUES = 2_000_000
+"""In a JSON text: three bytes of it can become a hundred in memory."""
 
 
 def opened(path: str | Path) -> BinaryIO:
@@ -45,17 +47,36 @@ def read_text(path: str | Path, *, errors: str = "strict", most: int = LARGEST) 
     return read_bytes(path, most).decode("utf-8", errors).replace("\r\n", "\n")
 
 
-def read_json(path: str | Path) -> Any:
-    """The value in a JSON file. Raises `OSError` and `ValueError`, also for what is nested too deeply."""
-    return parsed_json(read_text(path))
+def read_json(path: str | Path, *, most: int = LARGEST) -> Any:
+    """The value in a JSON file. Raises `OSError` and `ValueError`, as `read_text` and `parsed_json` do."""
+    return parsed_json(read_text(path, most=most))
 
 
 def parsed_json(text: str | bytes) -> Any:
-    """The value in a JSON text. Raises `ValueError`, also for what is nested too deeply."""
+    """The value in a JSON text. Raises `ValueError`, also for what is nested too deeply or has too many values."""
+    comma = "," if isinstance(text, str) else b","
+    if text.count(comma) > _MOST_VALUES:  # type: ignore[arg-type]
+        raise ValueError(t("more than {n} values", n=_MOST_VALUES))
     try:
         return json.loads(text)
     except RecursionError:
         raise ValueError(t("nested too deeply")) from None
+
+
+def data_from(file: BinaryIO, position: int) -> int:
+    """Where a file's bytes go on at or after a position, past the hole that may be there; its size where none follow.
+
+    A hole is read as zeros, takes no space, and can be of any size.
+    """
+    descriptor = file.fileno()
+    # What `file` has read ahead begins where the descriptor stands now.
+    before = os.lseek(descriptor, 0, os.SEEK_CUR)
+    try:
+        return os.lseek(descriptor, position, os.SEEK_DATA)
+    except OSError as error:
+        return os.fstat(descriptor).st_size if error.errno == errno.ENXIO else position
+    finally:
+        os.lseek(descriptor, before, os.SEEK_SET)
 
 
 def _refuse_special(mode: int, path: str | Path) -> None:

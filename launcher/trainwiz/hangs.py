@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trainwiz.message import Message, say
+from trainwiz.quantities import whole
 
 # faulthandler: `File "/x/train.py", line 12 in load_batch`, under `Current thread 0x… (most recent call first):`
 _THREAD = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+.*\(most recent call first\):")
@@ -106,9 +107,7 @@ def parse(dump: str) -> tuple[Frame, ...]:
         if _THREAD.match(line):
             frames = []
         elif match := _FRAME.match(line):
-            frames.append(
-                Frame(match["file"], int(match["line"]) if match["line"].isdecimal() else 0, match["function"])
-            )
+            frames.append(Frame(match["file"], whole(match["line"]) or 0, match["function"]))
     return tuple(frames)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+_DIGITS = 18
+"""Of the longest number that somebody may mean; Python refuses to read one of more than 4300."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -24,3 +26,8 @@ def clock_time(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def whole(text: str) -> int | None:
+    """The number that a word of digits is, as programs write counts; None for any other word, and for absurdly many."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None

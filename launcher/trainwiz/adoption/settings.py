@@ -10,6 +10,7 @@ from trainwiz.adoption.ledger import Ledger, Page, leaves, place_of
 from trainwiz.config import Accelerate, DeepSpeed
 from trainwiz.engines.accelerate import SETTINGS_OF_BLOCK
 from trainwiz.engines.deepspeed import DEFAULTS, OTHER_NAMES
+from trainwiz.quantities import whole
 
 BLOCK = "deepspeed_config."
 
@@ -85,6 +86,6 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _number(value: Any) -> Any:
-    if isinstance(value, str) and value.isdecimal():
-        return int(value)
+    if isinstance(value, str) and (number := whole(value)) is not None:
+        return number
     return int(value) if isinstance(value, float) and value.is_integer() and abs(value) >= 1000 else value

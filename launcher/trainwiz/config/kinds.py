@@ -10,6 +10,7 @@ from typing import Any, Literal
 from trainwiz.config.document import Document
 from trainwiz.engines.accelerate import ACCELERATE_MARKS
 from trainwiz.engines.deepspeed import DEEPSPEED_MARKS, TOP_LEVEL_KEYS, ZERO_KEYS
+from trainwiz.quantities import whole
 
 Kind = Literal["accelerate", "deepspeed", "plan", "tool_file", "unknown"]
 Version = tuple[int, ...]
@@ -19,7 +20,7 @@ PARALLEL = "parallelism_config.parallelism_config_"
 
 def version_of(text: str) -> Version:
     """`0.19.8+cpu` as (0, 19, 8), for comparing."""
-    return tuple(int(part) for part in re.findall(r"\d+", text.partition("+")[0])[:3])
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", text.partition("+")[0])[:3])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ class Accelerate(_Configuration):
     def fsdp_version(self) -> int:
         """1 unless the file says otherwise."""
         value = self.fsdp.get("fsdp_version", ("", 1))[1]
-        return int(value) if str(value).isdecimal() else 1
+        return whole(str(value)) or 1
 
     def _count(self, path: str, default: int | None) -> int | None:
         value = self.get(path, default)

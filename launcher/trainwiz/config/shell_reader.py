@@ -30,7 +30,7 @@ _SHORT = {
     "p": "partition",
 }
 _LAUNCHERS = ("torchrun", "accelerate", "deepspeed", "torch.distributed.run", "torch.distributed.launch")
-_NUMBER = re.compile(r"-?\d+")
+_NUMBER = re.compile(r"-?\d{1,18}")
 Enter = Callable[[KeyPath, str, Span], None]
 
 

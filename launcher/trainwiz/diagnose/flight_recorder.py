@@ -8,8 +8,9 @@ import math
 import pickle
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from trainwiz.diagnose.diagnosis import Diagnosis
 from trainwiz.message import Message, say
@@ -19,8 +20,31 @@ _SAME_SIZES = re.compile(r"broadcast|reduce|all_?gather")
 _LIBRARY = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/")
 
 
+_MOST_STEPS = 3_000_000
+"""Of a dump's pickle: each is a byte that can become a hundred in memory. 2,000 collectives with stacks: 600,000."""
+_MOST_COMMAS = 4_000_000
+"""Of a dump as JSON."""
+_MOST_NUMBERS = 3_000_000
+"""Values in the lists of a dump's collectives; a pickle can name one list many times."""
+_LONGEST = 4096
+"""Characters of a name or a path."""
+
+
+def _counted(load: Callable[[Any], None]) -> Callable[[Any], None]:
+    def counted(dump: _Plain) -> None:
+        dump.steps += 1
+        if dump.steps > _MOST_STEPS:
+            raise pickle.UnpicklingError("too many values")
+        load(dump)
+
+    return counted
+
+
 class _Plain(pickle._Unpickler):  # C's makes room for any number that a file names
     """Reads numbers, strings, lists and dictionaries: a dump needs nothing else, and a class could run code."""
+
+    steps = 0
+    dispatch = {code: _counted(load) for code, load in pickle._Unpickler.dispatch.items()}  # noqa: RUF012 (as its base)
 
     def find_class(self, module_name: str, global_name: str, /) -> object:
         raise pickle.UnpicklingError(f"{module_name}.{global_name}")
@@ -62,12 +86,18 @@ class Recording:
 def read(data: bytes) -> Recording | None:
     """A dump, pickled or as JSON; None if it is none. Nothing of it is executed."""
     try:
-        dump = json.loads(data) if data[:1] == b"{" else _Plain(io.BytesIO(data)).load()
+        dump = _of_json(data) if data[:1] == b"{" else _Plain(io.BytesIO(data)).load()
         return _recording(dump)
     except (pickle.UnpicklingError, struct.error, ArithmeticError, AssertionError, AttributeError, EOFError):
         return None
     except (LookupError, MemoryError, RecursionError, TypeError, ValueError):
         return None
+
+
+def _of_json(data: bytes) -> Any:
+    if data.count(b",") > _MOST_COMMAS:
+        raise ValueError("too many values")
+    return json.loads(data)
 
 
 def compare(recordings: Mapping[int, Recording]) -> Diagnosis | None:
@@ -80,7 +110,7 @@ def compare(recordings: Mapping[int, Recording]) -> Diagnosis | None:
 
 def _short(value: object) -> str:
     """A word or a number of a dump. Raises `TypeError` for what holds others, and for a number that none is."""
-    if not isinstance(value, str | int) or (isinstance(value, int) and abs(value) >> 63):
+    if not isinstance(value, str | int) or (len(value) > _LONGEST if isinstance(value, str) else abs(value) >> 63):
         raise TypeError("not a flight recorder's dump")
     return str(value)
 
@@ -90,12 +120,23 @@ def _recording(dump: Mapping[str, object]) -> Recording:
     if not isinstance(entries, list) or not isinstance(config, Mapping):
         raise TypeError("not a flight recorder's dump")
     groups: dict[str, dict[int, Call]] = {}
+    numbers = 0
     for entry in entries:
-        if not entry.get("is_p2p") and "coalesced" not in entry["profiling_name"]:
+        numbers += _numbers(entry)
+        if numbers > _MOST_NUMBERS:
+            raise ValueError("too many values")
+        if not entry.get("is_p2p") and "coalesced" not in _short(entry["profiling_name"]):
             groups.setdefault(_short(entry["process_group"][0]), {})[int(_short(entry["collective_seq_id"]))] = _call(
                 entry
             )
     return Recording(groups=groups, members={name: _ranks(config, name) for name in groups})
+
+
+def _numbers(entry: Mapping[str, Any]) -> int:
+    """How many values its lists have that are looked at one by one."""
+    shapes = entry.get("input_sizes") or ()
+    lists = (entry.get("frames") or (), entry.get("input_dtypes") or (), *shapes)
+    return len(shapes) + sum(map(len, lists))
 
 
 def _ranks(config: Mapping[str, Mapping[str, object]], name: str) -> tuple[int, ...]:

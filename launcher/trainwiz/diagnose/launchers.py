@@ -9,20 +9,23 @@ from trainwiz.outcome import signal_number
 
 # torch.distributed.elastic.multiprocessing.errors: `rank      : 1 (local_rank: 1)`, `exitcode  : 42 (pid: 7)`
 _ROOT_CAUSE = re.compile(
-    r"Root Cause \(first observed failure\):.*?rank\s*: (?P<rank>\d+) .*?exitcode\s*: (?P<code>-?\d+)", re.DOTALL
+    r"Root Cause \(first observed failure\):.*?rank\s*: (?P<rank>\d{1,9}) .*?exitcode\s*: (?P<code>-?\d{1,9})",
+    re.DOTALL,
 )
-_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d+)\) local_rank: (?P<rank>\d+)")
-_SUBPROCESS = re.compile(r"returned non-zero exit status (?P<code>\d+)\.|died with <Signals\.\w+: (?P<signal>\d+)>")
+_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<rank>\d{1,9})")
+_SUBPROCESS = re.compile(
+    r"returned non-zero exit status (?P<code>\d{1,9})\.|died with <Signals\.\w+: (?P<signal>\d{1,9})>"
+)
 # torch.multiprocessing.spawn: its workers are ranks by convention
 _SPAWN = re.compile(
-    r"(?:ProcessExitedException|Exception): process (?P<rank>\d+) terminated with "
-    r"(?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d+))"
+    r"(?:ProcessExitedException|Exception): process (?P<rank>\d{1,9}) terminated with "
+    r"(?:signal (?P<signal>SIG\w+)|exit code (?P<code>\d{1,9}))"
 )
 # deepspeed/launcher/launch.py
-_DEEPSPEED = re.compile(r"(?:--local_rank=(?P<rank>\d+).*)?\] exits with return code = (?P<code>-?\d+)")
+_DEEPSPEED = re.compile(r"(?:--local_rank=(?P<rank>\d{1,9}).*)?\] exits with return code = (?P<code>-?\d{1,9})")
 # srun: error: node0: task 3: Exited with exit code 1 | Killed | Segmentation fault
 _SRUN = re.compile(
-    r"srun: error: \S+: tasks? (?P<rank>\d+)[\d,-]*: (?:Exited with exit code (?P<code>\d+)|(?P<word>\w+))"
+    r"srun: error: \S+: tasks? (?P<rank>\d{1,9})[\d,-]*: (?:Exited with exit code (?P<code>\d{1,9})|(?P<word>\w+))"
 )
 # How shells and faulthandler report the death of a process.
 _WORDS = re.compile(
@@ -34,7 +37,8 @@ _WORDS = re.compile(
 # glog, UCX, Open MPI, MPICH: `*** SIGSEGV (@0x0) received by PID 7`, `Caught signal 11 (Segmentation fault`,
 # `exited on signal 9`, `EXIT STRING: Bus error (signal 7)`
 _MPI = re.compile(
-    r"(?:\*\*\* (?=SIG\w+ \(@)|Caught signal |exited on signal |EXIT STRING: [\w ]+\(signal )(?P<signal>SIG[A-Z]+|\d+)"
+    r"(?:\*\*\* (?=SIG\w+ \(@)|Caught signal |exited on signal |EXIT STRING: [\w ]+\(signal )"
+    r"(?P<signal>SIG[A-Z]+|\d{1,9})"
 )
 # docker, Kubernetes and SageMaker: `Exit Code: 137`, `exited with code 139`, `terminated with exit code 137`
 _CONTAINER = re.compile(

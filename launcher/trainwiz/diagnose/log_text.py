@@ -12,11 +12,11 @@ _LONGEST_LINE = 8000
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
-_BRACKETED = re.compile(r"^(?:\S+: )?\[(?:rank|[A-Za-z_]*[A-Za-z_])(\d+)\]:\s?")
+_BRACKETED = re.compile(r"^(?:\S+: )?\[(?:rank|[A-Za-z_]*[A-Za-z_])(\d{1,9})\]:\s?")
 # Ray's `(RayTrainWorker pid=7, ip=10.0.0.2) `, accelerate test's `stderr: `, a quotation's `> `, mpirun's
 # `[1,3]<stderr>:`
 _QUOTED = re.compile(
-    r"^(?:\([\w.:<>-]+ pid=\d+(?:, ip=[\d.]+)?\) ?|std(?:err|out): ?|> ?|\[\d+,(\d+)\]<std(?:err|out)>: ?)+"
+    r"^(?:\([\w.:<>-]+ pid=\d+(?:, ip=[\d.]+)?\) ?|std(?:err|out): ?|> ?|\[\d+,(\d{1,9})\]<std(?:err|out)>: ?)+"
 )
 # srun --label: ` 3: `
 _LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")

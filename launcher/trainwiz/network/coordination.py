@@ -85,7 +85,7 @@ class Line:
             why = say("nothing was heard of it for {seconds:g} s", seconds=LOST_SECONDS)
         except OSError as error:
             why = say("{error}", error=error.strerror or error)
-        except ValueError:
+        except (ValueError, TypeError, RecursionError):
             why = say("what it says cannot be understood")
         if not self._closed.is_set():
             self.close()

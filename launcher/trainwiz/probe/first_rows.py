@@ -133,7 +133,7 @@ def _rows(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
 def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
     try:
         row = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
         raise Unreadable(t("{file}: line {line} is not a JSON object", file=file.name, line=number))
@@ -144,7 +144,7 @@ def _items(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     text = start.decode("utf-8-sig", errors="ignore").lstrip()
     try:
         items = json.loads(text) if whole else _first_items(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Unreadable(t("{file} is not valid JSON", file=file.name)) from None
     for number, item in enumerate(items, start=1):
         if not isinstance(item, dict):
@@ -158,7 +158,7 @@ def _first_items(text: str) -> Iterator[Any]:
     while between := _BETWEEN.match(text, at):
         try:
             item, at = decoder.raw_decode(text, between.end())
-        except ValueError:
+        except (ValueError, RecursionError):
             return
         yield item
 

@@ -5,7 +5,6 @@ A safetensors file begins with the shapes of its tensors: https://github.com/hug
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import struct
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwiz.files import opened, read_json
+from trainwiz.files import opened, parsed_json, read_json
 
 MOST_HEADER_BYTES = 100_000_000
 """The format's own limit."""
@@ -83,7 +82,7 @@ def _in_file(file: Path, bits: int) -> int:
         (length,) = struct.unpack("<Q", content.read(8))
         if length > MOST_HEADER_BYTES:
             raise ValueError(f"{file}: a header of {length} bytes")
-        return weights_in(json.loads(content.read(length)), bits)
+        return weights_in(parsed_json(content.read(length)), bits)
 
 
 def _in_pickles(files: Callable[[str], list[Path]], config: Mapping[str, Any]) -> int | None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from trainwiz import files
 from trainwiz.language import t
 from trainwiz.probe import hub_model, size
 from trainwiz.probe.cache import HubCache, is_hub_id
@@ -125,8 +125,8 @@ def _fields(found: Size | ModelFacts) -> dict[str, Any]:
 def _json(file: Path | None) -> dict[str, Any]:
     """The object in a file; an empty one where there is none."""
     try:
-        found = json.loads(file.read_text(encoding="utf-8")) if file else {}
-    except (OSError, ValueError, RecursionError):
+        found = files.read_json(file) if file else {}
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
@@ -148,8 +148,8 @@ def architecture(name: str, root: Path, cache: HubCache) -> Architecture | None:
     file = located(root, name) / "config.json"
     try:
         found = file if file.is_file() else cache.file("models", name, "config.json")
-        config = json.loads(found.read_text(encoding="utf-8")) if found else None
-    except (OSError, ValueError, RecursionError):
+        config = files.read_json(found) if found else None
+    except (OSError, ValueError):
         return None
     return _architecture(name, config) if isinstance(config, dict) else None
 
@@ -207,10 +207,10 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         found = _of_base(str(base), looking)
         return ModelFacts(name=name, kind="folder", has_tokenizer=has_tokenizer, **_fields(found))
     try:
-        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        config = files.read_json(folder / "config.json")
     except OSError:
         return _missing(name, t("the folder has no config.json"))
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return _missing(name, t("config.json is not valid JSON: {problem}", problem=error))
     if not isinstance(config, dict):
         return _missing(name, t("config.json is not a JSON object"))

@@ -53,7 +53,7 @@ class Dialogue:
         """What it says next; None where it has ended. Lines that are no JSON come from libraries."""
         assert self._process.stdout
         for line in self._process.stdout:
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, RecursionError):
                 value = json.loads(line)
                 if isinstance(value, dict):
                     return value

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainwiz.message import Message, say
+from trainwiz.quantities import whole
 from trainwiz.record.metrics import Record, Series, number, series
 
 _FEW = 3
@@ -32,7 +33,9 @@ def curves(samples: Sequence[Sample], where: str, began: float | None) -> list[t
         at, held = number(sample.get("at")), sample.get(where)
         if at is not None and isinstance(held, Mapping):
             began = at if began is None else began
-            of_rank = {int(rank): b / _GIB for rank, b in held.items() if rank.isdecimal() and number(b) is not None}
+            of_rank = {
+                n: b / _GIB for rank, b in held.items() if (n := whole(rank)) is not None and number(b) is not None
+            }
             rows.append(((at - began) / unit, of_rank))
     ranks = sorted({rank for _, held in rows for rank in held})
     if len(ranks) <= _FEW:
@@ -58,6 +61,6 @@ def most(samples: Sequence[Sample], before: Mapping[int, int] | None = None) -> 
     for sample in samples:
         held = sample.get("host")
         for rank, count in held.items() if isinstance(held, Mapping) else ():
-            if rank.isdecimal() and isinstance(count, int):
-                found[int(rank)] = max(count, found.get(int(rank), 0))
+            if (of_rank := whole(rank)) is not None and isinstance(count, int):
+                found[of_rank] = max(count, found.get(of_rank, 0))
     return found

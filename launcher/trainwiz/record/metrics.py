@@ -147,4 +147,7 @@ def number(value: Any) -> float | None:
     # bool is a subclass of int; Python's JSON may contain NaN and Infinity.
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return float(value) if math.isfinite(value) else None
+    try:
+        return float(value) if math.isfinite(value) else None
+    except OverflowError:
+        return None

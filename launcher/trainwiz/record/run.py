@@ -11,6 +11,7 @@ from typing import Any
 
 from trainwiz.message import Message, say
 from trainwiz.outcome import signal_name
+from trainwiz.quantities import whole
 from trainwiz.record import metrics
 from trainwiz.record.forecast import Compared, compared, measurements
 from trainwiz.record.metrics import Record
@@ -139,8 +140,8 @@ def total_updates(run: Recorded) -> int | None:
     for word, following in zip(words, [*words[1:], ""], strict=False):
         # A length that was given to the script itself; of two equal options the last counts.
         value = following if word == _LENGTH else word.removeprefix(f"{_LENGTH}=")
-        if word.startswith(_LENGTH) and value.isdecimal():
-            found = int(value)
+        if word.startswith(_LENGTH) and (said := whole(value)) is not None:
+            found = said
     return found
 
 

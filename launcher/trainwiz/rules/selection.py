@@ -33,7 +33,7 @@ def unknown(word: str, ids: Sequence[str]) -> UsageError:
 
 
 def _nearest(word: str, ids: Sequence[str]) -> str | None:
-    digits = re.fullmatch(r"(?:TW)?(\d+)", word)
+    digits = re.fullmatch(r"(?:TW)?(\d{1,9})", word)
     if digits and ids:
         return min(ids, key=lambda id: abs(int(id[2:]) - int(digits[1])))
     return next(iter(difflib.get_close_matches(word, ids, n=1, cutoff=0.5)), None)

@@ -99,7 +99,7 @@ class Kubernetes(Scheduler):
         """The job's state by its conditions and its pods."""
         try:
             found = json.loads(stdout)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         status = found.get("status") if isinstance(found, dict) else None
         return _seen(status) if isinstance(status, dict) else Seen(phase=Phase.QUEUED)

@@ -84,7 +84,7 @@ class SkyPilot(Scheduler):
         start = stdout.find("[")  # other lines may come before it
         try:
             listed = json.loads(stdout[start:]) if start >= 0 else []
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         states = [
             str(each.get("status")).rpartition(".")[2]

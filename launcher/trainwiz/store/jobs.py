@@ -14,10 +14,12 @@ from trainwiz import schedulers
 from trainwiz.errors import TrainwizError
 from trainwiz.message import say
 from trainwiz.schedulers import Job
-from trainwiz.store.jsonl import JsonLines
+from trainwiz.store import jsonl
 from trainwiz.store.runs import RUNS, Run
 
 _FILE = "jobs.jsonl"
+_NEWEST_BYTES = 1 << 20
+"""Ten thousand jobs; older ones have ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +51,8 @@ def add(project: Path, submitted: Submitted) -> None:
 
 
 def every(project: Path) -> tuple[Submitted, ...]:
-    """All jobs, the oldest first; lines that say anything else are left out."""
-    found = [_read(line) for line in JsonLines(project / RUNS / _FILE).new()]
+    """The newest jobs, the oldest first; lines that say anything else are left out."""
+    found = [_read(line) for line in jsonl.newest(project / RUNS / _FILE, _NEWEST_BYTES)]
     return tuple(each for each in found if each)
 
 

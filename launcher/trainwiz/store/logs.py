@@ -139,7 +139,7 @@ def _excerpt(stream: BinaryIO) -> Excerpt:
     line = head.count(b"\n") + 1
     tail = rest
     pieces: list[tuple[int, bytes]] = []
-    while chunk := stream.read(_CHUNK):
+    while chunk := _chunk(stream):
         tail += chunk
         if (drop := len(tail) - TAIL_BYTES) > 0:
             drop = tail.find(b"\n", drop) + 1 or drop
@@ -147,6 +147,13 @@ def _excerpt(stream: BinaryIO) -> Excerpt:
             line += tail.count(b"\n", 0, drop)
             tail = tail[drop:]
     return Excerpt(head=head, tail=tail, tail_line=line, between=tuple(pieces))
+
+
+def _chunk(stream: BinaryIO) -> bytes:
+    """What comes next, without the zeros of a hole, which has no lines."""
+    if stream.seekable():
+        stream.seek(files.data_from(stream, stream.tell()))
+    return stream.read(_CHUNK)
 
 
 def _failures(text: bytes, end: int, line: int, *, room: int) -> list[tuple[int, bytes]]:

@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 
 from trainwiz import files
+from trainwiz.quantities import whole
 
 _NAMES = ("host_bytes", "allocated_bytes", "reserved_bytes")
 
@@ -24,4 +25,8 @@ def read(folder: Path) -> dict[int, dict[str, int]]:
 
 def _counts(text: str) -> dict[str, int]:
     words = (line.split(" ") for line in text.splitlines())
-    return {word[0]: int(word[1]) for word in words if len(word) == 2 and word[0] in _NAMES and word[1].isdecimal()}
+    return {
+        word[0]: count
+        for word in words
+        if len(word) == 2 and word[0] in _NAMES and (count := whole(word[1])) is not None
+    }

@@ -30,6 +30,8 @@ LATEST = "latest"
 _RESERVE = ".reserve"
 _RESERVE_BYTES = 1 << 18
 """Enough for an outcome with its diagnosis and the stacks of a few hundred ranks."""
+_RECORD_BYTES = 8 << 20
+"""A launch of 20,000 files of code records a third of that."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 NAME = re.compile(r"\d{4}-\d\d-\d\d_\d\d-\d\d-\d\d-\d+")
 _CHECKPOINT = re.compile(r"checkpoint-(\d+)")
@@ -145,7 +147,7 @@ class Run:
 
     def _read(self, name: str, file: Path) -> dict[str, Any]:
         with contextlib.suppress(OSError, ValueError):
-            value = files.read_json(file)
+            value = files.read_json(file, most=_RECORD_BYTES)
             if not isinstance(value, dict):
                 return {}
             return value if name == "config" else readable(value)

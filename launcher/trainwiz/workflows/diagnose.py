@@ -48,7 +48,7 @@ def diagnose(target: str, *, json: bool) -> int:
 
 def _recordings(path: Path) -> dict[int, flight_recorder.Recording]:
     """The flight recorder's dumps in a folder, or beside one of them."""
-    read = {rank: flight_recorder.read(data) for rank, data in dumps.beside(path).items()}
+    read = {rank: flight_recorder.read(data) for rank, data in dumps.beside(path)}
     return {rank: recording for rank, recording in read.items() if recording is not None}
 
 

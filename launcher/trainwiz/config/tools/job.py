@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainwiz.config import commands
+from trainwiz.quantities import whole
 
 LAUNCHERS = ("torchrun", "accelerate", "deepspeed")
 _OLD = re.compile(r"(?i)(?<![a-z0-9])(v100|t4|p100|p4|k80|m60|rtx[-_]?20\d0|titan[-_]?v)(?![0-9])")
@@ -39,8 +40,7 @@ class Job:
 
     def number(self, option: str) -> int | None:
         """An option as a number; None where it is none, or a variable."""
-        value = str(self.options.get(option, ""))
-        return int(value) if value.isdecimal() else None
+        return whole(str(self.options.get(option, "")))
 
     @property
     def knows_machines(self) -> bool:
@@ -81,5 +81,4 @@ def _script(names: list[str], at: int) -> int:
 
 def count(value: Any) -> int | None:
     """A positive whole number, also in quotes; None for everything else."""
-    text = str(value)
-    return int(text) if not isinstance(value, bool) and text.isdecimal() and int(text) else None
+    return whole(str(value)) or None

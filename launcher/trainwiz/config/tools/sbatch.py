@@ -7,6 +7,7 @@ import re
 from trainwiz.config.document import Document
 from trainwiz.config.tools.job import Job, count, launched
 from trainwiz.config.tools.tool import Tool
+from trainwiz.quantities import whole
 
 
 def _job(document: Document) -> Job:
@@ -15,7 +16,7 @@ def _job(document: Document) -> Job:
     program, options = launched(document.text)
     return Job(
         machines=count(document.get("sbatch.nodes", 1)),
-        gpus=int(found[1]) if found else None,
+        gpus=whole(found[1]) if found else None,
         gpu=f"{gpus} {document.get('sbatch.constraint', '')}",
         text=document.text,
         at={"text": "launcher", "gpu": "sbatch.gres" if document.has("sbatch.gres") else "sbatch"},

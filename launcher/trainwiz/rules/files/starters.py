@@ -7,13 +7,14 @@ import re
 from trainwiz.config import Accelerate
 from trainwiz.engines.deepspeed import LAUNCHER_PROGRAMS, LAUNCHERS_WITHOUT_FILTERS
 from trainwiz.finding import Level, Place, Violation, Violations, remedy, violation
+from trainwiz.quantities import whole
 from trainwiz.rules.registry import rule
 
 STARTERS = (*LAUNCHER_PROGRAMS.values(), "ssh", "mpirun", "mpiexec")
 _LAUNCHER = "deepspeed_config.deepspeed_multinode_launcher"
 _FILTERS = ("deepspeed_config.deepspeed_exclusion_filter", "deepspeed_config.deepspeed_inclusion_filter")
 """If both are set, accelerate uses the first."""
-_SLOTS = re.compile(r"^(\S+)\s+slots=(\d+)")
+_SLOTS = re.compile(r"^(\S+)\s+slots=(\d{1,9})")
 """`_parse_hostfile` in deepspeed/launcher/runner.py (0.19.8)."""
 _MPI = re.compile(r"^([^\s:#]+)(?:\s*:\s*(\d+)|\s+slots\s*=\s*(\d+))?")
 
@@ -147,7 +148,7 @@ def filters_name_what_the_hostfile_has(accelerate: Accelerate) -> Violations:
         return
     for node in value.split("@"):
         host, _, numbers = node.strip().partition(":")
-        beyond = [n for n in numbers.split(",") if n.strip().isdecimal() and int(n) >= slots.get(host, 0)]
+        beyond = [n for n in numbers.split(",") if (slot := whole(n.strip())) and slot >= slots.get(host, 0)]
         if host not in slots:
             yield violation(
                 "{host} is not in the hostfile, which lists {hosts}", where=key, host=host, hosts=", ".join(slots)

@@ -195,8 +195,8 @@ def _decided(planner: Planner, given: Mapping[str, Any]) -> tuple[Plan, ModelFac
 def _described(folder: Path) -> Transformer | None:
     """The model that a folder's config.json describes, with its weights or without."""
     try:
-        config = json.loads(files.read_text(folder / "config.json"))
-    except (OSError, ValueError, RecursionError):
+        config = files.read_json(folder / "config.json")
+    except (OSError, ValueError):
         return None
     return models.of_config(config) if isinstance(config, dict) else None
 
