@@ -222,15 +222,13 @@ def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     # feature: lora
     model = adapter.load(folder, **head_of(config)).eval()
     # end: lora
-    tokens, texts, names = (
-        Tokens(config),
-        labelled(config.train_data, "train", *reading(config)),
-        classes_of(config).names,
-    )
+    tokens, texts, classes = Tokens(config), labelled(config.train_data, "train", *reading(config)), classes_of(config)
     lines = []
     for text, label in texts[:: max(1, len(texts) // count)][:count]:
-        seen = multilabel.shown(names, model(input_ids=torch.tensor([tokens.encode(text)])).logits[0])
-        lines.append(f"{label}, seen as {seen}: {text[:80]}")
+        (flags,) = multilabel.flags_of(classes, config.train_data, [label], "sample")
+        seen = model(input_ids=torch.tensor([tokens.encode(text)])).logits[0]
+        said = (multilabel.shown(classes.names, values) for values in (flags, seen))
+        lines.append(f"{', seen as '.join(said)}: {text[:80]}")
     return "\n".join(lines)
 
 
