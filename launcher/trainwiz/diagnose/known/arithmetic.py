@@ -123,6 +123,7 @@ SIGNATURES = {
         r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
         r"(?P<shapes>stack expects each tensor to be equal size)",
+        r"/collate\.py\"[\s\S]{0,600}?RuntimeError: (?P<shapes>Trying to resize storage that is not resizable)",
         r"(?P<shapes>Expected input batch_size \(\d+\) to match target batch_size \(\d+\))",
         r"(?P<shapes>Sizes of tensors must match except in dimension .+)$",
         r"(?P<shapes>The expanded size of the tensor .+|Target size .+ must be the same as input size .+)$",

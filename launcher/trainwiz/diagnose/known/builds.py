@@ -103,6 +103,7 @@ SIGNATURES = {
     ),
     "bitsandbytes_cuda": Signature(
         r"CUDA Setup failed despite GPU being available|CUDA SETUP: Setup Failed",
+        r"libbitsandbytes_cpu\.so: undefined symbol",
         r"Could not find the bitsandbytes CUDA binary|libbitsandbytes_\w+\.so: cannot open shared object file",
         cause="bitsandbytes found no library of its own for this version of CUDA",
         remedy="pip install --upgrade bitsandbytes; to see what it looks for, run: python -m bitsandbytes",

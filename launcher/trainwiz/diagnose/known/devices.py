@@ -93,6 +93,7 @@ SIGNATURES = {
     "device_map": Signature(
         r"You can't train a model that has been loaded (?:with `device_map='auto'`|in 8-bit or 4-bit precision)",
         r"device_map='auto' is not supported when using Trainer",
+        r"DistributedDataParallel device_ids and output_device arguments only work with .*device\(.*device\(",
         cause="device_map placed the model on specific GPUs, but each rank needs it on its own GPU",
         remedy="remove device_map; for a quantized model: device_map=PartialState().local_process_index",
     ),
@@ -136,6 +137,7 @@ SIGNATURES = {
     ),
     "device_mismatch": Signature(
         r"Expected all tensors to be on the same device",
+        r"DistributedDataParallel device_ids and output_device arguments only work with .*\{device\(type='cpu'\)\}",
         r"is on (?:cpu|cuda:\d+|meta) device?,? (?:but )?expected",
         r"Tensor on device \S+ is not on the expected device",
         r"Input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",

@@ -83,7 +83,7 @@ SIGNATURES = {
         remedy="read that code, then pass trust_remote_code=True where it is loaded",
     ),
     "hub_file": Signature(
-        r"no file named .+? found in directory (?P<place>\S+?)\.?$",
+        r"no file named .+? found in directory (?P<place>\S+?)\.?(?: |$)",
         r"Entry Not Found for url: (?P<place>\S+?)\.?$",
         r"does not appear to have a file named (?P<place>\S+?)\.?(?: |$)",
         cause="a file is missing from the model's folder or repository: {place}",
