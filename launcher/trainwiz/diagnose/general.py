@@ -42,10 +42,10 @@ EXPLANATIONS = {
         "the one that the code was written for",
     ),
     "wrong_type": Signature(
-        rf"{_ENDS}TypeError: (?P<problem>object of type '\w+' has no len\(\)|'[\w.]+' object (?:is not|does not|cannot|"
-        r"doesn't) .+|unsupported operand type.+|(?:list|tuple|string|slice) indices must be .+|argument of type .+|"
-        r"cannot unpack non-iterable .+|can't convert .+|.+ not supported between instances of .+|"
-        r".*\b(?:must be|expected|can only concatenate|should be) .+)$",
+        rf"{_ENDS}TypeError: (?P<problem>object of type '\w+' has no len\(\)|unsupported operand type.+|"
+        r"'[\w.]+' object (?:is not|does not|cannot|doesn't) .+|(?:list|tuple|string|slice) indices must be .+|"
+        r"argument of type .+|cannot unpack non-iterable .+|can't convert .+|"
+        r".+ not supported between instances of .+|.*\b(?:must be|expected|can only concatenate|should be) .+)$",
         cause="a value has another type than this operation needs: {problem}",
         remedy="print the value and its type at {where}: a string from a configuration or a command line, a label or a "
         "column that holds something else, or a function that returns something else in the installed version",
@@ -115,13 +115,14 @@ EXPLANATIONS = {
     ),
     "check_failed": Signature(
         rf"{_ENDS}AssertionError:? <- assert (?P<words>.+)$",
-        rf"{_ENDS}AssertionError: (?P<words>(?:\S+ )+\S.*?)(?: <- .*)?$",
+        rf"{_ENDS}AssertionError: (?P<words>\S+ \S.*?)(?: <- .*)?$",
         cause="a check failed at {raised}: {words}",
-        remedy="print both sides of the check; in a package's code it is a condition on your settings, data or versions",
+        remedy="print both sides of the check; in a package's code it is a condition on your settings, data or "
+        "versions",
     ),
     "stopped": Signature(
-        rf"{_ENDS}(?:Value|NotImplemented)Error: (?P<words>(?:\S+ ){{2,}}\S.*?)(?: <- .*)?$",
-        rf"{_ENDS}\w*(?:Error|Exception): (?P<words>(?:\S+ ){{2,}}\S.*) <- raise\b.*$",
+        rf"{_ENDS}(?:Value|NotImplemented)Error: (?P<words>\S+ \S+ \S.*?)(?: <- .*)?$",
+        rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*) <- raise\b.*$",
         cause="the code at {raised} stops with its own words: {words}",
         remedy="look at the condition above that line: it compares your settings or data with what the code can do",
     ),

@@ -53,10 +53,11 @@ SIGNATURES = {
         "dataset.train_test_split(test_size=0.05)",
     ),
     "fewer_than_ranks": Signature(
-        r"assert len\(indices\) == self\.(?:total_size|num_samples)\n(?:[\s^~]+\n)?(?:\[rank\d+\]: )?AssertionError",
+        r"assert len\(indices\) == self\.(?:total_size|num_samples)\n(?:[\s^~]+\n)?"
+        r"(?:\[rank\d+\]: )?AssertionError",
         cause="DistributedSampler cannot give every rank a sample: the data has fewer samples than ranks",
-        remedy="print len(dataset): it is nearly empty, or its path is wrong; for data that is meant to be small, start "
-        "fewer ranks",
+        remedy="print len(dataset): it is nearly empty, or its path is wrong; for data that is meant to be small, "
+        "start fewer ranks",
     ),
     "no_labels": Signature(
         r"The model did not return a loss from the inputs",

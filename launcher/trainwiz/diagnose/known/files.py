@@ -97,7 +97,8 @@ SIGNATURES = {
         r"(?:command )?not found",
         r"RuntimeError: launcher '(?P<program>\w+)' not installed",
         r"(?:^|[ :])(?P<program>\w+) does not (?:appear|seem) to be installed",
-        r"^['\"]?(?P<program>[\w.-]+)['\"]? (?:is not recognized as an internal or external command|不是内部或外部命令)",
+        r"^['\"]?(?P<program>[\w.-]+)['\"]? (?:is not recognized as an internal or external command|"
+        r"不是内部或外部命令)",
         r"The term '(?P<program>[\w.-]+)' is not recognized as",
         r"无法将“(?P<program>[\w.-]+)”项识别为",
         cause="the program {program} is needed but not installed",
