@@ -37,6 +37,15 @@ SIGNATURES = {
         "xformers, your own kernel) does not match the torch build",
         transient=None,
     ),
+    "kernel_refused": Signature(
+        r"CUDA error: (?P<problem>an illegal instruction was encountered|invalid (?:argument|configuration argument|"
+        r"program counter|resource handle)|named symbol not found|operation not (?:permitted|supported))",
+        cause="the GPU refused an operation: {problem}",
+        remedy="to find the operation, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; usually an extension (xformers, "
+        "flash-attn, bitsandbytes) or torch itself was built for another GPU or CUDA: run trainwiz doctor; at changing "
+        "places it is the hardware (overclocking, heat)",
+        transient=None,
+    ),
     "device_ordinal": Signature(
         r"(?:CUDA error: |cuda runtime error \(\d+\) : |CUDA driver error: )invalid device ordinal",
         cause="a rank requested a GPU that it cannot see: there are more ranks than GPUs",
