@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import os
 import pickle
 import socket
 import threading
