@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import sys
@@ -151,7 +152,7 @@ def _excerpt(stream: BinaryIO) -> Excerpt:
 
 def _chunk(stream: BinaryIO) -> bytes:
     """What comes next, without the zeros of a hole, which has no lines."""
-    if stream.seekable():
+    with contextlib.suppress(OSError):  # a pipe has no holes
         stream.seek(files.data_from(stream, stream.tell()))
     return stream.read(_CHUNK)
 

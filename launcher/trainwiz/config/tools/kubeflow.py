@@ -31,7 +31,7 @@ def _job(document: Document) -> Job | None:
 
 def _of_train_job(document: Document) -> Job:
     at = "spec.trainer"
-    text = _command(document.get(at) or {})
+    text = _command(document.get(at))
     program, options = launched(text)
     limits = document.get(f"{at}.resourcesPerNode.limits") or document.get(f"{at}.resourcesPerNode.requests")
     return Job(
@@ -69,10 +69,15 @@ def _of_pytorch_job(document: Document) -> Job | None:
     )
 
 
-def _command(container: Mapping[str, Any]) -> str:
-    words = [*(container.get("command") or ()), *(container.get("args") or ())]
+def _command(container: object) -> str:
+    told = container if isinstance(container, Mapping) else {}
+    words = [word for key in ("command", "args") for word in _listed(told.get(key))]
     # A command given to a shell is one word with commands in it.
-    return "\n".join(words) if any(" " in str(word) for word in words) else shlex.join(map(str, words))
+    return "\n".join(map(str, words)) if any(" " in str(word) for word in words) else shlex.join(map(str, words))
+
+
+def _listed(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _gpus(limits: Any) -> int | None:
