@@ -105,6 +105,7 @@ class Nodes:
         """End everything on node two at once, as far as Slurm and a job are concerned."""
         launcher = self.launcher(1)
         step = launcher.parent()
+        assert step
         for process in (psutil.Process(self._slurmd("two")), step, *step.children(recursive=True)):
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -118,7 +119,8 @@ class Nodes:
             with contextlib.suppress(psutil.Error):
                 told = process.environ()
                 is_here = (told.get("SLURM_CONF"), told.get("SLURM_NODEID")) == (self.environ["SLURM_CONF"], str(node))
-                if is_here and process.parent().name().startswith("slurmstepd"):
+                parent = process.parent()
+                if is_here and parent and parent.name().startswith("slurmstepd"):
                     return process
         raise AssertionError(f"nothing of a job runs on node {node}")
 

@@ -19,7 +19,7 @@ from slurm_nodes import ON_BOTH, Nodes, eventually, pages
 pytestmark = pytest.mark.train
 
 ON_STANDIN = {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": projects.python_path(projects.STANDIN)}
-FOUR = {"machine.num_processes": 4, "tracking.logging_steps": 1}
+FOUR: dict[str, object] = {"machine.num_processes": 4, "tracking.logging_steps": 1}
 STRATEGIES: dict[str, dict[str, object]] = {
     "ddp": FOUR,
     "zero2": {"strategy.kind": "deepspeed", "strategy.zero_stage": 2},
