@@ -12,6 +12,7 @@ from trainwiz.decide import Decided, decide
 from trainwiz.message import Message, say
 from trainwiz.models import known
 from trainwiz.plan import Plan
+from trainwiz.project import DataFacts
 from trainwiz.project import ModelFacts
 from trainwiz.questions import BASIC
 from trainwiz.store import machines
@@ -382,3 +383,40 @@ def test_the_gauge_shows_what_an_answer_would_make_of_the_plan() -> None:
     assert strategy("zero3").startswith("zero3 ")
     assert strategy("ddp").startswith("ddp ")
     assert talk.answers == {}
+
+
+def with_columns(first: Mapping[str, Any], *replies: str | Action, **answers: Any) -> Person:
+    """A person at the review of own data with such a first row."""
+    person = Person(*replies)
+    data = DataFacts(name="own.jsonl", kind="file", first=first)
+    given = {"model.name": "gpt2-124m", "data.train": "own.jsonl", **answers}
+    asks = replace(interview(person, answers=given), decide=lambda answers: decide(answers, MACHINE, data=data))
+    review(asks)
+    person.answers = asks.answers
+    return person
+
+
+def test_a_wrong_guess_of_a_column_is_corrected_by_choosing_another() -> None:
+    first = {"body": "an\nadvertisement", "artikel": "the text itself", "id": 7}
+    person = with_columns(first, "details", "data.text_column", "artikel", "write", task="causal_lm")
+    asked = next(asked for asked in person.asked if asked.prompt == "Column of the texts")
+    assert asked.default == "body"
+    assert asked.choices == (
+        ("body", "body     an advertisement"),
+        ("artikel", "artikel  the text itself"),
+        ("id", "id       7"),
+    )
+    assert person.answers["data.text_column"] == "artikel"
+
+
+def test_a_usual_name_that_the_data_lacks_is_told() -> None:
+    first = {"comment": "good", "a": "1", "b": "2"}
+    person = with_columns(first, "details", "data.label_column", "b", "write", task="text_classification")
+    asked = next(asked for asked in person.asked if asked.prompt == "Column of the labels")
+    assert asked.choices[0] == ("label", "label: not in the first row")
+    assert person.answers["data.label_column"] == "b"
+
+
+def test_columns_that_nobody_has_read_are_typed() -> None:
+    person = with_columns({}, "details", "data.text_column", "artikel", "write", task="causal_lm")
+    assert next(asked for asked in person.asked if asked.prompt == "Column of the texts").choices == ()

@@ -391,6 +391,7 @@ ADVANCED: tuple[Question, ...] = (
         key="data.text_column",
         prompt=say("Column of the texts"),
         when=_reads_columns,
+        of_columns=_reads_columns,
         help="The name of the column (or of the key in JSON) that holds the texts. The default is guessed from the "
         "first row of the data.",
     ),
@@ -398,6 +399,7 @@ ADVANCED: tuple[Question, ...] = (
         key="data.image_column",
         prompt=say("Column of the images"),
         when=sees_pictures,
+        of_columns=sees_pictures,
         help="Where images come from a table: the name of the column with their files, which are named from the "
         "table's folder on. The default is guessed from the first row of the data.",
     ),
@@ -405,6 +407,7 @@ ADVANCED: tuple[Question, ...] = (
         key="data.label_column",
         prompt=say("Column of the labels"),
         when=_reads_labels,
+        of_columns=_reads_columns,  # labels of pictures may be in several columns, which are typed
         help="The name of the column (or of the key in JSON) that holds the labels: classes or numbers. The default "
         "is guessed from the first row of the data. image_multilabel reads lists (cat|dog) from one column, or 0 and "
         "1 from several: cat,dog.",
