@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainwiz.script.engines import Engines
 from trainwiz.script.names import Names
@@ -24,7 +25,8 @@ class Backward:
     loss: ast.expr
     """What it goes back from."""
     by: str
-    """Whose method it is: Accelerator, DeepSpeedEngine, Booster, Optimizer, GradScaler, or Tensor."""
+    """Whose method it is: Accelerator, DeepSpeedEngine, Booster, Fabric, Optimizer, GradScaler, or Tensor; NativeScaler
+    for timm's, which is called with loss and optimizer and makes the update, too."""
     loop: Loop | None
     """The loop over batches around it."""
 
@@ -59,33 +61,61 @@ class Training:
         self.steps = [call for call in tree.calls if self._is_step(call)]
         self.windows = list(self._windows())
 
-    @property
+    @cached_property
     def loops(self) -> list[Loop]:
         """The innermost loops around backward passes: one turn of each is a micro-batch."""
         return list(dict.fromkeys(b.loop for b in self.backwards if b.loop))
 
-    @property
+    def within(self, loop: Loop) -> list[Backward]:
+        """The backward passes that a loop leads to, itself or by the script's functions."""
+        return self._by_loop.get(loop, [])
+
+    @cached_property
+    def _by_loop(self) -> dict[Loop, list[Backward]]:
+        found: dict[Loop, list[Backward]] = {}
+        for backward in self.backwards:
+            for loop in dict.fromkeys(self.origins.loops(backward.call)):
+                found.setdefault(loop, []).append(backward)
+        return found
+
+    @cached_property
+    def distinct(self) -> list[Backward]:
+        """Of the backward passes of one function that go back from the same name, the first."""
+        found = {(self.tree.scope(b.call), dotted(b.loss) or b.call): b for b in reversed(self.backwards)}
+        return [b for b in self.backwards if found[self.tree.scope(b.call), dotted(b.loss) or b.call] is b]
+
+    @cached_property
     def turns(self) -> list[Loop]:
         """The loops over micro-batches, also where a function of the script makes the backward pass."""
         around = [self.origins.loops(b.call)[:1] for b in self.backwards]
         return list(dict.fromkeys(loop for loops in around for loop in loops))
 
     def _backward(self, call: ast.Call) -> Backward | None:
+        loop = next(iter(self.tree.loops(call)), None)
+        if self._is_native_scaler(call):
+            return Backward(call, call.args[0], "NativeScaler", loop)
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
             return None
-        loop = next(iter(self.tree.loops(call)), None)
         owner = call.func.value
         kind = self.engines.kind(owner)
-        if kind in ("Accelerator", "DeepSpeedEngine", "Booster", "Optimizer"):
-            return Backward(call, call.args[0], kind, loop) if call.args else None
+        if kind in ("Accelerator", "DeepSpeedEngine", "Booster", "Fabric", "Optimizer"):
+            named = (k.value for k in call.keywords if k.arg == "loss")
+            loss = next(iter(call.args), None) or next(named, None)
+            return Backward(call, loss, kind, loop) if loss is not None else None
         if isinstance(owner, ast.Call) and method(owner) == "scale":
             return Backward(call, owner.args[0], "GradScaler", loop) if owner.args else None
         if self.engines.deepspeed and call.args and self.engines.is_prepared(owner):
             return Backward(call, call.args[0], "DeepSpeedEngine", loop)
         name = dotted(owner)
-        if call.args or "fabric" in name or name in ("self", "super") or kind:
+        if call.args or name in ("self", "super") or kind:
             return None
         return Backward(call, owner, "Tensor", loop)
+
+    def _is_native_scaler(self, call: ast.Call) -> bool:
+        """Whether this is `loss_scaler(loss, optimizer, …)`."""
+        if not dotted(call.func).rpartition(".")[2].endswith("loss_scaler") or len(call.args) < 2:
+            return False
+        return self.engines.kind(call.args[1]) == "Optimizer"
 
     def _is_step(self, call: ast.Call) -> bool:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
