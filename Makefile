@@ -58,7 +58,7 @@ check: $(READY)
 
 # tests/shares.py says what each of the three workers takes, tests/conftest.py in which order.
 test: check $(CATALOGUE).mo
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5
 
 SECONDS ?= 3600
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from trainwiz.message import Message
 from trainwiz.models import Transformer
 
 
@@ -39,6 +40,8 @@ class DataFacts:
     """An upper bound of that number, from the size in bytes."""
     detail: str = ""
     """Why it cannot be used; empty: no reason is known."""
+    remedy: Message | None = None
+    """What makes it usable; None: nothing better is known than what the task reads."""
     cached: bool | None = None
     """Whether a hub id is in the local cache."""
     parts: tuple[str, ...] = ()
@@ -77,6 +80,8 @@ class ModelFacts:
     """The longest sequence in tokens, for models that learn their positions; others have no such limit."""
     detail: str = ""
     """Why it cannot be used; empty: no reason is known."""
+    remedy: Message | None = None
+    """What makes it usable; None: nothing better is known than what the task reads."""
     cached: bool | None = None
     """Whether a hub id is in the local cache."""
 

@@ -11,6 +11,7 @@ Task = Literal[
     "reward_model",
     "text_classification",
     "text_regression",
+    "text_multilabel",
     "image_classification",
     "image_regression",
     "image_multilabel",
@@ -28,6 +29,8 @@ SchedulerType = Literal["constant", "linear", "cosine", "polynomial", "wsd"]
 DecayType = Literal["linear", "cosine", "1-sqrt"]
 OptimizerName = Literal["adamw", "sgd", "lion", "muon", "adafactor", "adamw_8bit", "paged_adamw_8bit"]
 Adapter = Literal["none", "lora", "qlora"]
+LOSS_CHUNK = 1024
+"""Tokens whose logits are in memory at once, where a plan does not say it."""
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2", "flex_attention"]
 WeighBy = Literal["tokens", "samples"]
 TrainOn = Literal["answers", "all"]

@@ -625,3 +625,32 @@ def test_of_compiled_layers_products_and_attention_count_and_nothing_else() -> N
         plan=larger, machine=machine("8xh100"), estimate=estimate(larger, DECODERS["llama-1b"].parameters)
     )
     assert "TW325" in {finding.rule for finding in rules.check(known, rules=rules.of_plans())}
+
+
+@pytest.mark.parametrize(
+    ("model", "name", "answers", "chunk", "reason"),
+    [
+        ("openai-community/gpt2", "8xh100", {}, 8192, "the peak is then 12.0 GiB of 79.6 GiB"),
+        ("openai-community/gpt2", "1xt4", {}, 4096, "the peak is then 9.3 GiB of 15.0 GiB"),
+        ("openai-community/gpt2", "1xt4", {"batch.sequence_length": 64}, 1024, "hardly faster"),
+        ("TinyLlama/TinyLlama-1.1B", "2xrtx4090", {}, 1024, "would need more memory"),
+        ("google/gemma-2-9b", "8xh100", {}, 1024, "the model changes its logits"),
+        ("openai-community/gpt2", "cpu", {}, 1024, "keeps the logits small"),
+    ],
+)
+def test_memory_decides_the_chunk(model: str, name: str, answers: dict[str, Any], chunk: int, reason: str) -> None:
+    decided = decide({"model.name": model, **answers}, machine(name), model=known_as(model))
+    assert decided.plan.model.loss_chunk == chunk
+    assert reason in why(decided, "model.loss_chunk")
+
+
+def test_a_smaller_chunk_lets_a_large_vocabulary_fit() -> None:
+    t4 = machine("1xt4")
+    here = replace(t4, gpus=tuple(replace(gpu, memory_bytes=8 * 2**30) for gpu in t4.gpus))
+    answers = {"model.name": "google/gemma-7b", "model.adapter": "qlora", "batch.sequence_length": 2048}
+    decided = decide(answers, here, model=known_as("google/gemma-7b"))
+    assert decided.plan.model.loss_chunk == 512
+    reason = "7.4 GiB per rank with chunks of 1024 tokens does not fit in 8.0 GiB; this needs 5.7 GiB"
+    assert why(decided, "model.loss_chunk") == reason
+    given = decide({**answers, "model.loss_chunk": 1024}, here, model=known_as("google/gemma-7b"))
+    assert given.plan.model.loss_chunk == 1024

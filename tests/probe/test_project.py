@@ -169,6 +169,32 @@ def test_files_that_task_py_could_not_read(tmp_path: Path, name: str, content: s
         assert bool(found.detail) == bool(detail)
 
 
+TALK = '{"messages": [{"role": "user", "content": "把一加一"}, {"role": "assistant", "content": "二"}]}\n'
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "detail", "remedy"),
+    [
+        ("a.jsonl", TALK.encode("gb18030"), "a.jsonl: line 1 is not UTF-8, but GB18030", "iconv -f GB18030 -t UTF-8"),
+        ("a.jsonl", (TALK * 3).encode("utf-16"), "a.jsonl: line 1 is not UTF-8, but UTF-16", "iconv -f UTF-16"),
+        ("a.csv", "问题,回答\n一,二\n".encode("gbk"), "line 1 is not UTF-8, but GB18030", "iconv -f GB18030"),
+        ("a.csv", "question,answer\nÀ quoi ?,Été\n".encode("latin-1"), "line 2 is not valid UTF-8", "file -i a.csv"),
+        ("a.jsonl", TALK + '{"messages": [{"ro', "line 2 is not a JSON object: Unterm", "ends in the middle of a row"),
+        ("a.jsonl", json.dumps(json.loads(TALK), indent=1), "line 1 is not a JSON object: Exp", "jq -c . a.jsonl"),
+        ("a.jsonl", "once upon a time\n", "line 1 is not a JSON object", "None"),
+        ("a.json", f'{{"version": 1, "data": [{TALK}]}}', "a.json is one JSON object", """'."data"[]' a.json"""),
+        ("a.json", '{"train": [{"question": "1 + 1", "answer": "2"}]}', "it has train", """'."train"[]' a.json"""),
+        ("a.json", TALK.strip(), "", "None"),
+    ],
+)
+def test_what_makes_a_file_readable(tmp_path: Path, name: str, content: str | bytes, detail: str, remedy: str) -> None:
+    write(tmp_path / name, content)
+    found = train(tmp_path, name, task="sft")
+    assert detail in found.detail
+    assert bool(found.detail) == bool(detail)
+    assert remedy in str(found.remedy)
+
+
 def test_a_name_that_no_file_system_takes(tmp_path: Path) -> None:
     assert train(tmp_path, "x" * 4000).kind == "missing"
     assert model(tmp_path, "x" * 4000).kind == "missing"

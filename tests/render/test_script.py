@@ -259,7 +259,6 @@ def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
         "n_features",
         "hidden_size",
         "n_blocks",
-        "loss_chunk",
         "noise",
     }
     fields = {

@@ -63,6 +63,7 @@ def decide(
     from trainwiz.decide.cluster import decide_cluster
     from trainwiz.decide.columns import decide_columns
     from trainwiz.decide.compilation import decide_compilation
+    from trainwiz.decide.loss import decide_loss_chunk
     from trainwiz.decide.preference import decide_preference
     from trainwiz.message import say
 
@@ -98,6 +99,7 @@ def decide(
     training.decide_activations(d)
     training.decide_batch(d)
     strategy.decide_gradients(d)
+    decide_loss_chunk(d)
     length.decide_length(d)
     decide_compilation(d)
     length.decide_rates(d)

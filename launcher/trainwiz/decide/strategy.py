@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from trainwiz import optimizers, quantities, strategies
 from trainwiz.decide.decision import Decision
 from trainwiz.errors import PlanError
+from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.device import Work, needs
 from trainwiz.message import Message, say
 from trainwiz.strategies import Strategy
+from trainwiz.vocabulary import LOSS_CHUNK
 
 STATE_SHARE = 0.6
 """The part of a GPU that model state may take; activations, the loss, buffers and the CUDA context need the rest."""
@@ -84,6 +86,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         optimizer_offloaded=values.get("strategy.offload_optimizer_device", "none") != "none",
         parameters_offloaded=values.get("strategy.offload_param_device", "none") != "none",
         checkpointing=values.get("model.activation_checkpointing", "none"),
+        loss=Loss(tokens_at_once=values.get("model.loss_chunk") or d.answers.get("model.loss_chunk") or LOSS_CHUNK),
         # Most trainings accumulate, and the batch is decided later: gradients are counted beside the activations.
         accumulates=True,
         length=length or values["batch.sequence_length"],

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing, live_bytes, saved_bytes
 from trainwiz.strategies import Strategy
+from trainwiz.vocabulary import LOSS_CHUNK
 
-LOGIT_CHUNK = 1024
-"""Tokens whose logits are in memory at once: `loss_chunk` of the generated task.py."""
 _HALF = ("fp16", "bf16", "fp8")
 _LOGIT_BYTES = {"fp32": 12, "autocast": 14, "16-bit": 14}
 """Of each token and word: logits, in 16 bits also a copy in fp32, their softmax and their gradient.
@@ -28,7 +27,7 @@ class Loss:
 
     logit_bytes: int | None = None
     """Bytes of each token and word of the vocabulary at the peak; None: those of an unfused cross-entropy."""
-    tokens_at_once: int | None = LOGIT_CHUNK
+    tokens_at_once: int | None = LOSS_CHUNK
     """Tokens whose logits are in memory at once; None: all of the micro-batch."""
 
 

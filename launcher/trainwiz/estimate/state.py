@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainwiz import models, optimizers, strategies, tasks
+from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.device import Work, needs, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
@@ -94,6 +95,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         accumulates=plan.batch.gradient_accumulation_steps > 1,
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,
         checkpointing=plan.model.activation_checkpointing,
+        loss=Loss(tokens_at_once=plan.model.loss_chunk),
         samples=plan.batch.per_device_batch_size,
         rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,

@@ -28,8 +28,10 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
             files.append(file)
     else:
         return replace(_files(sorted(files), reading), name=path.name, kind="folder")
+    looked_at = (_looked_at([file], reading) for file in files)
+    bad = next((facts for facts in looked_at if facts.detail), None)
     return DataFacts(
-        name=path.name, kind="folder", detail=next(filter(None, (_problem(f, reading) for f in files)), "")
+        name=path.name, kind="folder", detail=bad.detail if bad else "", remedy=bad.remedy if bad else None
     )
 
 
@@ -38,7 +40,8 @@ def _file(path: Path, reading: Reading) -> DataFacts:
         return _files([path], reading)
     looked_at = _looked_at([path], reading)
     found = _separate("file", [_tokens(path)], reading, looked_at.detail)
-    return replace(found, samples=None if reading.fewer else found.samples, amount=looked_at.amount)
+    samples = None if reading.fewer else found.samples
+    return replace(found, samples=samples, amount=looked_at.amount, remedy=looked_at.remedy)
 
 
 def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
@@ -73,11 +76,6 @@ def _topics(split: str) -> Iterator[int]:
     for i, name in enumerate(sorted(topics)):
         if (i % 10 == 9) == (split == "validation"):
             yield len(topics[name].encode()) + 1
-
-
-def _problem(file: Path, reading: Reading) -> str:
-    """Why task.py cannot read the file, by its first rows; empty if no reason is found."""
-    return _looked_at([file], reading).detail
 
 
 def _looked_at(files: Sequence[Path], reading: Reading) -> DataFacts:

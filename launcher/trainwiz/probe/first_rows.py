@@ -15,6 +15,8 @@ from typing import Any
 
 from trainwiz.files import opened
 from trainwiz.language import t
+from trainwiz.probe import unreadable
+from trainwiz.probe.unreadable import Unreadable
 
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 STORED = (".parquet", ".arrow")
@@ -26,10 +28,6 @@ _STORED_ROWS = 50
 _BETWEEN = re.compile(r"[\s,]*")
 Row = tuple[int, Mapping[str, Any]]
 """The line (or the item) of a row, and its columns."""
-
-
-class Unreadable(Exception):
-    """A file that cannot be read; the text says why."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,10 +122,28 @@ def _rows(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     elif start.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
         yield from _items(file, start, whole)
     else:
-        for number, line in enumerate(start.splitlines(), start=1):
-            # The last line may be cut off.
-            if line.strip() and (whole or kind(file) == ".jsonl" or number <= start.count(b"\n")):
-                yield number, _object(file, number, line)
+        yield from _lines(file, start, whole)
+
+
+def _lines(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
+    if whole and kind(file) == ".json" and (only := _only_object(start)):
+        raise unreadable.one_object(file, only)
+    lines = start.splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        # The last line may be cut off.
+        if line.strip() and (whole or kind(file) == ".jsonl" or line.endswith(b"\n")):
+            yield number, _object(file, number, line)
+
+
+def _only_object(start: bytes) -> dict[str, Any] | None:
+    """The object that a file is, if it is one over several lines."""
+    if b"\n" not in start.strip():
+        return None
+    try:
+        found = json.loads(start)
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
@@ -136,7 +152,7 @@ def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
     except ValueError:
         row = None
     if not isinstance(row, dict):
-        raise Unreadable(t("{file}: line {line} is not a JSON object", file=file.name, line=number))
+        raise unreadable.not_an_object(file, number, line)
     return row
 
 
@@ -199,7 +215,7 @@ def _decoded(file: Path, start: bytes, whole: bool) -> str:
         if not whole and error.start >= len(start) - 4:  # a character that is cut off
             return start[: error.start].decode("utf-8-sig")
         line = start.count(b"\n", 0, error.start) + 1
-        raise Unreadable(t("{file}: line {line} is not valid UTF-8", file=file.name, line=line)) from None
+        raise unreadable.undecodable(file, start, line) from None
 
 
 def columns_of(rows: tuple[Row, ...]) -> dict[str, Any]:

@@ -19,7 +19,9 @@ from trainwiz.probe.labelled import is_table
 from trainwiz.project import Amount, DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dcm", ".dng", ".cr2", ".nef", ".arw")
+"""Both as the generated pictures.py knows them."""
 PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation", "dev", "test", "testing")}
 """Names of folders that split the images, not classes, as the generated task.py knows them."""
 ALL_PARTS = {name for names in PARTS.values() for name in names}
@@ -44,24 +46,47 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
     if here is None:
         detail = t("it holds {folders}, but no images to evaluate on, such as in val", folders=", ".join(parts))
         return replace(found, detail=detail)
-    began, loose, counts = time.monotonic(), False, {}
+    began, loose, not_read, counts = time.monotonic(), [], [], {}
     for entry in os.scandir(here):
-        if entry.is_dir():
-            counts[entry.name] = sum(_is_picture(file.name) for file in os.scandir(entry))
-        loose = loose or _is_picture(entry.name)
-        if time.monotonic() - began > _SECONDS:
-            return found
+        if _is_picture(entry.name):
+            loose.append(entry.name)
+        elif entry.is_dir() and _is_shown(entry.name):
+            counts[entry.name] = 0
+            for at, _, names in os.walk(entry, followlinks=True):
+                counts[entry.name] += sum(map(_is_picture, names))
+                below = os.path.relpath(at, here)
+                not_read += [f"{below}/{n}" for n in names if n.lower().endswith(_NOT_READ) and _is_shown(n)]
+                if time.monotonic() - began > _SECONDS:
+                    return found
     count, classes = sum(counts.values()), [label for label, images in counts.items() if images]
-    detail = t("the images are in the folder itself, not in one folder per class") if loose and not count else ""
-    if len(classes) == 1 and split == "train":
+    detail = _left_out(loose, not_read, count)
+    if len(classes) == 1 and split == "train" and not detail:
         detail = t(
             "all {count} images are of one class, {label}; a classifier needs two", count=count, label=classes[0]
         )
     return replace(found, samples=count, detail=detail, amount=Amount(documents=count, different=count, tokens=0))
 
 
+def _left_out(loose: list[str], not_read: list[str], count: int) -> str:
+    """Why pictures that are in no folder, or not read, cannot stay as they are, beside those that are read."""
+    if not loose and not not_read:
+        return ""
+    if not count and not not_read:
+        return t("the images are in the folder itself, not in one folder per class")
+    return t(
+        "pictures that would be left out: {count}, the first: {name}; put each into the folder of its class, as .png "
+        "or .jpg",
+        count=len(loose) + len(not_read),
+        name=min(loose + not_read),
+    )
+
+
 def _is_picture(name: str) -> bool:
-    return name.lower().endswith(_SUFFIXES) and not name.startswith(".")
+    return name.lower().endswith(_SUFFIXES) and _is_shown(name)
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith(".") and name != "__MACOSX"
 
 
 def _arrays(path: Path, reading: Reading, *, classes: bool) -> DataFacts:
@@ -89,12 +114,10 @@ def _table(table: Path, reading: Reading, wrong: Wrong) -> DataFacts:
 
 def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
     """Why the first rows of a table are not pictures with such labels; empty if no reason is found."""
-    columns = reading.label_column.split(",")
     found: list[Any] = []
     for number, row in head.rows:
-        for column in columns:
-            if problem := labels.lacks_label(table, number, row, replace(reading, label_column=column)):
-                return problem
+        if problem := labels.lacks_labels(table, number, row, reading):
+            return problem
         name = row[reading.text_column]
         if not (table.parent / name).is_file():
             return t(
@@ -104,9 +127,8 @@ def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
                 name=name[:80] or "-",
                 column=reading.text_column,
             )
-        values = [row[column] for column in columns]
-        found.append(values if len(columns) > 1 else values[0])
-    if is_table(table) and len(columns) == 1:
+        found.append(labels.label_of(row, reading))
+    if is_table(table):
         found = labels.as_numbers(found)
     said = wrong(found, head.whole and reading.split == "train")
     return f"{table.name}: {said}" if said else ""
@@ -118,27 +140,14 @@ def _no_classes(found: list[Any], whole: bool) -> str:
             return t("a label is a list: {label}; image_multilabel learns any number of labels", label=label)
         if isinstance(label, float) and not label.is_integer():
             return t("a label is a fraction: {label}; image_regression learns numbers", label=label)
-    return _alike(found) if whole else ""
+    return labels.alike(found) if whole else ""
 
 
 def _no_numbers(found: list[Any], whole: bool) -> str:
     for label in found:
         if isinstance(label, bool) or not isinstance(label, int | float):
             return t("a label is not a number: {label}; image_classification learns classes", label=label)
-    return _alike(found) if whole else ""
-
-
-def _no_tags(found: list[Any], whole: bool) -> str:
-    for label in found:
-        if not isinstance(label, str | int | list):
-            return t("a label is not a list of classes: {label}", label=label)
-    return _alike(found) if whole else ""
-
-
-def _alike(found: list[Any]) -> str:
-    if len(found) > 1 and len(set(map(str, found))) == 1:
-        return t("all {count} labels are {label}; there is nothing to learn", count=len(found), label=found[0])
-    return ""
+    return labels.alike(found) if whole else ""
 
 
 def _kind(wrong: Wrong, *, folders: bool) -> Kind:
@@ -176,5 +185,5 @@ PICTURES = _kind(_no_classes, folders=True)
 """Pictures with a class each: embedded, a folder with one folder per class, a table of files, or an .npz file."""
 SCORED_PICTURES = _kind(_no_numbers, folders=False)
 """The same with a number for each picture."""
-TAGGED_PICTURES = _kind(_no_tags, folders=False)
+TAGGED_PICTURES = _kind(labels.no_tags, folders=False)
 """The same with any number of labels."""

@@ -11,7 +11,8 @@ from typing import Any
 from trainwiz.language import t
 from trainwiz.probe import amounts, first_rows
 from trainwiz.probe.data import Reading
-from trainwiz.probe.first_rows import Head, Unreadable
+from trainwiz.probe.first_rows import Head
+from trainwiz.probe.unreadable import Unreadable, rows_within
 from trainwiz.project import DataFacts
 
 _MOST_FILES = 100
@@ -36,10 +37,11 @@ def looked_at(
         try:
             head = first_rows.head(file)
         except Unreadable as error:
-            return _facts(files, str(error), first)
+            return replace(_facts(files, str(error), first), remedy=error.remedy)
         first = first or first_rows.columns_of(head.rows)
         if problem := problem_of(file, head):
-            return _facts(files, problem, first)
+            within = rows_within(file, head.rows[0][1]) if head.whole and len(head.rows) == 1 else None
+            return replace(_facts(files, problem, first), remedy=within)
         heads.append((file, head))
     whole = heads and not any(map(is_saved, files))
     found = amounts.amount(heads, files, column, as_bytes=reading.as_bytes) if whole else None

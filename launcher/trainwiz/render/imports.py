@@ -32,6 +32,7 @@ NEIGHBOURS = frozenset(
         "metrics",
         "mixture",
         "model_folder",
+        "multilabel",
         "network",
         "noise",
         "optimizers",

@@ -52,7 +52,7 @@ def data_is_readable(plan: Plan, project: Project) -> Violations:
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
-            fix = _remedy(tasks.of(plan).data_forms)
+            fix = _remedy(data.remedy or tasks.of(plan).data_forms)
             yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=key)
 
 

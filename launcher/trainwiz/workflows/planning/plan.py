@@ -14,6 +14,7 @@ from trainwiz import files, models, tasks
 from trainwiz.decide import decide
 from trainwiz.decide.candidates import Candidate, Place, candidates
 from trainwiz.errors import UsageError
+from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.gpus import gpu_model
 from trainwiz.estimate.state import work_of
 from trainwiz.language import t
@@ -133,6 +134,8 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         time_factor=time,
     )
     work = work_of(decided, parameters, model.transformer)
+    # The chunk that suits the one plan is too large for other rows: each gets its own when it is picked.
+    work = work if "model.loss_chunk" in given else replace(work, loss=Loss())
     found = candidates(
         work,
         place,
