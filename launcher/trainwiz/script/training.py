@@ -134,8 +134,22 @@ class Training:
                 for part, alone in _alternatives(self.expanded(guard.test), guard.positive):
                     modulo = remainder(part, guard.positive)
                     if modulo and each and _number(modulo[1]) != 1:
-                        tail = not alone or self._finishes(step, loop)
+                        tail = not alone or self._goes_on(loop, modulo[0]) or self._finishes(step, loop)
                         yield Window(loop, step, each[-1], guard.test, modulo[1], _early(loop, *modulo), tail)
+
+    def _goes_on(self, loop: Loop, counter: ast.expr) -> bool:
+        """Whether a counter of the script's own runs on from one epoch to the next, and windows with it."""
+        name = _plus(counter)[0]
+        target = getattr(loop, "target", None)
+        if not name or (target is not None and name in {dotted(n) for n in walk(target)}):
+            return False
+        made = self.names.assigned(name, counter)
+        added = any(isinstance(one.node, ast.AugAssign) for one in made)
+        around = self.origins.loops(loop)
+        reset = any(
+            isinstance(one.value, ast.Constant) and set(around) & set(self.tree.loops(one.node)) for one in made
+        )
+        return added and bool(around) and not reset
 
     def expanded(self, test: ast.expr) -> ast.expr:
         """The condition that a name was assigned, if it was one."""
