@@ -250,7 +250,8 @@ def _joined(parts: Sequence[Part]) -> ast.Module:
     for part in parts:
         if part.first:
             ast.increment_lineno(part.module, part.first)
-    return ast.Module([statement for part in parts for statement in part.module.body], [])
+    run = [s for part in parts[:-1] for s in part.module.body if not is_main_guard(s)]  # what an import does not run
+    return ast.Module([*run, *parts[-1].module.body], [])
 
 
 def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:

@@ -29,6 +29,9 @@ class Origins:
 
     def sites(self, function: ast.AST) -> list[ast.Call]:
         """The calls of one of the module's own functions; none where its name is not the only one."""
+        if isinstance(function, Function) and function.name == "__init__":
+            owner = self.tree.parents.get(function)
+            return self._calls.get(owner.name, []) if isinstance(owner, ast.ClassDef) else []
         if not isinstance(function, Function) or self.names.function(function.name) is not function:
             return []
         return self._calls.get(function.name, [])

@@ -221,8 +221,16 @@ def _losses(script: Script, loop: Loop) -> set[str]:
                 made = isinstance(parent, ast.Assign) and script.origins.called(call) is function
                 if made and isinstance(parent, ast.Assign) and not _agrees(script, call):
                     found |= {n.id for t in parent.targets for n in walk(t) if isinstance(n, ast.Name)}
+    counters = (
+        {n.id for n in walk(getattr(loop, "target", loop)) if isinstance(n, ast.Name)} if _is_for(loop) else set()
+    )
+    found -= counters - _batch_names(script, loop)
     # What is not bound in the loop, such as the number that the loss is divided by, is the same on all ranks.
     return found & {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _is_for(loop: Loop) -> bool:
+    return not isinstance(loop, ast.While)
 
 
 def _made_equal(script: Script, part: ast.AST) -> set[str]:

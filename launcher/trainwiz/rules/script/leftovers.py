@@ -170,4 +170,7 @@ def _target(call: Call) -> ast.expr | None:
 
 def _knows_rank(script: Script, call: Call) -> bool:
     tests = [guard.test for guard in script.tree.guards(call.node)]
-    return script.ranks.is_single(call.node) or any(map(script.ranks.mentions_rank, [*call.arguments, *tests]))
+    sites = script.origins.sites(script.tree.scope(call.node))
+    made_on_one = bool(sites) and all(script.ranks.is_single(site) for site in sites)
+    here = script.ranks.is_single(call.node) or any(map(script.ranks.mentions_rank, [*call.arguments, *tests]))
+    return here or made_on_one
