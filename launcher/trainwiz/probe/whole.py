@@ -58,7 +58,7 @@ def _bytes(file: Path) -> int | None:
     """The size that the header of a safetensors file asks for: https://github.com/huggingface/safetensors#format."""
     with opened(file) as content:
         try:
-            (length,) = struct.unpack("<Q", content.read(8))
+            length: int = struct.unpack("<Q", content.read(8))[0]
         except struct.error:
             return 8
         if length > MOST_HEADER_BYTES:
@@ -66,5 +66,5 @@ def _bytes(file: Path) -> int | None:
         raw = content.read(length)
     if len(raw) < length:
         return 8 + length
-    ends = [told["data_offsets"][1] for name, told in json.loads(raw).items() if name != "__metadata__"]
+    ends: list[int] = [told["data_offsets"][1] for name, told in json.loads(raw).items() if name != "__metadata__"]
     return 8 + length + max(ends, default=0)
