@@ -11,6 +11,7 @@ Task = Literal[
     "reward_model",
     "text_classification",
     "text_regression",
+    "text_multilabel",
     "image_classification",
     "image_regression",
     "image_multilabel",

@@ -56,10 +56,10 @@ def disturbed(model: Any) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kind", ["bert", "llama"])
-@pytest.mark.parametrize("task", ["text_classification", "text_regression"])
+@pytest.mark.parametrize("task", ["text_classification", "text_regression", "text_multilabel"])
 def test_a_head_for_labels_is_trained_and_saved_with_the_adapter(kind: str, task: str, tmp_path: Path) -> None:
     name = published(tmp_path / "model", kind)
-    data = rows(tmp_path / "rows.jsonl", (lambda i: "abc"[i % 3]) if task == "text_classification" else float)
+    data = rows(tmp_path / "rows.jsonl", float if task == "text_regression" else lambda i: "abc"[i % 3])
     changes = {"model__name": name, "data__train": data, "data__eval": None, "model__merge_adapter": True}
     made = load(tmp_path / "code", task, **ADAPTED, **changes)
     config = made.TaskConfig(text_column="text", label_column="label")
@@ -74,13 +74,14 @@ def test_a_head_for_labels_is_trained_and_saved_with_the_adapter(kind: str, task
     made.save_model(config, model, dict(weights), tmp_path / "out" / "model")
     ids = torch.arange(9)[None]
     want = model.eval()(ids, torch.ones_like(ids))
-    outputs = 3 if task == "text_classification" else 1
+    outputs = 1 if task == "text_regression" else 3
     by_peft = AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model", num_labels=outputs)
     torch.testing.assert_close(by_peft.eval()(ids).logits, want, rtol=0, atol=1e-6)
     merged = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "merged")
     torch.testing.assert_close(merged(ids).logits, want, rtol=0, atol=1e-5)
     assert merged.num_labels == outputs
-    if task == "text_classification":
+    if task != "text_regression":
+        assert merged.config.label2id == {"a": 0, "b": 1, "c": 2}
         assert list(merged.config.id2label.values()) == ["a", "b", "c"]
     assert len(made.sample(config, tmp_path / "out" / "model").splitlines()) >= 5
 

@@ -76,7 +76,7 @@ def test_a_table_names_pictures_and_their_labels(
     assert list(data.labels) == learned
     assert data[0][0].shape == (3, 16, 16)
     if names:
-        assert made.class_names(config) == names
+        assert (made.classes_of(config).names if task == "image_multilabel" else made.class_names(config)) == names
     assert facts(task, where) == ""
 
 
@@ -86,7 +86,7 @@ def test_columns_of_flags_are_labels_of_their_names(tmp_path: Path) -> None:
     where = table(tmp_path, "a.csv", flags)
     made = load(tmp_path / "code", "image_multilabel", data__train=where, data__label_column="sunny,old")
     config = made.TaskConfig()
-    assert made.class_names(config) == ["sunny", "old"]
+    assert made.classes_of(config).names == ["sunny", "old"]
     assert made.load_train_data(config).labels == [[0, 0], [1, 0], [0, 1], [1, 1]]
     assert facts("image_multilabel", where, data__label_column="sunny,old") == ""
     made.pictures.read.cache_clear()

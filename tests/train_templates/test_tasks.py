@@ -55,6 +55,7 @@ GENERATED = (
         "metrics",
         "mixture",
         "model_folder",
+        "multilabel",
         "network",
     ),
     *(
@@ -77,6 +78,7 @@ AGES = {**SMALL, "task": "image_regression", "data.eval": "embedded"}
 TAGS = {**SMALL, "task": "image_multilabel", "data.eval": "embedded", "data.augmentation": "color"}
 TEXTS = {**SMALL, "task": "text_classification", "data.eval": "embedded"}
 SCORES = {**SMALL, "task": "text_regression", "data.eval": "embedded"}
+TOPICS = {**SMALL, "task": "text_multilabel", "data.eval": "embedded"}
 
 
 def load(folder: Path, task: str, name: str = "task", **changes: Any) -> ModuleType:
@@ -122,6 +124,7 @@ def draw(folder: Path, classes: dict[str, int], size: tuple[int, int] = (12, 10)
         ("image_multilabel", "tiny"),
         ("text_classification", "tiny"),
         ("text_regression", "tiny"),
+        ("text_multilabel", "tiny"),
     ],
 )
 def test_the_formula_counts_what_the_task_builds(task: str, name: str, tmp_path: Path) -> None:
@@ -131,7 +134,7 @@ def test_the_formula_counts_what_the_task_builds(task: str, name: str, tmp_path:
 
 
 @pytest.mark.usefixtures("unhurried")
-@pytest.mark.parametrize("task", ["image_classification", "text_classification", "text_regression"])
+@pytest.mark.parametrize("task", ["image_classification", "text_classification", "text_regression", "text_multilabel"])
 def test_the_probe_counts_the_samples_that_the_task_makes(task: str, tmp_path: Path) -> None:
     draw(tmp_path / "pets", {"cat": 3, "dog": 4})
     (tmp_path / "pets" / "readme.md").write_text("not a picture")
@@ -542,7 +545,9 @@ def test_pictures_are_learned_and_a_killed_run_ends_bit_for_bit_where_it_would_h
 
 @pytest.mark.train
 @pytest.mark.parametrize(
-    "values", [IMAGES, TEXTS, SCORES, AGES, TAGS], ids=["pictures", "texts", "scores", "scored pictures", "tags"]
+    "values",
+    [IMAGES, TEXTS, SCORES, AGES, TAGS, TOPICS],
+    ids=["pictures", "texts", "scores", "scored pictures", "tags", "topics"],
 )
 def test_the_split_changes_nothing(values: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", values)

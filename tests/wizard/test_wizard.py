@@ -255,7 +255,7 @@ def test_ctrl_c_at_the_first_question_leaves_nothing(tmp_path: Path, start: Star
 
 def test_a_lost_terminal_keeps_the_answers(tmp_path: Path, start: Start) -> None:
     terminal = start("init", "p", "--machine", CPU)
-    terminal.enter("Task", DOWN * 9)
+    terminal.enter("Task", DOWN * 10)
     terminal.expect("CPU ranks")
     terminal.child.kill(signal.SIGKILL)
     terminal.end()

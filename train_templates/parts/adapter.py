@@ -142,7 +142,7 @@ def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str
     merged.generation_config = model.generation_config
     # end: writes
     # feature: judges
-    known = ("id2label", "problem_type", "pad_token_id")
+    known = ("id2label", "label2id", "problem_type", "pad_token_id")
     merged = load(folder, **{name: getattr(model.config, name) for name in known}).merge_and_unload()
     # end: judges
     # feature: writes

@@ -11,7 +11,6 @@ A source is one of these:
 
 from __future__ import annotations
 
-import contextlib
 import functools
 
 # feature: eval
@@ -32,7 +31,7 @@ from torch.utils.data import Dataset
 from sources import hash_of, held_out, is_part
 
 # end: eval
-from sources import Sources, kind, value_of
+from sources import Sources, as_numbers, kind, label_of, value_of
 
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, Any]  # a picture (3, height, width) as uint8, and its label
@@ -189,24 +188,13 @@ def rows_of(table: Path, source: str, split: str, image_column: str, label_colum
         file = table.parent / str(name)
         if not isinstance(name, str) or not name or not file.is_file():
             raise SystemExit(f'{row[0]}: no such file or folder: column "{image_column}" is {name!r:.80}')
-        values = [value_of(row, column) for column in label_column.split(",")]
-        if any(value is None for value in values):
-            raise SystemExit(f'{row[0]}: column "{label_column}" is empty: each picture needs a label')
         files.append(file)
-        labels.append(values if len(values) > 1 else values[0])
+        labels.append(label_of(row, label_column))
     if not files:
         raise SystemExit(f"{source}: no images found; put them in one folder per class")
     if kind(table) in (".csv", ".tsv"):
         labels = as_numbers(labels)
     return files, labels
-
-
-def as_numbers(labels: list[Any]) -> list[Any]:
-    """Return labels of a .csv file as numbers, if all of them are."""
-    for number in (int, float):
-        with contextlib.suppress(ValueError):
-            return [[number(x) for x in label] if isinstance(label, list) else number(label) for label in labels]
-    return labels
 
 
 def embedded_digits(split: str) -> Labelled:

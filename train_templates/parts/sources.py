@@ -12,6 +12,10 @@ Only .parquet, .arrow, .zst, saved data sets and the hub need the package datase
 
 from __future__ import annotations
 
+# feature: labels
+import contextlib
+
+# end: labels
 import csv
 import glob
 import gzip
@@ -300,6 +304,25 @@ def text_of(row: Row, column: str) -> str:
     return text
 
 
+# feature: labels
+def label_of(row: Row, label_column: str) -> Any:
+    """Return the label of a row; of several columns (`cat,dog`) the list of their values. Exit if it has none."""
+    names = [label_column] if label_column in columns(row) else map(str.strip, label_column.split(","))
+    values = [value_of(row, name) for name in names]
+    if any(value is None for value in values):
+        raise SystemExit(f'{row[0]}: column "{label_column}" is empty: each sample needs a label')
+    return values if len(values) > 1 else values[0]
+
+
+def as_numbers(labels: list[Any]) -> list[Any]:
+    """Return labels of a .csv file, or lists of them, as numbers, if all of them are."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError):
+            return [[number(x) for x in label] if isinstance(label, list) else number(label) for label in labels]
+    return labels
+
+
+# end: labels
 def is_part(data: str) -> bool:
     """Return whether a setting names no data, but a part of the training data: `5%` or `200`."""
     return re.fullmatch(r"\d+(\.\d+)?%|\d+", data.strip()) is not None

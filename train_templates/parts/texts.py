@@ -36,7 +36,7 @@ import sharding
 
 # end: built_once
 # end: pretrained_model
-from sources import Sources, hash_of, held_out, kind, text_of, value_of
+from sources import Sources, as_numbers, hash_of, held_out, kind, label_of, text_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
@@ -119,26 +119,13 @@ def reading(config: Any) -> tuple[str, str, int]:
 def read(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, Any]]:
     """Return the texts of some sources with their labels."""
     data = Sources(source, split, max_rows)
-    found = []
-    for row in data:
-        label = value_of(row, label_column)
-        if label is None:
-            raise SystemExit(f'{row[0]}: column "{label_column}" is empty: each text needs a label')
-        found.append((text_of(row, text_column), label))
+    found = [(text_of(row, text_column), label_of(row, label_column)) for row in data]
     if not found:
         raise SystemExit(f"{source}: no text to train on")
     if {kind(file) for file in data.all_files()} <= {".csv", ".tsv"} and all(data.found.values()):
         labels = as_numbers([label for _, label in found])
         found = [(text, label) for (text, _), label in zip(found, labels, strict=True)]
     return found
-
-
-def as_numbers(labels: list[str]) -> list[Any]:
-    """Return labels of a .csv file as numbers, if all of them are."""
-    for number in (int, float):
-        with contextlib.suppress(ValueError):
-            return [number(label) for label in labels]
-    return list(labels)
 
 
 def part_of(samples: list[tuple[str, Any]], part: str, *, evaluation: bool) -> list[tuple[str, Any]]:
@@ -158,6 +145,13 @@ def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
                 yield paragraph, chapter
 
 
+# feature: names
+def named(names: Sequence[str]) -> dict[str, Any]:
+    """Return what a model's configuration says of its classes."""
+    return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+
+
+# end: names
 # feature: pretrained_model
 def build_encoder(config: Any, **head: Any) -> nn.Module:
     """Return the pretrained model with a new head, in fp32. The engine moves, casts and shards it."""

@@ -50,7 +50,7 @@ from texts import FP32
 from texts import part_of
 
 # end: eval
-from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read, reading
+from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, named, padded, read, reading
 
 IGNORED = -100  # a label that does not count; the default of cross_entropy
 SHARDED_LAYERS: tuple[str, ...] = ()
@@ -172,7 +172,7 @@ def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
 
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the model with a head for the classes, in fp32. The engine moves, casts and shards it."""
-    return build_encoder(config, id2label=dict(enumerate(class_names(config))))
+    return build_encoder(config, **named(class_names(config)))
 
 
 def logits_of(model: nn.Module, batch: Batch) -> Tensor:
@@ -246,7 +246,7 @@ def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
     # end: whole_model
     # feature: lora
-    model = adapter.load(folder, id2label=dict(enumerate(class_names(config)))).eval()
+    model = adapter.load(folder, **named(class_names(config))).eval()
     # end: lora
     tokens, texts = Tokens(config), labelled(config.train_data, "train", *reading(config))
     lines = []

@@ -49,6 +49,22 @@ def _scored(files: Sequence[Path], reading: Reading) -> DataFacts:
     return _counted(files, _looked_at(files, _wrong_number, reading), reading)
 
 
+def _tagged(files: Sequence[Path], reading: Reading) -> DataFacts:
+    return _counted(files, _looked_at(files, _wrong_tags, reading), reading)
+
+
+def _wrong_tags(file: Path, head: Head, reading: Reading) -> str:
+    """Why the first rows of a file are not texts with any number of labels; empty if no reason is found."""
+    for number, row in head.rows:
+        if problem := labels.lacks_labels(file, number, row, reading):
+            return problem
+    found = [labels.label_of(row, reading) for _, row in head.rows]
+    said = labels.no_tags(
+        labels.as_numbers(found) if is_table(file) else found, head.whole and reading.split == "train"
+    )
+    return f"{file.name}: {said}" if said else ""
+
+
 def _looked_at(files: Sequence[Path], problem: Callable[[Path, Head, Reading], str], reading: Reading) -> DataFacts:
     return sources.looked_at(files, lambda file, head: problem(file, head, reading), reading, reading.text_column)
 
@@ -100,3 +116,5 @@ TEXTS = _kind(_texts)
 """Labelled texts: embedded, files, folders of them, or a hub id."""
 SCORED_TEXTS = _kind(_scored)
 """The same with a number for each text."""
+TAGGED_TEXTS = _kind(_tagged)
+"""The same with any number of labels for each text."""

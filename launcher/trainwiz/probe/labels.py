@@ -7,6 +7,7 @@ import json
 import re
 from array import array
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -58,11 +59,43 @@ def lacks_label(file: Path, line: int, row: Mapping[str, Any], reading: Reading)
     )
 
 
+def lacks_labels(file: Path, line: int, row: Mapping[str, Any], reading: Reading) -> str:
+    """Why a row has no text, or lacks one of several columns of labels; empty if it has all."""
+    columns = (replace(reading, label_column=column) for column in _columns(row, reading))
+    return next((problem for each in columns if (problem := lacks_label(file, line, row, each))), "")
+
+
+def label_of(row: Mapping[str, Any], reading: Reading) -> Any:
+    """The label of a row; of several columns the list of their values, as the generated sources.py reads it."""
+    values = [row[column] for column in _columns(row, reading)]
+    return values if len(values) > 1 else values[0]
+
+
+def _columns(row: Mapping[str, Any], reading: Reading) -> list[str]:
+    column = reading.label_column
+    return [column] if column in row else [name.strip() for name in column.split(",")]
+
+
+def no_tags(found: list[Any], whole: bool) -> str:
+    """Why labels are not lists of classes; empty if they are. `whole`: they are all of the training data."""
+    for label in found:
+        if not isinstance(label, str | int | list):
+            return t("a label is not a list of classes: {label}", label=label)
+    return alike(found) if whole else ""
+
+
+def alike(found: list[Any]) -> str:
+    """What is wrong with labels that are all one and the same; empty if they differ."""
+    if len(found) > 1 and len(set(map(str, found))) == 1:
+        return t("all {count} labels are {label}; there is nothing to learn", count=len(found), label=found[0])
+    return ""
+
+
 def as_numbers(labels: list[Any]) -> list[Any]:
-    """Labels of a .csv file as numbers, if all of them are; as the generated texts.py reads them."""
+    """Labels of a .csv file as numbers, if all of them are; as the generated sources.py reads them."""
     for number in (int, float):
         with contextlib.suppress(ValueError):
-            return [number(label) for label in labels]
+            return [[number(x) for x in label] if isinstance(label, list) else number(label) for label in labels]
     return labels
 
 

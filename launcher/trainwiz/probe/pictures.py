@@ -89,12 +89,10 @@ def _table(table: Path, reading: Reading, wrong: Wrong) -> DataFacts:
 
 def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
     """Why the first rows of a table are not pictures with such labels; empty if no reason is found."""
-    columns = reading.label_column.split(",")
     found: list[Any] = []
     for number, row in head.rows:
-        for column in columns:
-            if problem := labels.lacks_label(table, number, row, replace(reading, label_column=column)):
-                return problem
+        if problem := labels.lacks_labels(table, number, row, reading):
+            return problem
         name = row[reading.text_column]
         if not (table.parent / name).is_file():
             return t(
@@ -104,9 +102,8 @@ def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
                 name=name[:80] or "-",
                 column=reading.text_column,
             )
-        values = [row[column] for column in columns]
-        found.append(values if len(columns) > 1 else values[0])
-    if is_table(table) and len(columns) == 1:
+        found.append(labels.label_of(row, reading))
+    if is_table(table):
         found = labels.as_numbers(found)
     said = wrong(found, head.whole and reading.split == "train")
     return f"{table.name}: {said}" if said else ""
@@ -118,27 +115,14 @@ def _no_classes(found: list[Any], whole: bool) -> str:
             return t("a label is a list: {label}; image_multilabel learns any number of labels", label=label)
         if isinstance(label, float) and not label.is_integer():
             return t("a label is a fraction: {label}; image_regression learns numbers", label=label)
-    return _alike(found) if whole else ""
+    return labels.alike(found) if whole else ""
 
 
 def _no_numbers(found: list[Any], whole: bool) -> str:
     for label in found:
         if isinstance(label, bool) or not isinstance(label, int | float):
             return t("a label is not a number: {label}; image_classification learns classes", label=label)
-    return _alike(found) if whole else ""
-
-
-def _no_tags(found: list[Any], whole: bool) -> str:
-    for label in found:
-        if not isinstance(label, str | int | list):
-            return t("a label is not a list of classes: {label}", label=label)
-    return _alike(found) if whole else ""
-
-
-def _alike(found: list[Any]) -> str:
-    if len(found) > 1 and len(set(map(str, found))) == 1:
-        return t("all {count} labels are {label}; there is nothing to learn", count=len(found), label=found[0])
-    return ""
+    return labels.alike(found) if whole else ""
 
 
 def _kind(wrong: Wrong, *, folders: bool) -> Kind:
@@ -176,5 +160,5 @@ PICTURES = _kind(_no_classes, folders=True)
 """Pictures with a class each: embedded, a folder with one folder per class, a table of files, or an .npz file."""
 SCORED_PICTURES = _kind(_no_numbers, folders=False)
 """The same with a number for each picture."""
-TAGGED_PICTURES = _kind(_no_tags, folders=False)
+TAGGED_PICTURES = _kind(labels.no_tags, folders=False)
 """The same with any number of labels."""

@@ -17,7 +17,7 @@ from trainwiz.probe.cache import HubCache, offline
 from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
 from trainwiz.probe.hub_model import HubModel
-from trainwiz.probe.labelled import SCORED_TEXTS, TEXTS
+from trainwiz.probe.labelled import SCORED_TEXTS, TAGGED_TEXTS, TEXTS
 from trainwiz.probe.pictures import PICTURES, SCORED_PICTURES, TAGGED_PICTURES
 from trainwiz.probe.preferences import PREFERENCES
 from trainwiz.project import Project, is_part
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _KINDS = {
     "labelled_texts": TEXTS,
     "scored_texts": SCORED_TEXTS,
+    "tagged_texts": TAGGED_TEXTS,
     "pictures": PICTURES,
     "scored_pictures": SCORED_PICTURES,
     "tagged_pictures": TAGGED_PICTURES,

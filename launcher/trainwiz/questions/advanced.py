@@ -422,8 +422,8 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Column of the labels"),
         when=_reads_labels,
         help="The name of the column (or of the key in JSON) that holds the labels: classes or numbers. The default "
-        "is guessed from the first row of the data. image_multilabel reads lists (cat|dog) from one column, or 0 and "
-        "1 from several: cat,dog.",
+        "is guessed from the first row of the data. text_multilabel and image_multilabel read lists (cat|dog) from one "
+        "column, or 0 and 1 from several: cat,dog.",
     ),
     Question(
         key="data.max_rows",

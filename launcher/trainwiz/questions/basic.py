@@ -67,9 +67,9 @@ BASIC: tuple[Question, ...] = (
         "only, with all its weights or with an adapter (LoRA, QLoRA). preference tunes it on answers that people "
         "compared (DPO, IPO, ORPO, SimPO) or judged (KTO). text_classification and image_classification classify "
         "texts or images and report accuracy and F1. text_regression predicts a number for each text, such as a "
-        "rating, and reports R²; image_regression does so for images, and image_multilabel gives them any number of "
-        "labels. custom writes a small regression with marked places for your own data, module and loss. Changing it "
-        "later costs nothing: only task.py depends on it.",
+        "rating, and reports R²; image_regression does so for images. text_multilabel and image_multilabel learn any "
+        "number of labels for each. reward_model scores answers. custom writes a small regression with marked places "
+        "for your own data, module and loss. Changing it later costs nothing: only task.py depends on it.",
     ),
     Question(
         key="model.name",

@@ -33,6 +33,7 @@ NEIGHBOURS = frozenset(
         "metrics",
         "mixture",
         "model_folder",
+        "multilabel",
         "network",
         "noise",
         "optimizers",

@@ -212,6 +212,10 @@ class Strategy:
         """Variables that each rank needs on this device."""
         return {}
 
+    def ops(self, plan: Plan) -> tuple[str, ...]:  # noqa: ARG002
+        """Ops of DeepSpeed, by its names, that ranks compile where no other process has."""
+        return ()
+
     def stands_in_for(self, label: str, *, bf16_on_gpu: bool) -> bool:  # noqa: ARG002
         """Whether it is its engine's counterpart of this strategy of accelerate's."""
         return False

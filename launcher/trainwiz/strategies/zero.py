@@ -159,6 +159,19 @@ class Zero(Strategy):
         """DeepSpeed takes a GPU that it finds unless it is told otherwise."""
         return {"DS_ACCELERATOR": "cpu"} if device == "cpu" else {}
 
+    def ops(self, plan: Plan) -> tuple[str, ...]:
+        """Adam on the host, which replaces AdamW where its state is offloaded; nvme; shared memory between CPU ranks.
+
+        Source: build_shm_op in deepspeed/comm/torch.py, DeepSpeedCPUAdam, and runtime/swap_tensor/ (0.19).
+        """
+        away = {plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device}
+        wanted = {
+            "cpu_adam": plan.strategy.offload_optimizer_device != "none" and plan.optimizer.name == "adamw",
+            "async_io": "nvme" in away,
+            "deepspeed_shm_comm": plan.machine.device == "cpu",
+        }
+        return tuple(op for op, needed in wanted.items() if needed)
+
     def sharded_in_rehearsal(self, device: str) -> bool:
         """A script that is rendered for the CPU asks for it itself."""
         return device != "cpu"

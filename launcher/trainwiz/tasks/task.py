@@ -24,6 +24,7 @@ Samples = Literal[
     "preferences",
     "labelled_texts",
     "scored_texts",
+    "tagged_texts",
     "pictures",
     "scored_pictures",
     "tagged_pictures",

@@ -5,9 +5,10 @@ from __future__ import annotations
 from trainwiz import strategies, tasks
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
-from trainwiz.plan import Plan
+from trainwiz.plan import Plan, defaults
 from trainwiz.rules.registry import rule
 from trainwiz.rules.versions import install, lacks
+from trainwiz.vocabulary import spelled
 
 PACKAGES = {"lora": ("peft>=0.14",), "qlora": ("peft>=0.14", "bitsandbytes>=0.46.1")}
 
@@ -137,6 +138,43 @@ def noise_has_embeddings(plan: Plan) -> Violations:
             setting("model.neftune_alpha", 0.0),
             task=plan.task,
             engine=plan.engine,
+        )
+
+
+ADAPTED = (
+    "model.lora_rank",
+    "model.lora_targets",
+    "model.lora_dropout",
+    "model.lora_rslora",
+    "model.modules_to_save",
+    "model.merge_adapter",
+)
+"""Keys that say how an adapter is trained and saved."""
+
+
+@rule("TW548", level=Level.WARNING, field="model.adapter")
+def settings_of_an_adapter_have_one(plan: Plan) -> Violations:
+    """Settings of an adapter do nothing where model.adapter is none.
+
+    Without it: all weights are trained, with many times the memory of an adapter, and at the learning rate that was
+    chosen for one; the settings are left out of the scripts, and nothing says so.
+    Why: model.lora_rank, lora_targets, lora_dropout, lora_rslora, modules_to_save and merge_adapter belong to the
+    adapter that model.adapter names. Without one, each module is trained as a whole, those of modules_to_save too.
+    Instead: set model.adapter to lora or qlora; to train all weights, remove these keys from the plan. To train some
+    modules only, freeze the others with model.frozen.
+    Source: the generated adapter.py, which only plans with an adapter have
+    """
+    usual = defaults()
+    chosen = {key: plan.get(key) for key in ADAPTED if plan.get(key) != usual[key]}
+    if plan.model.adapter == "none" and chosen:
+        can = tasks.of(plan).adapters and plan.engine == "accelerate" and not plan.model.from_scratch
+        changes = {key: usual[key] for key in chosen}
+        yield violation(
+            "model.adapter is none, so all weights are trained and these settings of an adapter do nothing: {settings}",
+            remedy("set model.adapter to lora, or remove {keys} from the plan", changes, keys=", ".join(chosen))
+            if can
+            else remedy("remove {keys} from the plan", changes, keys=", ".join(chosen)),
+            settings=", ".join(f"{key} {spelled(value)}" for key, value in chosen.items()),
         )
 
 

@@ -175,9 +175,9 @@ def python_headers_are_there(plan: Plan, machine: Machine) -> Violations:
         )
 
 
-@rule("TW123", level=Level.ERROR, field="strategy.kind")
+@rule("TW123", level=Level.WARNING, field="strategy.kind")
 def no_build_lock_is_left(plan: Plan, project: Project) -> Violations:
-    """A lock file left by a killed DeepSpeed build must be deleted.
+    """A lock file left by a killed DeepSpeed build must be deleted; `trainwiz launch` does so.
 
     Without it: every rank that needs that op waits forever, without any message.
     Why: torch marks a running build with a file named `lock` and waits while the file exists. A killed build
@@ -191,18 +191,11 @@ def no_build_lock_is_left(plan: Plan, project: Project) -> Violations:
     for lock in project.build_locks:
         yield violation(
             "{lock} was left behind by a build that is no longer running; DeepSpeed would wait for it forever",
-            remedy("run: rm {lock}", lock=lock),
+            remedy("trainwiz launch removes it; before other launchers, run: rm {lock}", lock=lock),
             lock=lock,
         )
 
 
 def _built(plan: Plan) -> str | None:
-    """The op that DeepSpeed must compile for the plan, if any."""
-    if not strategies.of(plan).uses_deepspeed:
-        return None
-    offload = (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
-    if offload[0] != "none":
-        return "cpu_adam"
-    if "nvme" in offload:
-        return "async_io"
-    return "deepspeed_shm_comm" if plan.machine.device == "cpu" else None
+    """The first op that DeepSpeed must compile for the plan, if any."""
+    return next(iter(strategies.of(plan).ops(plan)), None)

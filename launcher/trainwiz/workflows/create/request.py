@@ -58,8 +58,8 @@ class InitRequest:
         "TASK",
         "task",
         say(
-            "causal_lm, sft, preference, text_classification, text_regression, image_classification, image_regression, "
-            "image_multilabel or custom."
+            "causal_lm, sft, preference, reward_model, text_classification, text_regression, text_multilabel, "
+            "image_classification, image_regression, image_multilabel or custom."
         ),
     )
     model: str | None = _answer(

@@ -26,7 +26,7 @@ from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows import facts
 from trainwiz.workflows.check import preflight
-from trainwiz.workflows.launch import debugger, dry_run, formation, machines, resume, supervision
+from trainwiz.workflows.launch import debugger, dry_run, formation, machines, ops, resume, supervision
 from trainwiz.workflows.launch.attempts import RESUMING
 from trainwiz.workflows.launch.machines import Gathered
 from trainwiz.workflows.launch.prepared import Prepared
@@ -66,6 +66,9 @@ def launch_plan(
     place, fewest = _place(request, plan), formation.least(request, plan)
     ranks = cluster.ranks(plan, place)
     continues = resume.continued(request, plan, folder, place)
+    if place is None and not request.dry_run:
+        # Before there is a run, and before a port is chosen, which others could take in these minutes.
+        ops.build(plan, python=request.python, machine=machine)
     with (
         _claimed_port(place, plan.machine.main_process_port, alone=len(ranks) < 2) as port,
         debugger.claimed(debugged) as debug_ports,
@@ -113,6 +116,8 @@ def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> t
     rank = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
     # The port is that of machine 0.
     known += ["TW616"] if rank else []
+    if not request.dry_run:
+        ops.remove_left_locks(plan)
     findings = facts.findings(plan, str(folder), machine, ignore=[*request.ignore, *known])
     if not request.dry_run:
         preflight.insist(findings)
@@ -195,6 +200,8 @@ def _run_folder(
         least=fewest,
     )
     with machines.gathered(call) as found:
+        # Not before, or the others' wait for this machine would end.
+        ops.build(plan, python=request.python, machine=machine)
         yield found
 
 

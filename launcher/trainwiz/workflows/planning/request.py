@@ -19,8 +19,8 @@ class PlanRequest:
     task: str = option(
         "TASK",
         say(
-            "causal_lm, sft, text_classification, text_regression, image_classification, image_regression "
-            "or image_multilabel."
+            "causal_lm, sft, preference, reward_model, text_classification, text_regression, text_multilabel, "
+            "image_classification, image_regression or image_multilabel."
         ),
     )
     gpus: str = option("NxNAME", say("GPUs to plan for, like 8xH100 or 16xA100-80GB (default: this machine's)."))

@@ -1,0 +1,208 @@
+"""DeepSpeed's ops, compiled before the ranks start: progress, locks, failures, Ctrl-C, and nothing the second time."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import threading
+import time
+from pathlib import Path
+
+import plans
+import pytest
+
+from trainwiz import strategies
+from trainwiz.errors import Refused
+from trainwiz.machine import Cpu, Interpreter, Machine
+from trainwiz.plan import Plan
+from trainwiz.process.lines import Lines
+from trainwiz.ui import ops as shown
+from trainwiz.workflows.launch import ops
+
+OFFLOAD = {"strategy__kind": "deepspeed", "strategy__zero_stage": 2, "strategy__offload_optimizer_device": "cpu"}
+BUILDER = """#!/bin/sh
+# Stands in for the Python that runs probe/inside/build_ops.py with the ops' names.
+shift
+cd "$TORCH_EXTENSIONS_DIR"
+for op in "$@"; do
+    echo >> calls
+    printf '{"op": "%s"}\\n' $op
+    mkdir -p $op
+    BODY
+    printf '{"loaded": "%s", "file": "%s"}\\n' $op $PWD/$op/$op.so
+done
+"""
+COMPILES = "echo '[1/2] c++ -c x.cpp'; echo '[2/2] c++ x.o'; [ -e $op/$op.so ] || touch $op/$op.so"
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "extensions").mkdir()
+
+
+def plan(**values: object) -> Plan:
+    return plans.make(**{**OFFLOAD, "machine__device": "cpu", **values})
+
+
+def machine(deepspeed: str = "0.19.8") -> Machine:
+    interpreter = Interpreter(python="python", packages={"torch": "2.13.0", "deepspeed": deepspeed})
+    return Machine(cpu=Cpu(model="", physical_cores=1, usable_cores=1), interpreter=interpreter)
+
+
+def build(folder: Path, body: str = COMPILES, *, on: Machine | None = None, **values: object) -> int:
+    """Have the ops built by a stand-in; return how many it was asked for."""
+    python = folder / "python"
+    python.write_text(BUILDER.replace("BODY", body))
+    python.chmod(0o755)
+    calls = folder / "extensions" / "calls"
+    calls.unlink(missing_ok=True)
+    ops.build(plan(**values), python=str(python), machine=on or machine())
+    return len(calls.read_text()) if calls.exists() else 0
+
+
+def gone(pid: int) -> bool:
+    """Whether it has ended, whoever may still have to take notice."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+@pytest.mark.parametrize(
+    ("values", "wanted"),
+    [
+        ({}, ("cpu_adam", "deepspeed_shm_comm")),
+        ({"machine__device": "cuda"}, ("cpu_adam",)),
+        ({"machine__device": "cuda", "optimizer__name": "sgd"}, ()),
+        ({"machine__device": "cuda", "strategy__offload_optimizer_device": "none"}, ()),
+        ({"machine__device": "cpu", "strategy__offload_optimizer_device": "none"}, ("deepspeed_shm_comm",)),
+        (
+            {
+                "machine__device": "cuda",
+                "strategy__zero_stage": 3,
+                "strategy__offload_optimizer_device": "nvme",
+                "strategy__nvme_path": "/nvme",
+            },
+            ("cpu_adam", "async_io"),
+        ),
+    ],
+)
+def test_only_ops_that_the_strategy_and_offload_need(values: dict[str, object], wanted: tuple[str, ...]) -> None:
+    chosen = plan(**values)
+    assert strategies.of(chosen).ops(chosen) == wanted
+
+
+def test_a_strategy_without_deepspeed_asks_nobody(tmp_path: Path) -> None:
+    values = {"strategy__kind": "ddp", "strategy__zero_stage": None, "strategy__offload_optimizer_device": "none"}
+    assert build(tmp_path, **values) == 0
+
+
+def test_it_is_said_once_and_a_second_launch_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert build(tmp_path) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "compiling DeepSpeed's ops for this machine, once (some minutes): cpu_adam, deepspeed_shm_comm"
+    assert said[1].startswith("compiled in 0:0")
+    assert build(tmp_path) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_what_ranks_compiled_is_looked_at_in_silence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for op in ("cpu_adam", "deepspeed_shm_comm"):
+        (tmp_path / "extensions" / "py311_cpu" / op).mkdir(parents=True)
+        (tmp_path / "extensions" / "py311_cpu" / op / f"{op}.so").touch()
+    assert build(tmp_path) == 2
+    assert capsys.readouterr().err == ""
+
+
+def test_another_version_and_a_deleted_library_are_looked_at_again(tmp_path: Path) -> None:
+    assert build(tmp_path) == 2
+    assert build(tmp_path, on=machine("0.20.0")) == 2
+    assert build(tmp_path) == 0
+    (tmp_path / "extensions" / "cpu_adam" / "cpu_adam.so").unlink()
+    assert build(tmp_path) == 2
+
+
+def test_a_failure_shows_the_compilers_words_and_the_remedy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = """
+    echo '[1/3] c++ -MMD -c cpu_adam.cpp'
+    echo 'FAILED: cpu_adam.o '
+    echo '/usr/include/pybind11/common.h:212:10: fatal error: Python.h: No such file or directory'
+    echo 'ninja: build stopped: subcommand failed.'
+    echo 'Traceback (most recent call last):' >&2
+    echo '  File "cpp_extension.py", line 2600, in _run_ninja_build' >&2
+    echo "RuntimeError: Error building extension 'cpu_adam'" >&2
+    exit 1"""
+    with pytest.raises(Refused) as refused:
+        build(tmp_path, body)
+    assert "| /usr/include/pybind11/common.h:212:10: fatal error: Python.h: No such file" in capsys.readouterr().err
+    assert str(refused.value).startswith(
+        "DeepSpeed cannot compile its op cpu_adam (exit code 1): code must be compiled"
+    )
+    remedy = str(refused.value.remedy)
+    assert "apt-get install python3-dev" in remedy
+    log = Path(remedy.rpartition(": ")[2])
+    assert "ninja: build stopped" in log.read_text()
+    assert build(tmp_path) == 2, "a failure is not remembered"
+
+
+def test_who_waited_for_a_dead_builder_builds_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """torch takes for granted that whoever held the lock has built the op, and fails where it did not."""
+    monkeypatch.setattr(ops, "_LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(ops.build_locks, "_EVERY_SECONDS", 0.05)
+    body = f"""
+    if [ ! -e tried ]; then
+        touch tried $op/lock
+        while [ -e $op/lock ]; do sleep 0.05; done
+        echo "ImportError: $op.so: cannot open shared object file"
+        exit 1
+    fi
+    {COMPILES}"""
+    assert build(tmp_path, body) == 3
+    said = capsys.readouterr().err
+    assert f"removed a build lock that no process holds: {tmp_path}/extensions/cpu_adam/lock" in said
+    assert "compiled in" in said
+
+
+def test_ctrl_c_ends_what_ninja_started_in_groups_of_its_own(tmp_path: Path) -> None:
+    pid = tmp_path / "pid"
+    body = f"setsid sleep 600 & echo $! > {pid}; wait"
+
+    def interrupt() -> None:
+        while not (pid.exists() and pid.read_text().strip()):
+            time.sleep(0.02)
+        _thread.interrupt_main()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        build(tmp_path, body)
+    thread.join()
+    assert gone(int(pid.read_text()))
+
+
+def test_lines_come_as_they_are_written_with_pauses_between() -> None:
+    with Lines(["/bin/sh", "-c", "echo a; sleep 0.5; printf 'b\\nc'; exit 3"], environ=dict(os.environ)) as program:
+        heard = list(program.read(0.1))
+        assert [line for line in heard if line is not None] == ["a", "b", "c"]
+        assert heard[0] == "a"
+        assert heard[1] is None
+        assert program.code() == 3
+
+
+def test_progress_without_a_terminal_is_a_line_each_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
+    now = [0.0]
+    progress = shown.Progress(["cpu_adam"], clock=lambda: now[0])
+    for now[0] in range(0, 100, 5):
+        progress.show("cpu_adam", (1, 3), waits=False)
+    progress.show("cpu_adam", None, waits=True)
+    progress.done()
+    assert capsys.readouterr().err.splitlines()[1:] == [
+        "compiling cpu_adam, 1 of 3 steps, 0:30",
+        "compiling cpu_adam, 1 of 3 steps, 1:00",
+        "compiling cpu_adam, 1 of 3 steps, 1:30",
+        "compiled in 1:35; later launches use them again",
+    ]
