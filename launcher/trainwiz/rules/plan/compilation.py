@@ -123,7 +123,7 @@ def fused_kernels_suit_the_plan(plan: Plan) -> Violations:
         yield violation("model.kernels is {kernels}, but model.compile is true, and fuses the same operators", fix)
 
 
-@rule("TW225", level=Level.ERROR, field="model.kernels")
+@rule("TW225", level=Level.WARNING, field="model.kernels")
 def fused_kernels_are_installed(plan: Plan, machine: Machine) -> Violations:
     """model.kernels liger needs the package liger-kernel.
 
