@@ -1,6 +1,7 @@
 """Pictures: tables, numbers, several labels, sizes, augmentation, and networks of timm where timm is installed."""
 
 import csv
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from plans import BASE
 from sklearn.metrics import f1_score, roc_auc_score
 from test_tasks import _forget_modules, draw, load  # noqa: F401
@@ -147,6 +149,48 @@ def test_folders_are_no_numbers(tmp_path: Path) -> None:
     made = load(tmp_path / "code", "image_regression", data__train=where)
     with pytest.raises(SystemExit, match="image 1 of 4 has 'cat'; classes are learned by the task image_class"):
         made.load_train_data(made.TaskConfig())
+
+
+def test_pictures_are_found_at_any_depth_and_none_is_left_out(tmp_path: Path) -> None:
+    where = draw(tmp_path / "pets", {"cat": 2, "dog": 2})
+    draw(where / "dog", {"old/2009": 3})
+    draw(tmp_path, {"elsewhere": 1})
+    (where / "fox").symlink_to(tmp_path / "elsewhere")
+    for clutter in ("__MACOSX/cat/._0.png", "cat/.DS_Store", "cat/._0.heic", "notes.txt"):
+        (where / clutter).parent.mkdir(parents=True, exist_ok=True)
+        (where / clutter).write_text("")
+    made = load(tmp_path / "code", "image_classification", data__train=str(where))
+    names, pictures = made.pictures.part, made.pictures
+    _, labels = pictures.in_folders(names(str(where), "train"))
+    assert labels == ["cat"] * 2 + ["dog"] * 5 + ["fox"]
+    assert facts("image_classification", str(where)) == ""
+    for wrong in ("dog/old/IMG_1.HEIC", "loose.jpg"):
+        (where / wrong).write_text("")
+        with pytest.raises(SystemExit, match=f"would be left out: 1, the first: .*{wrong}"):
+            pictures.in_folders(where)
+        assert f"would be left out: 1, the first: {wrong}" in facts("image_classification", str(where))
+        (where / wrong).unlink()
+
+
+def test_pictures_stand_upright_and_wide_greys_keep_their_range(tmp_path: Path) -> None:
+    made = load(tmp_path / "code", "image_classification", data__image_size=4)
+    config = dataclasses.replace(made.TaskConfig(), image_size=2)
+    data = made.pictures.Pictures(config, [], [], training=False)
+
+    def pixels(name: str, array: Any, **saved: Any) -> list[list[int]]:
+        Image.fromarray(np.array(array)).save(tmp_path / name, **saved)
+        return data.read(tmp_path / name)[..., 0].tolist()  # type: ignore[no-any-return]
+
+    turned = Image.Exif()
+    turned[0x0112] = 6  # the camera was held upright: shown turned by 90 degrees, clockwise
+    assert pixels("a.png", np.uint8([[1, 2], [3, 4]])) == [[1, 2], [3, 4]]
+    assert pixels("b.png", np.uint8([[1, 2], [3, 4]]), exif=turned) == [[3, 1], [4, 2]]
+    for name in ("c.png", "c.tif"):
+        assert pixels(name, np.uint16([[0, 256], [65535, 0x8000]])) == [[0, 1], [255, 128]]
+    assert pixels("d.png", np.uint16([[0, 256], [512, 768]]), exif=turned) == [[2, 0], [3, 1]]
+    for wide in (np.float32, np.int32):
+        with pytest.raises(SystemExit, match=r"e.tif: pixels of 32 bits"):
+            pixels("e.tif", wide([[0, 1], [2, 3]]))
 
 
 def test_a_part_of_the_pictures_is_kept_for_evaluation_only(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 A source is one of these:
 
-- a folder with one folder of pictures per class, or with `train/` and `val/` that hold such folders
+- a folder with one folder of pictures per class, at any depth, or with `train/` and `val/` that hold such folders
 - a table (.csv, .tsv, .jsonl, .json, .parquet), whose rows name a file, from the table's folder on, and a label; or a
   folder with such a table, named metadata.csv, metadata.jsonl or metadata.parquet
 - an .npz file with the arrays `images` and `labels`
 - embedded: scikit-learn's handwritten digits
+
+Pictures are turned as their camera says, and become RGB of 8 bits; of 16 bits, the upper 8 are taken.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ import functools
 import itertools
 
 # end: eval
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
@@ -36,7 +39,9 @@ from sources import Sources, as_numbers, kind, label_of, value_of
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, Any]  # a picture (3, height, width) as uint8, and its label
 Labelled = tuple[Sequence[Any], list[Any]]  # pictures, as files or arrays, and what is said of each
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dcm", ".dng", ".cr2", ".nef", ".arw")
+"""Names of pictures that Pillow does not read by itself."""
 PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation", "dev", "test", "testing")}
 """Names of folders that split the images, not classes."""
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
@@ -67,7 +72,8 @@ class Pictures(Dataset[Sample]):
         # end: cropped
         try:
             with Image.open(file) as picture:
-                return np.asarray(picture.convert("RGB").resize((edge, edge), Image.Resampling.BILINEAR))
+                upright = ImageOps.exif_transpose(in_bytes(picture, file)).convert("RGB")
+            return np.asarray(upright.resize((edge, edge), Image.Resampling.BILINEAR))
         except OSError as error:
             raise type(error)(f"{error}, in {file}") from None
 
@@ -97,6 +103,20 @@ class Pictures(Dataset[Sample]):
         return picture, label
 
     # end: augmented_samples
+
+
+def in_bytes(picture: Image.Image, file: Path) -> Image.Image:
+    """Return the picture with 8 bits per channel. Exit if its pixels have no known range.
+
+    Pillow's own conversion of wider greys makes all above 255 white.
+    """
+    if picture.mode.startswith("I;16") or (picture.mode == "I" and picture.format == "PNG"):
+        grey = Image.fromarray((np.asarray(picture).astype(np.uint32) >> 8).astype(np.uint8))
+        grey.info = picture.info
+        return grey
+    if picture.mode in ("I", "F"):
+        raise SystemExit(f"{file}: pixels of 32 bits, whose range is not known; convert it to 8 or 16 bits")
+    return picture
 
 
 # feature: shifted
@@ -155,10 +175,28 @@ def read(source: str, split: str, image_column: str, label_column: str, max_rows
         return pictures[: max_rows or None], labels[: max_rows or None]
     if table := table_of(path, split):
         return rows_of(table, source, split, image_column, label_column, max_rows)
-    files = [file for file in sorted(part(source, split).glob("*/*")) if is_picture(file)]
+    files, labels = in_folders(part(source, split))
     if not files:
         raise SystemExit(f"{source}: no images found; put them in one folder per class")
-    return files[: max_rows or None], [file.parent.name for file in files[: max_rows or None]]
+    return files[: max_rows or None], labels[: max_rows or None]
+
+
+def in_folders(source: Path) -> tuple[list[Path], list[str]]:
+    """Return the pictures in the folders of a folder, at any depth, with the names of these folders as labels.
+
+    Exit where pictures would be left out.
+    """
+    found, left_out = [], [file for file in source.iterdir() if is_picture(file)]
+    for folder in sorted(entry for entry in source.iterdir() if entry.is_dir() and is_shown(entry)):
+        below = sorted(Path(at) / name for at, _, names in os.walk(folder, followlinks=True) for name in names)
+        found += [(file, folder.name) for file in below if is_picture(file)]
+        left_out += [file for file in below if file.suffix.lower() in NOT_READ and is_shown(file)]
+    if left_out:
+        raise SystemExit(
+            f"{source}: pictures that would be left out: {len(left_out)}, the first: {left_out[0]}; put each into the "
+            "folder of its class, as .png or .jpg"
+        )
+    return [file for file, _ in found], [label for _, label in found]
 
 
 def arrays(source: str) -> tuple[np.ndarray[Any, Any], list[Any]]:
@@ -222,7 +260,12 @@ def part(source: str, split: str) -> Path:
 
 def is_picture(file: Path) -> bool:
     """Return whether the name is that of an image."""
-    return file.suffix.lower() in SUFFIXES and not file.name.startswith(".")
+    return file.suffix.lower() in SUFFIXES and is_shown(file)
+
+
+def is_shown(file: Path) -> bool:
+    """Return whether a person put it there, and not a file manager or an archiver."""
+    return not file.name.startswith(".") and file.name != "__MACOSX"
 
 
 # feature: eval

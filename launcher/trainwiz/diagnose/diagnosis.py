@@ -11,7 +11,7 @@ from typing import Literal
 from trainwiz.diagnose import general, launchers, log_text, tools
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
-from trainwiz.diagnose.log_text import Line
+from trainwiz.diagnose.log_text import Frame, Line
 from trainwiz.diagnose.recognition import Recognised, recognise
 from trainwiz.diagnose.signature import Signature
 from trainwiz.message import Message, say
@@ -166,7 +166,7 @@ def _of(
     if chosen is None and exception is None:
         chosen, values = _without_exception(code, observed or {}), {"log": log}
     if chosen is None:
-        cause, remedy = _unknown(exception, log_text.own_place(own), code, own, log)
+        cause, remedy = _unknown(exception, code, own, log)
     else:
         cause, remedy = Message(chosen.cause.template, values), Message(chosen.remedy.template, values)
     return Diagnosis(
@@ -291,32 +291,31 @@ def _how(rank: int | None, code: int | None) -> Message:
     return say("rank {rank} failed first with exit code {code}", rank=rank, code=code)
 
 
-def _unknown(
-    exception: Line | None, place: tuple[str, str] | None, code: int | None, lines: Sequence[Line], log: str
-) -> tuple[Message, Message]:
-    if exception and (meaning := general.explanation(exception.text)):
+def _unknown(exception: Line | None, code: int | None, lines: Sequence[Line], log: str) -> tuple[Message, Message]:
+    calls = log_text.frames(lines) if exception else []
+    own = next((call for call in reversed(calls) if call.package is None), None)
+    raised = _raised_in(calls[-1]) if calls else log
+    if exception and (meaning := general.explanation(exception.text, calls[-1].source if calls else "")):
         signature, match = meaning
-        values = {"where": place[1] if place else log} | match.groupdict()
+        values = {"where": own.place if own else log, "raised": raised} | match.groupdict()
         cause = Message(signature.cause.template, values)
-        if place:
+        if own:
             cause = say(
-                "{cause}; your own code was in {function}, {place}", cause=cause, function=place[0], place=place[1]
+                "{cause}; your own code was in {function}, {place}", cause=cause, function=own.function, place=own.place
             )
         return cause, Message(signature.remedy.template, values)
-    if exception and place:
+    if exception and own:
         return (
-            say(
-                "unknown exception; your own code was in {function}, {place}",
-                function=place[0],
-                place=place[1],
-            ),
-            say("start at {place}; the full traceback is in {log}", place=place[1], log=log),
+            say("unknown exception; your own code was in {function}, {place}", function=own.function, place=own.place),
+            say("start at {place}; the full traceback is in {log}", place=own.place, log=log),
         )
     remedy = say(
         "read {log} from the first error; for more output, run: PYTHONFAULTHANDLER=1 "
         "TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
         log=log,
     )
+    if exception and calls:
+        return say("unknown exception, raised in {raised}", raised=raised), remedy
     if exception:
         return say("unknown failure; see the exception"), remedy
     said = log_text.last_of_script(lines)
@@ -326,6 +325,10 @@ def _unknown(
             say("fix the error in that message; the earlier output is in {log}", log=log),
         )
     return say("unknown failure: the rank ended without an exception"), remedy
+
+
+def _raised_in(call: Frame) -> str:
+    return f"{call.package}, {call.place}" if call.package else call.place
 
 
 def _observations(observed: Mapping[str, int]) -> list[Message]:

@@ -20,6 +20,12 @@ EXPLANATIONS = {
         remedy="find out at {where} which name is None: an option that is not set, a file or a key that was not found, "
         "or a function without return",
     ),
+    "exception_as_value": Signature(
+        rf"{_ENDS}AttributeError: '(?P<type>[\w.]*(?:Error|Exception))' object has no attribute '(?P<name>\w+)'",
+        cause="a {type} was caught and passed on as if it were a result, which has {name}",
+        remedy="find the {type} itself: look for an except before {where} that returns it, and let it raise; the "
+        "package that does so may have been mended",
+    ),
     "missing_attribute": Signature(
         rf"{_ENDS}\w*AttributeError: '(?P<type>[\w.]+)' object has no attribute '(?P<name>\w+)'",
         rf"{_ENDS}AttributeError: type object '(?P<type>[\w.]+)' has no attribute '(?P<name>\w+)'",
@@ -34,6 +40,15 @@ EXPLANATIONS = {
         cause="{call} is called with arguments that do not fit: {problem}",
         remedy="compare the call at {where} with the function's definition; if it is a package's, its version is not "
         "the one that the code was written for",
+    ),
+    "wrong_type": Signature(
+        rf"{_ENDS}TypeError: (?P<problem>object of type '\w+' has no len\(\)|unsupported operand type.+|"
+        r"'[\w.]+' object (?:is not|does not|cannot|doesn't) .+|(?:list|tuple|string|slice) indices must be .+|"
+        r"argument of type .+|cannot unpack non-iterable .+|can't convert .+|"
+        r".+ not supported between instances of .+|.*\b(?:must be|expected|can only concatenate|should be) .+)$",
+        cause="a value has another type than this operation needs: {problem}",
+        remedy="print the value and its type at {where}: a string from a configuration or a command line, a label or a "
+        "column that holds something else, or a function that returns something else in the installed version",
     ),
     "undefined_name": Signature(
         rf"{_ENDS}(?:NameError|UnboundLocalError): (?P<problem>.+)$",
@@ -86,7 +101,7 @@ EXPLANATIONS = {
     "refused": Signature(
         rf"{_ENDS}(?:Value|Type|Assertion|NotImplemented|Import|Environment|Attribute)Error: (?P<words>"
         rf"(?=.*\b(?:[Pp]lease|"
-        r"[Yy]ou (?:should|must|need|can(?:no|')t|are)|(?:must|should|needs? to|has to) be|[Mm]ust |[S"
+        r"[Yy]ou (?:should|must|need|can(?:no|')t|are|did(?:n't| not))|(?:must|should|needs? to|has to) be|[Mm]ust |[S"
         r"s]hould |[Uu]se |[Tt]ry |"
         r"[Ss]et |install|upgrade|instead|not (?:supported|implemented|allowed|compatible)|only suppor"
         r"t\w*|[Rr]equires?|"
@@ -98,13 +113,30 @@ EXPLANATIONS = {
         cause="the program refuses it, and says why: {words}",
         remedy="do what the message says; it was raised below {where}",
     ),
+    "check_failed": Signature(
+        rf"{_ENDS}AssertionError:? <- assert (?P<words>.+)$",
+        rf"{_ENDS}AssertionError: (?P<words>\S+ \S.*?)(?: <- .*)?$",
+        cause="a check failed at {raised}: {words}",
+        remedy="print both sides of the check; in a package's code it is a condition on your settings, data or "
+        "versions",
+    ),
+    "stopped": Signature(
+        rf"{_ENDS}(?:Value|NotImplemented)Error: (?P<words>\S+ \S+ \S.*?)(?: <- .*)?$",
+        rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*) <- raise\b.*$",
+        cause="the code at {raised} stops with its own words: {words}",
+        remedy="look at the condition above that line: it compares your settings or data with what the code can do",
+    ),
 }
 
 
 # docs/decisions/diagnosis.md: What an unknown exception means is said, but not taken for its cause
-def explanation(exception: str) -> tuple[Signature, re.Match[str]] | None:
-    """What the line that names an exception means; None if its words say nothing in general."""
+def explanation(exception: str, source: str = "") -> tuple[Signature, re.Match[str]] | None:
+    """What the line that names an exception means, and that of the code which raised it; None: nothing in general."""
+    texts = (exception, f"{exception.rstrip(': ')} <- {source}") if source else (exception,)
     matches = (
-        (signature, pattern.search(exception)) for signature in EXPLANATIONS.values() for pattern in signature.patterns
+        (signature, pattern.search(text))
+        for text in texts
+        for signature in EXPLANATIONS.values()
+        for pattern in signature.patterns
     )
     return next(((signature, match) for signature, match in matches if match), None)

@@ -21,13 +21,20 @@ _QUOTED = re.compile(
 # srun --label: ` 3: `
 _LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
 _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent call last\)")
+# rich's tracebacks stand in a box, with the lines around each call.
+_BOXED = (
+    (re.compile(r"^╭─+ Traceback \(most recent call last\) ─+╮$"), "Traceback (most recent call last):"),
+    (re.compile(r"^│ (\S.*?):(\d+) in ([\w<>]+)\s*│?$"), r'  File "\1", line \2, in \3'),
+    (re.compile(r"^│ +❱ *\d+ │[│ ]*(.*?)\s*│?$"), r"    \1"),
+    (re.compile(r"^(?:│.*|╰─+╯)$"), ""),
+)
 # A traceback that is printed after a progress bar begins in the middle of a line.
-_BEGINNING = re.compile(r"(?<=[^\s:])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
+_BEGINNING = re.compile(r"(?<=[^\s:─])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
 # tqdm does not end the line of its bar, and what is printed next follows on the same line.
 _BAR = re.compile(r"(\| *[\d.]+\w?/[\d.]+\w? \[[^\]\r\n]*\])(?=[^\s\r])")
-_OWN_FRAME = re.compile(
-    r'^\s+File "(?P<file>(?!.*(?:/(?:site|dist)-packages/|/lib/python3\.\d+/)|<).+)", '
-    r"line (?P<line>\d+), in (?P<function>.+)$"
+_FRAME = re.compile(r'^\s+File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<function>.+)$')
+_INSTALLED = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?P<package>\w+)|[/\\]lib[/\\]python\d\.\d+[/\\]|^[A-Z]:.*\\[Ll]ib\\"
 )
 _POINTERS = re.compile(r"[\s^~]+")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
@@ -52,6 +59,19 @@ _LAUNCHERS_LINE = re.compile(
 
 
 @dataclass(frozen=True)
+class Frame:
+    """One call in a traceback."""
+
+    function: str
+    place: str
+    """`file:line`, without folders."""
+    package: str | None
+    """The installed package that the file belongs to, empty for Python's own; None: it is not installed."""
+    source: str
+    """The line of code; empty: the log does not show it."""
+
+
+@dataclass(frozen=True)
 class Line:
     """One line of a log."""
 
@@ -72,7 +92,7 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
         # A progress bar redraws its line; each drawing becomes a line of its own, with the same number.
         for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", words)).split("\r"):
             quoted = _QUOTED.match(cleaned := _CONTROL.sub("", part[:_LONGEST_LINE]).rstrip())
-            cleaned = cleaned[quoted.end() :] if quoted else cleaned
+            cleaned = _unboxed(cleaned[quoted.end() :] if quoted else cleaned)
             if not cleaned:
                 continue
             match = _BRACKETED.match(cleaned) or (_LABELLED.match(cleaned) if labelled else None)
@@ -81,6 +101,12 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
             else:
                 lines.append(Line(number, int(quoted[1]) if quoted and quoted[1] else None, cleaned))
     return tuple(line for line in lines if line.text)
+
+
+def _unboxed(line: str) -> str:
+    if not line.startswith(("╭", "│", "╰")):
+        return line
+    return next((match.expand(plain) for pattern, plain in _BOXED if (match := pattern.match(line))), line)
 
 
 def without_ignored(lines: Sequence[Line]) -> Sequence[Line]:
@@ -141,13 +167,26 @@ def ends_with_exception(lines: Sequence[Line]) -> bool:
     return bool(ends) and len(lines) - ends[-1] < LAST_LINES and exception(lines) is not None
 
 
-def own_place(lines: Sequence[Line]) -> tuple[str, str] | None:
-    """Function and `file:line` of the innermost call in the last traceback that is not in a library."""
-    for start, end in reversed(tuple(tracebacks(lines))):
-        for line in reversed(lines[start:end]):
-            if match := _OWN_FRAME.match(line.text):
-                return match["function"], f"{match['file'].rpartition('/')[2]}:{match['line']}"
-    return None
+def frames(lines: Sequence[Line]) -> list[Frame]:
+    """The calls in the last traceback that shows any, the outermost first; without a traceback, those in all lines."""
+    blocks = [*reversed(tuple(tracebacks(lines))), (0, len(lines))]
+    found = ([frame for i in range(start, end) if (frame := _frame(lines, i, end))] for start, end in blocks)
+    return next((some for some in found if some), [])
+
+
+def _frame(lines: Sequence[Line], i: int, end: int) -> Frame | None:
+    match = _FRAME.match(lines[i].text)
+    if match is None:
+        return None
+    installed = _INSTALLED.search(match["file"])
+    name = match["file"].replace("\\", "/").rpartition("/")[2]
+    code = lines[i + 1].text if i + 1 < end else ""
+    return Frame(
+        function=match["function"],
+        place=f"{name}:{match['line']}",
+        package=(installed["package"] or "") if installed else None,
+        source=code.strip() if code.startswith("    ") else "",
+    )
 
 
 def tracebacks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:

@@ -19,7 +19,9 @@ from trainwiz.probe.labelled import is_table
 from trainwiz.project import Amount, DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
-_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dcm", ".dng", ".cr2", ".nef", ".arw")
+"""Both as the generated pictures.py knows them."""
 PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation", "dev", "test", "testing")}
 """Names of folders that split the images, not classes, as the generated task.py knows them."""
 ALL_PARTS = {name for names in PARTS.values() for name in names}
@@ -44,24 +46,47 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
     if here is None:
         detail = t("it holds {folders}, but no images to evaluate on, such as in val", folders=", ".join(parts))
         return replace(found, detail=detail)
-    began, loose, counts = time.monotonic(), False, {}
+    began, loose, not_read, counts = time.monotonic(), [], [], {}
     for entry in os.scandir(here):
-        if entry.is_dir():
-            counts[entry.name] = sum(_is_picture(file.name) for file in os.scandir(entry))
-        loose = loose or _is_picture(entry.name)
-        if time.monotonic() - began > _SECONDS:
-            return found
+        if _is_picture(entry.name):
+            loose.append(entry.name)
+        elif entry.is_dir() and _is_shown(entry.name):
+            counts[entry.name] = 0
+            for at, _, names in os.walk(entry, followlinks=True):
+                counts[entry.name] += sum(map(_is_picture, names))
+                below = os.path.relpath(at, here)
+                not_read += [f"{below}/{n}" for n in names if n.lower().endswith(_NOT_READ) and _is_shown(n)]
+                if time.monotonic() - began > _SECONDS:
+                    return found
     count, classes = sum(counts.values()), [label for label, images in counts.items() if images]
-    detail = t("the images are in the folder itself, not in one folder per class") if loose and not count else ""
-    if len(classes) == 1 and split == "train":
+    detail = _left_out(loose, not_read, count)
+    if len(classes) == 1 and split == "train" and not detail:
         detail = t(
             "all {count} images are of one class, {label}; a classifier needs two", count=count, label=classes[0]
         )
     return replace(found, samples=count, detail=detail, amount=Amount(documents=count, different=count, tokens=0))
 
 
+def _left_out(loose: list[str], not_read: list[str], count: int) -> str:
+    """Why pictures that are in no folder, or not read, cannot stay as they are, beside those that are read."""
+    if not loose and not not_read:
+        return ""
+    if not count and not not_read:
+        return t("the images are in the folder itself, not in one folder per class")
+    return t(
+        "pictures that would be left out: {count}, the first: {name}; put each into the folder of its class, as .png "
+        "or .jpg",
+        count=len(loose) + len(not_read),
+        name=min(loose + not_read),
+    )
+
+
 def _is_picture(name: str) -> bool:
-    return name.lower().endswith(_SUFFIXES) and not name.startswith(".")
+    return name.lower().endswith(_SUFFIXES) and _is_shown(name)
+
+
+def _is_shown(name: str) -> bool:
+    return not name.startswith(".") and name != "__MACOSX"
 
 
 def _arrays(path: Path, reading: Reading, *, classes: bool) -> DataFacts:

@@ -41,6 +41,7 @@ SIGNATURES = {
     ),
     "nan_throughout": Signature(
         r"(?:^.*\bloss\b\W{1,5}nan\b.*\n){3}",
+        r"^(?:.*?loss\w*=nan\b){3}",
         cause="the loss is NaN in every line: the training learns nothing",
         remedy="find the first NaN: torch.autograd.set_detect_anomaly(True); then lower the learning rate, clip "
         "gradients, use bf16 instead of fp16, and look for labels that are all masked",
@@ -111,6 +112,24 @@ SIGNATURES = {
         "forward "
         "pass changes; debug=True in the call of checkpoint() shows where the two runs differ",
     ),
+    "own_backward": Signature(
+        r"function \w+ returned an (?:incorrect number of gradients|invalid gradient)",
+        r"Expected isFloatingType\(grads\[|grad_input must be contiguous",
+        cause="the backward of an autograd function that is not torch's own does not fit this version of torch",
+        remedy="let its backward return one gradient for each input of forward (None where there is none), contiguous "
+        "and of the input's dtype; or use the torch that the project names",
+    ),
+    "integer_weights": Signature(
+        r"[Oo]nly Tensors of floating point (?:and complex )?dtype can require gradients",
+        cause="weights of integers are to be trained: the model is quantized, and integers have no gradients",
+        remedy="train an adapter on it (LoRA), and do not set requires_grad on the quantized weights: loop over those "
+        "with param.is_floating_point(); or load it without quantization",
+    ),
+    "recurrent_evaluation": Signature(
+        r"(?:backward_input|cudnn RNN backward) can only be called in training mode",
+        cause="a recurrent layer is trained in evaluation mode, for which cuDNN has no backward",
+        remedy="call model.train() after each evaluation, before the next update",
+    ),
     "no_gradient": Signature(
         r"element 0 of tensors does not require grad and does not have a grad_fn",
         r"DistributedDataParallel is not needed when a module doesn't have any parameters? that requires? a gradient",
@@ -119,10 +138,12 @@ SIGNATURES = {
         "model.enable_input_require_grads()",
     ),
     "shape": Signature(
+        r"(?P<shapes>mat1 and mat2 shapes cannot be multiplied)(?! \()",
         r"mat1 and mat2 shapes cannot be multiplied \((?P<shapes>[^)]+)\)",
         r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
         r"(?P<shapes>stack expects each tensor to be equal size)",
+        r"/collate\.py\"[\s\S]{0,600}?RuntimeError: (?P<shapes>Trying to resize storage that is not resizable)",
         r"(?P<shapes>Expected input batch_size \(\d+\) to match target batch_size \(\d+\))",
         r"(?P<shapes>Sizes of tensors must match except in dimension .+)$",
         r"(?P<shapes>The expanded size of the tensor .+|Target size .+ must be the same as input size .+)$",

@@ -59,9 +59,17 @@ SIGNATURES = {
         r"out of resource: (?P<problem>shared memory, Required: \d+, Hardware limit: \d+)",
         r"(?P<problem>PassManager::run failed|Internal Triton PTX codegen error|`ptxas` failed with error code -?\d+)",
         r"(?P<problem>Cannot find a working triton installation)",
+        r"(?P<problem>LLVM ERROR: [^\n]+)",
+        r"(?P<problem>Found .+ which is too old to be supported by the triton GPU compiler)",
         cause="a Triton kernel cannot run here: {problem}",
         remedy="use the Triton that torch pins (pip install --force-reinstall torch), smaller block sizes, or the "
         "variant without the kernel (attn_implementation='sdpa', TORCHDYNAMO_DISABLE=1)",
+    ),
+    "linked_library": Signature(
+        r"cannot find -l(?P<library>cuda|cudart|cublas|curand|nvrtc|cudnn)\b",
+        cause="the linker does not find lib{library}.so, which an extension or a compiled kernel needs",
+        remedy="run: export LIBRARY_PATH=/usr/local/cuda/lib64:/usr/local/cuda/lib64/stubs; `ldconfig -p | grep "
+        "lib{library}` shows where it is, and a link named lib{library}.so beside it helps, too",
     ),
     "compiler_version": Signature(
         r"(?P<problem>too old version of GCC[^\n\"]*)",
@@ -103,6 +111,7 @@ SIGNATURES = {
     ),
     "bitsandbytes_cuda": Signature(
         r"CUDA Setup failed despite GPU being available|CUDA SETUP: Setup Failed",
+        r"libbitsandbytes_cpu\.so: undefined symbol",
         r"Could not find the bitsandbytes CUDA binary|libbitsandbytes_\w+\.so: cannot open shared object file",
         cause="bitsandbytes found no library of its own for this version of CUDA",
         remedy="pip install --upgrade bitsandbytes; to see what it looks for, run: python -m bitsandbytes",
@@ -118,6 +127,7 @@ SIGNATURES = {
     ),
     "broken_library": Signature(
         r"(?:^|[ :])(?P<library>[\w./+-]+\.so[\w.]*): (?:undefined symbol|version `)",
+        r"^(?P<library>[\w./+-]+\.so[\w.]*)\n: undefined symbol",
         r"(?P<library>numpy)\.dtype size changed",
         cause="the library {library} was built for versions other than the installed ones",
         remedy="reinstall the package it belongs to: pip install --force-reinstall --no-deps --no-cache-dir PACKAGE; "

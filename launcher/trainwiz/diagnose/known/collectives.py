@@ -61,6 +61,8 @@ SIGNATURES = {
         r"(?:unhandled (?:system|cuda) error|nccl(?:System|UnhandledCuda)Error|"
         r"ncclInternalError(?![^\n]*\nLast error:\n[^\n]*(?:[Ss]ocket|NET/|Net : |remote peer)))[^\n]*"
         r"(?:(?:\n(?!Last error)[^\n]+)?\nLast error:\n(?P<problem>[^\n]+))?",
+        r"NCCL error in: [^\n]*, (?P<problem>internal error)(?: - please report[^\n]*|, NCCL[^\n]*)$"
+        r"(?!\nncclInternalError)",
         cause="NCCL failed because of the network, memory or a driver: {problem}",
         remedy="to see which, run: NCCL_DEBUG=INFO trainwiz launch; then select the network with NCCL_SOCKET_IFNAME, "
         "or test with NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1",

@@ -17,6 +17,13 @@ SIGNATURES = {
         cause="the files of the dataset have different columns",
         remedy="give all files the same columns, or choose the files to load: load_dataset(…, data_files=…)",
     ),
+    "text_in_batch": Signature(
+        r"ValueError: too many dimensions 'str'(?:[\s\S]{0,1500}ValueError: Unable to create tensor)?",
+        r"TypeError: new\(\): invalid data type 'str'",
+        cause="a batch has a column of text, which cannot become a tensor",
+        remedy="drop such columns before the training: dataset.remove_columns([…]), or map(…, "
+        "remove_columns=dataset.column_names)",
+    ),
     "ragged_batch": Signature(
         r"Unable to create tensor, you should probably activate truncation and/or padding",
         cause="samples of different lengths cannot be put into one tensor",
@@ -45,6 +52,13 @@ SIGNATURES = {
         remedy="print load_dataset(…).keys(); name a split that exists, or cut one off: "
         "dataset.train_test_split(test_size=0.05)",
     ),
+    "fewer_than_ranks": Signature(
+        r"assert len\(indices\) == self\.(?:total_size|num_samples)\n(?:[\s^~]+\n)?"
+        r"(?:\[rank\d+\]: )?AssertionError",
+        cause="DistributedSampler cannot give every rank a sample: the data has fewer samples than ranks",
+        remedy="print len(dataset): it is nearly empty, or its path is wrong; for data that is meant to be small, "
+        "start fewer ranks",
+    ),
     "no_labels": Signature(
         r"The model did not return a loss from the inputs",
         cause="the batch has no labels, and the model returned no loss",
@@ -72,6 +86,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+: not a list of JSON objects.*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: it holds .*, but no images to evaluate on.*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?:, a list with one 1;|, a fraction;|; each text has one class here).*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:pictures that would be left out: |pixels of 32 bits, ).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+; several classes for an image are learned by .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be [a-z0-9 ]+:|this conversation cannot be used).*)$",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",

@@ -87,6 +87,13 @@ SIGNATURES = {
         cause="FSDP does not shard these weights (one rank, or NO_SHARD), so there is no sharded state dict",
         remedy="start at least two ranks, or use StateDictType.FULL_STATE_DICT",
     ),
+    "fsdp_ungathered": Signature(
+        r"/torch/distributed/fsdp/[\s\S]{0,2000}RuntimeError: (?:'weight' must be 2-D|mat2 must be a matrix, got 1-D)",
+        r"its data is not allocated yet",
+        cause="a weight is used while FSDP holds only its shard: its module was called without the wrapper around it",
+        remedy="wrap whole layers (auto_wrap_policy), share no weight between two wrapped modules, call modules and "
+        "not functions with their weights; elsewhere use FSDP.summon_full_params",
+    ),
     "zero3_ungathered": Signature(
         r"'status': '?(?:<?ZeroParamStatus\.)?(?:NOT_AVAILABLE|INFLIGHT)",
         r"RuntimeError: still have inflight params|IndexError: pop from an empty deque",

@@ -33,6 +33,7 @@ SIGNATURES = {
         r"SafetensorError: Error while deserializing header",
         r"EOFError: Ran out of input",
         r"UnpicklingError: (?:pickle data was truncated|invalid load key)",
+        r"OSError: Unable to load weights from pytorch checkpoint file",
         r"could not parse ModelProto from|SafetensorError: .*(?:incomplete metadata|HeaderTooLarge)",
         cause="a weights file is incomplete: writing or downloading it was interrupted, or it is a Git LFS pointer",
         remedy="find the file in the traceback: for a run, trainwiz checkpoints compares the checkpoints, and "
@@ -95,11 +96,17 @@ SIGNATURES = {
         r"composer|ray): "
         r"(?:command )?not found",
         r"RuntimeError: launcher '(?P<program>\w+)' not installed",
+        r"(?:^|[ :])(?P<program>\w+) does not (?:appear|seem) to be installed",
+        r"^['\"]?(?P<program>[\w.-]+)['\"]? (?:is not recognized as an internal or external command|"
+        r"不是内部或外部命令)",
+        r"The term '(?P<program>[\w.-]+)' is not recognized as",
+        r"无法将“(?P<program>[\w.-]+)”项识别为",
         cause="the program {program} is needed but not installed",
         remedy="install it, or remove the option that needs it; to check whether it is found, run `which PROGRAM`",
     ),
     "no_checkpoint": Signature(
         r"(?:No valid checkpoint found in output directory|Can't find a valid checkpoint at) \(?(?P<folder>[^\s)]+)",
+        r"assert (?:len\(self\.ckpt_list\) > 0|metadata is not None)\n(?:[\s^~]+\n)?AssertionError(?P<folder>)",
         cause="there is no checkpoint to resume from in {folder}",
         remedy="give the folder of one checkpoint (…/checkpoint-500), or start without resuming",
     ),
@@ -120,6 +127,9 @@ SIGNATURES = {
         r"FileNotFoundError: \[Errno 2\] No such file or directory: (?P<file>.+)$",
         r"^(?:\[rank\d+\]: )?(?P<file>\S.*): no such file or folder",
         r"FileNotFoundError: (?:Unable to find|Couldn't find)(?: a dataset script)?(?: at)? (?P<file>.+)$",
+        r"(?:Error|Exception): (?:[^\n'\"]*[ '\"`])?(?P<file>[\w.~-]*[/\\][^\s'\"`]*)['\"`]? "
+        r"(?:(?:does not|doesn't) exist|(?:was |could )?not (?:be )?found|is not a (?:valid )?(?:checkpoint )?"
+        r"(?:file|director\w+|folder|path)\b)",
         cause="file not found: {file}",
         remedy="check data.train and model.name; paths are relative to the project folder",
     ),

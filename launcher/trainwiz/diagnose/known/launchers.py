@@ -51,7 +51,7 @@ SIGNATURES = {
         remedy="run: trainwiz launch, or torchrun --nproc_per_node N script.py",
     ),
     "no_process_group": Signature(
-        r"Default process group has not been initialized",
+        r"Default process group (?:has not been|is not) initialized",
         r"DeepSpeed backend not set, please initialize it using init_process_group",
         cause="a collective was called before the process group was initialized",
         remedy="create the Accelerator (or call init_process_group) before calling collectives",
@@ -183,6 +183,8 @@ SIGNATURES = {
         r"^(?:.*[ .])?ChildFailedError:",
         r"^Root Cause \(first observed failure\):",
         r"^subprocess\.CalledProcessError: Command .* returned non-zero exit status \d+",
+        r"^Error: failed to run torchrun ",
+        r"\b(?:exited with code|exitCode:|terminated with exit code) [1-9]\d*\b",
         cause="a rank failed, but this log has nothing of what it wrote",
         remedy="read that rank's own log; torchrun writes them with --log-dir logs --redirects 3, and trainwiz launch "
         "always does",

@@ -83,7 +83,7 @@ SIGNATURES = {
         remedy="read that code, then pass trust_remote_code=True where it is loaded",
     ),
     "hub_file": Signature(
-        r"no file named .+? found in directory (?P<place>\S+?)\.?$",
+        r"no file named .+? found in directory (?P<place>\S+?)\.?(?: |$)",
         r"Entry Not Found for url: (?P<place>\S+?)\.?$",
         r"does not appear to have a file named (?P<place>\S+?)\.?(?: |$)",
         cause="a file is missing from the model's folder or repository: {place}",
@@ -142,6 +142,7 @@ SIGNATURES = {
     "not_fetched": Signature(
         r"urllib\.error\.URLError: <urlopen error (?P<problem>.+)>",
         r"urllib\.error\.HTTPError: (?P<problem>.+)$",
+        r"(?P<problem>thrown while requesting (?:GET|HEAD) \S+)\s*$(?!\nRetrying)",
         r"requests\.exceptions\.(?:ConnectionError|HTTPError|ConnectTimeout|ReadTimeout): (?P<problem>.+)$",
         cause="download failed: {problem}",
         remedy="download it before the training on a machine with network access; to test the connection from here, "

@@ -70,6 +70,14 @@ SIGNATURES = {
         remedy="copy tokenizer.json and tokenizer_config.json from the base model into it, or name the base model's "
         "tokenizer",
     ),
+    "engine_lacks": Signature(
+        r"/(?P<package>deepspeed|colossalai|accelerate)/[^\"\n]+\", line \d+, in \w+\n(?:    .*\n)*"
+        r"(?:  File \"[^\"\n]*/torch/nn/modules/module\.py\".*\n(?:    .*\n)*)?"
+        rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",
+        cause="the code of {package} itself asks {wrapper} for {name}, which this version does not have",
+        remedy="update {package}, and what the traceback names beside it; if that does not help, leave out the option "
+        "whose code the traceback shows",
+    ),
     "wrapped_model": Signature(
         rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",
         cause="{wrapper} wraps the model, and has no {name} of its own",
