@@ -135,6 +135,8 @@ class Project:
     model: ModelFacts | None = None
     offline: bool = False
     """Whether the environment forbids access to the hub (HF_HUB_OFFLINE)."""
+    hub_token: bool | None = None
+    """Whether the hub's client finds an access token; None: not looked for."""
     missing_files: tuple[str, ...] = ()
     """Generated files that were deleted."""
     changed_files: tuple[str, ...] = ()

@@ -40,6 +40,8 @@ CHANGED: dict[str, Any] = {
     "model.modules_to_save": "embed_tokens",
     "model.merge_adapter": True,
     "model.output_dtype": "bfloat16",
+    "model.push_to_hub": "me/mine",
+    "model.push_public": True,
     "data.train": "chats.jsonl",
     "data.source_weights": "3, 1",
     "data.weigh_by": "samples",

@@ -13,12 +13,18 @@ from typing import Any, ClassVar
 
 import projects
 import pytest
+from plans import BASE
 from safetensors.torch import save_model
 from test_checkpoints_command import rewrite
 from test_tasks import load
 
+from trainwiz import plan as plans
 from trainwiz.cli import run as trainwiz
 from trainwiz.probe import upload
+from trainwiz.probe.cache import has_token
+from trainwiz.probe.project import project
+from trainwiz.store import runs
+from trainwiz.workflows.launch import publication
 from trainwiz.workflows.weights import gguf, serving
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -110,6 +116,57 @@ def test_a_refusal_is_said_without_the_token(
     assert "401" in found.problem
     assert "wrongwrong" not in found.problem
     assert not [path for path, _ in hub if "/commit/" in path], "nothing was uploaded"
+
+
+def test_a_plan_uploads_its_model_and_a_refusal_leaves_it_there(
+    hub: list[tuple[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = runs.create(tmp_path)
+    plan = plans.with_changes(BASE, {"model.push_to_hub": "me/mine"})
+    publication.publish(sys.executable, plan, run)
+    assert "nothing to upload" in capsys.readouterr().err
+    adapter(run.folder / "model", 8)
+    publication.publish(sys.executable, plan, run)
+    made = next(lines[0] for path, lines in hub if path.endswith("/repos/create"))
+    assert made["visibility"] == "private"
+    assert "adapter_config.json" in {line["value"]["path"] for line in _files(hub)}
+    assert "uploaded: http" in capsys.readouterr().err
+
+    (merged := run.folder / "merged").mkdir()
+    (merged / "config.json").write_text("{}")
+    hub.clear()
+    publication.publish(sys.executable, plans.with_changes(plan, {"model.push_public": True}), run)
+    assert next(lines[0] for path, lines in hub if path.endswith("/repos/create"))["visibility"] == "public"
+    assert {line["value"]["path"] for line in _files(hub)} == {"config.json"}, "whole, where there is a whole one"
+
+    capsys.readouterr()
+    for name, value, says in (("HF_TOKEN", "hf_wrong", "hf auth login"), ("HF_HUB_OFFLINE", "1", "upload it later")):
+        monkeypatch.setenv(name, value)
+        publication.publish(sys.executable, plan, run)
+        said = capsys.readouterr().err
+        assert "me/mine was not uploaded" in said
+        assert says in said
+        assert "hf upload me/mine" in said
+        monkeypatch.setenv("HF_TOKEN", "hf_right")
+
+
+def _files(hub: list[tuple[str, Any]]) -> list[Any]:
+    """What was committed."""
+    return [line for path, lines in hub if "/commit/" in path for line in lines if line["key"] == "file"]
+
+
+def test_a_token_is_found_where_the_hubs_client_looks_for_it(tmp_path: Path) -> None:
+    where = {"HF_HOME": str(tmp_path)}
+    assert not has_token(where)
+    assert has_token({**where, "HF_TOKEN": "hf_x"})
+    assert not has_token({**where, "HF_TOKEN": " "})
+    (tmp_path / "token").write_text("")
+    assert not has_token(where)
+    (tmp_path / "token").write_text("hf_x")
+    assert has_token(where)
+    assert not has_token({**where, "HF_TOKEN_PATH": str(tmp_path / "other")})
+    plan = plans.with_changes(BASE, {"model.push_to_hub": "me/mine"})
+    assert [project(each, str(tmp_path), environ=where).hub_token for each in (plan, BASE)] == [True, None]
 
 
 @pytest.mark.parametrize(

@@ -77,6 +77,8 @@ def decide_adapter(d: Decision) -> None:
     )
     _decide_merging(d)
     d.settle_default("model.output_dtype", say("the trained model takes the place of the one that was loaded"))
+    d.settle_default("model.push_to_hub", say("nothing leaves this machine"))
+    d.settle_default("model.push_public", say("you can open it on the hub at any time"))
 
 
 def _decide_merging(d: Decision) -> None:

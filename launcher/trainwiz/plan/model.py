@@ -98,6 +98,8 @@ Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$")]
 """Parts of parameters' names, with commas between: `embed,layers.0.`."""
 ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=(\d+\.?\d*|\.\d+)(,[^\s,=]+=(\d+\.?\d*|\.\d+))*$")]
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
+Repository = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$")]
+"""A repository of the hub: `organisation/name`."""
 TimeLimit = Annotated[
     Text, BeforeValidator(_time_limit), Field(pattern=r"^([1-9]\d{0,4}[mhd]|(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d)$")
 ]
@@ -144,6 +146,8 @@ class Model(_Section):
     modules_to_save: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] | None = None
     merge_adapter: bool = False
     output_dtype: v.OutputDtype = "source"
+    push_to_hub: Repository | None = None
+    push_public: bool = False
 
 
 class Data(_Section):

@@ -60,6 +60,7 @@ OTHER_WORDS = {
 _EXAMPLES = {
     "data.source_weights": "3,1",
     "model.modules_to_save": "embed_tokens,lm_head",
+    "model.push_to_hub": "my-name/my-model",
     "cluster.job_name": "train-7b",
     "cluster.gpu_type": "a100",
     "cluster.memory": "64G",

@@ -32,6 +32,16 @@ def offline(environ: Mapping[str, str]) -> str | None:
     return next((name for name in names if environ.get(name, "").upper() in _TRUE), None)
 
 
+def has_token(environ: Mapping[str, str]) -> bool:
+    """Whether huggingface_hub finds an access token: in the environment, or where `hf auth login` leaves it."""
+    if any(environ.get(name, "").strip() for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")):
+        return True
+    file = Path(environ.get("HF_TOKEN_PATH") or hub_home(environ) / "token").expanduser()
+    with contextlib.suppress(OSError):
+        return file.stat().st_size > 0
+    return False
+
+
 class HubCache:
     """The folder of huggingface_hub: HF_HUB_CACHE, else HF_HOME/hub, else ~/.cache/huggingface/hub."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks, vocabulary
 from trainwiz.probe import chat_template, data, hub_model, locks, model
-from trainwiz.probe.cache import HubCache, offline
+from trainwiz.probe.cache import HubCache, has_token, offline
 from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
 from trainwiz.probe.hub_model import HubModel
@@ -55,6 +55,7 @@ def project(
     around = Project(
         folder=folder,
         offline=offline(environ) is not None,
+        hub_token=has_token(environ) if plan.model.push_to_hub else None,
         build_locks=locks.stale_locks(environ) if strategies.of(plan).uses_deepspeed else (),
     )
     if row.own_code:

@@ -308,6 +308,21 @@ ADVANCED: tuple[Question, ...] = (
         "which it was loaded. Checkpoints and adapters keep the trained values whatever is chosen here.",
     ),
     Question(
+        key="model.push_to_hub",
+        prompt=say("Upload the trained model to the hub (ORG/NAME; null: no)"),
+        help="The repository of the Hugging Face hub that `trainwiz launch` uploads the model to when the training has "
+        "ended: merged/ where there is one, else model/. Your user name is an ORG, too. It needs a token that may "
+        "write (hf auth login, or HF_TOKEN), which a launch looks for before it starts. If the upload fails, the model "
+        "is still on disk, and the line that uploads it later is shown.",
+    ),
+    Question(
+        key="model.push_public",
+        prompt=say("Everybody can read it"),
+        when=lambda values: bool(values.get("model.push_to_hub")),
+        choices=YES_NO,
+        help="Whether a repository that is made for the model is public. One that exists stays as it is.",
+    ),
+    Question(
         key="preference.loss",
         prompt=say("Loss on preferences"),
         when=compares,

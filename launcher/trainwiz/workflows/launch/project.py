@@ -106,7 +106,14 @@ def launch_plan(
             team=team,
         )
         by_hand = _by_hand(prepared, arguments if continues else (), gathered.environ)
-        return dry_run.show(prepared, findings, by_hand) if request.dry_run else supervision.run(prepared, by_hand)
+        if request.dry_run:
+            return dry_run.show(prepared, findings, by_hand)
+        code = supervision.run(prepared, by_hand)
+    if plan.model.push_to_hub and code == 0 and not (place and place.rank):
+        from trainwiz.workflows.launch import publication
+
+        publication.publish(request.python, plan, run)
+    return code
 
 
 def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> tuple[Finding, ...]:
@@ -114,8 +121,8 @@ def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> t
     # An address that the job knows is not missing.
     known = ["TW613"] if cluster.address(os.environ) else []
     rank = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
-    # The port is that of machine 0.
-    known += ["TW616"] if rank else []
+    # The port is that of machine 0, which also uploads the model.
+    known += ["TW616", "TW549"] if rank else []
     if not request.dry_run:
         ops.remove_left_locks(plan)
     findings = facts.findings(plan, str(folder), machine, ignore=[*request.ignore, *known])

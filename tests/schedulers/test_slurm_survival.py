@@ -1,0 +1,105 @@
+"""One job of a real Slurm that loses a rank, its place, its time and a node, and trains as if nothing had happened."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import projects
+import psutil
+import pytest
+import slurm_nodes
+from engine_children import claimed
+from projects import REGRESSION
+from slurm_nodes import ON_BOTH, Nodes, eventually, pages
+
+pytestmark = pytest.mark.train
+
+TRAINING = {**REGRESSION, "data.eval": "", "schedule.n_steps": 120, "checkpoint.checkpointing_steps": 5}
+PACE = "    import time; time.sleep(0.1)\n"
+
+
+def slowed(folder: Path) -> Path:
+    task = folder / "task.py"
+    source = task.read_text()
+    start = source.index('"""', source.index("def loss_sum("))
+    end = source.index("\n", source.index('"""', start + 3)) + 1
+    task.write_text(source[:end] + PACE + source[end:])
+    return folder
+
+
+def digest(folder: Path) -> str:
+    """Of the weights after the last update."""
+    (weights,) = (folder / "runs" / "latest" / "checkpoints" / "checkpoint-00000120").glob("model*.safetensors")
+    return hashlib.sha256(weights.read_bytes()).hexdigest()
+
+
+def rank_of(launcher: psutil.Process) -> psutil.Process:
+    tree = launcher.children(recursive=True)
+    [rank] = [p for p in tree if "train.py" in p.cmdline() and "torch.distributed.run" not in p.cmdline()]
+    return rank
+
+
+class Job:
+    """A job that goes through all of it."""
+
+    def __init__(self, nodes: Nodes, folder: Path) -> None:
+        self.nodes, self.folder, self.id = nodes, folder, nodes.submit(folder)
+
+    def trains(self, more: int = 6) -> None:
+        """Wait until it has trained so many more updates."""
+        before = self.nodes.updates(self.folder)
+        self.until(lambda: self.nodes.updates(self.folder) >= before + more)
+
+    def is_queued_again(self, times: int, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """Wait for that, and let it start at once: Slurm holds a job back for up to two minutes."""
+        field = functools.partial(self.nodes.field, self.id)
+        self.until(lambda: (field("Restarts"), field("JobState")) == (str(times), "PENDING"))
+        assert self.nodes.state(self.folder)["state"] == "requeued"
+        meanwhile()
+        self.nodes.asked("scontrol", "update", f"JobId={self.id}", "StartTime=now", "TimeLimit=60")
+
+    def until(self, holds: Callable[[], bool]) -> None:
+        eventually(holds, within=180, says=lambda: pages(self.folder))
+
+
+def test_what_a_job_survives(tmp_path: Path) -> None:
+    whole = projects.make(tmp_path / "whole", TRAINING)
+    assert projects.launch(whole).code == 0
+    values = {
+        **TRAINING,
+        **ON_BOTH,
+        "machine.main_process_ip": slurm_nodes.own_address(),
+        "machine.main_process_port": claimed.port(),
+        "supervision.max_restarts": 1,
+        "cluster.grace": 30,
+    }
+    (tmp_path / "slurm").mkdir()
+    with slurm_nodes.two(tmp_path / "slurm") as nodes:
+        job = Job(nodes, slowed(projects.make(tmp_path / "p", values)))
+        job.trains()
+        rank_of(nodes.launcher(1)).kill()
+        job.until(lambda: "rank 1 ran on machine 1" in pages(job.folder))
+        job.trains()
+        nodes.asked("scontrol", "requeue", job.id)
+        job.is_queued_again(1)
+        job.trains()
+        # The end of time is now less than a minute away, and the signal comes 45 s before it.
+        nodes.asked("scontrol", "update", f"JobId={job.id}", "TimeLimit=1")
+        job.is_queued_again(2)
+        job.trains()
+        nodes.lose_power()
+        job.is_queued_again(3, meanwhile=lambda: nodes.begin("two"))
+        job.until(lambda: nodes.field(job.id, "JobState") == "COMPLETED")
+        assert nodes.state(job.folder)["state"] == "done"
+    said = " ".join(pages(job.folder).split())
+    assert said.count("is unfinished: continuing from checkpoint-") == 3, said
+    runs = sorted(run.name for run in job.folder.glob("runs/2*"))
+    trained = {record["update"]: record["loss"] for run in runs for record in projects.metrics(job.folder, run)}
+    assert [*trained.values()] == projects.losses(whole)
+    assert digest(job.folder) == digest(whole)
+    [attempt, _] = json.loads((job.folder / "runs" / runs[0] / "outcome.json").read_text())["attempts"]
+    assert (attempt["exit_code"], attempt["first_failed_rank"], attempt["machines"]) == (137, 1, [0, 1])
