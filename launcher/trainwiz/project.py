@@ -24,6 +24,8 @@ class Amount:
     """How many of them are not equal to another one."""
     tokens: int
     """Of all texts together."""
+    lengths: tuple[int, ...] = field(default=(), compare=False)
+    """Tokens of each row that was read; empty where rows hold no texts."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

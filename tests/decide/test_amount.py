@@ -102,3 +102,24 @@ def test_a_folder_with_pictures_for_evaluation_is_both() -> None:
     assert (made.plan.data.eval, made.sources["data.eval"].kind) == ("pictures", "found")
     without = DataFacts(name="pictures", kind="folder", samples=900, amount=amount)
     assert decide(answers, machine("1xt4"), data=without).plan.data.eval is None
+
+
+def of_lengths(*lengths: int, task: str = "sft", name: str = "own.jsonl") -> Any:
+    amount = Amount(documents=900, different=900, tokens=sum(lengths), lengths=lengths)
+    answers = {"task": task, "model.name": MODEL, "data.train": name, "batch.sequence_length": 1024}
+    found = decide(
+        answers, machine("1xt4"), model=sized(500_000_000), data=DataFacts(name=name, kind="file", amount=amount)
+    )
+    return found.outlook.lengths
+
+
+def test_the_lengths_of_own_rows_are_told_against_that_of_a_sample() -> None:
+    found = of_lengths(*range(1, 101), 1024, 1025, 5000)
+    assert (found.rows, found.median, found.most, found.longest, found.longer) == (103, 52, 98, 5000, 2)
+    three = of_lengths(30, 10, 20)
+    assert (three.median, three.most, three.longest, three.longer) == (20, 30, 30, 0)
+
+
+def test_two_rows_and_embedded_data_have_no_lengths() -> None:
+    assert of_lengths(10, 20) is None
+    assert of_lengths(10, 20, 30, name="embedded") is None

@@ -37,6 +37,7 @@ def test_a_small_file_is_counted(tmp_path: Path, name: str) -> None:
     found = amount(file, column="text", as_bytes=False)
     assert found
     assert found.tokens == 100
+    assert found.lengths == (2,) * 50
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
@@ -54,6 +55,7 @@ def test_a_text_file_is_one_document(tmp_path: Path) -> None:
     found = amount(file, column="text")
     assert found
     assert (found.documents, found.different) == (1, 1)
+    assert found.lengths == (), "only its beginning was read"
     assert found.tokens == pytest.approx(3_000_000, rel=0.01)
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from trainwiz.decide import Decided, decide
 from trainwiz.message import Message, say
 from trainwiz.models import known
 from trainwiz.plan import Plan
-from trainwiz.project import ModelFacts
+from trainwiz.project import Amount, DataFacts, ModelFacts
 from trainwiz.questions import BASIC
 from trainwiz.store import machines
 from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review, summary
@@ -382,3 +383,52 @@ def test_the_gauge_shows_what_an_answer_would_make_of_the_plan() -> None:
     assert strategy("zero3").startswith("zero3 ")
     assert strategy("ddp").startswith("ddp ")
     assert talk.answers == {}
+
+
+def with_data(data: DataFacts, *replies: str | Action, **answers: Any) -> tuple[Person, Mapping[str, Any]]:
+    """A person at the review of own data, and the answers in the end."""
+    person = Person(*replies)
+    given = {"model.name": "gpt2-124m", "data.train": "own.jsonl", **answers}
+    asks = replace(interview(person, answers=given), decide=lambda answers: decide(answers, MACHINE, data=data))
+    review(asks)
+    return person, asks.answers
+
+
+def rows(first: Mapping[str, Any]) -> DataFacts:
+    return DataFacts(name="own.jsonl", kind="file", first=first)
+
+
+def test_a_wrong_guess_of_a_column_is_corrected_by_choosing_another() -> None:
+    first = {"body": "an\nadvertisement", "artikel": "the text itself", "id": 7}
+    person, answers = with_data(rows(first), "details", "data.text_column", "artikel", "write", task="causal_lm")
+    asked = next(asked for asked in person.asked if asked.prompt == "Column of the texts")
+    assert asked.default == "body"
+    assert asked.choices == (
+        ("body", "body     an advertisement"),
+        ("artikel", "artikel  the text itself"),
+        ("id", "id       7"),
+    )
+    assert answers["data.text_column"] == "artikel"
+
+
+def test_a_usual_name_that_the_data_lacks_is_told() -> None:
+    first = {"comment": "good", "a": "1", "b": "2"}
+    person, answers = with_data(rows(first), "details", "data.label_column", "b", "write", task="text_classification")
+    asked = next(asked for asked in person.asked if asked.prompt == "Column of the labels")
+    assert asked.choices[0] == ("label", "label: not in the first row")
+    assert answers["data.label_column"] == "b"
+
+
+def test_columns_that_nobody_has_read_are_typed() -> None:
+    person, _ = with_data(rows({}), "details", "data.text_column", "artikel", "write", task="causal_lm")
+    assert next(asked for asked in person.asked if asked.prompt == "Column of the texts").choices == ()
+
+
+def test_the_summary_says_how_long_own_texts_are() -> None:
+    amount = Amount(documents=300, different=300, tokens=9000, lengths=(10, 20, 30, 40, 3000))
+    data = DataFacts(name="own.jsonl", kind="file", amount=amount)
+    person, _ = with_data(data, "write", task="causal_lm", **{"batch.sequence_length": 1024})
+    line = dict(person.asked[0].choices)["batch.sequence_length"]
+    assert line.split("  ", 1)[1].strip() == "≈ 30 tokens (median), 95 % ≤ 3000, max 3000; 20% exceed 1024"
+    person, _ = with_data(data, "write", task="causal_lm", **{"batch.sequence_length": 4096})
+    assert dict(person.asked[0].choices)["batch.sequence_length"].endswith("max 3000; all fit into 4096")

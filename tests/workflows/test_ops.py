@@ -147,6 +147,16 @@ def test_a_failure_shows_the_compilers_words_and_the_remedy(tmp_path: Path, caps
     assert build(tmp_path) == 2, "a failure is not remembered"
 
 
+def test_a_failure_that_nobody_knows_says_its_last_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As with CXX=/bin/false: the exception is one that launchers also end with."""
+    problem = "subprocess.CalledProcessError: Command '['/bin/false', '--version']' returned non-zero exit status 1."
+    with pytest.raises(Refused) as refused:
+        build(tmp_path, f'echo "Traceback (most recent call last):"; echo "{problem}"; exit 1')
+    assert str(refused.value) == f"DeepSpeed cannot compile its op cpu_adam (exit code 1): {problem}"
+    assert str(refused.value.remedy).startswith("to check the compiler, ninja, headers and nvcc, run: trainwiz doctor")
+    assert problem in capsys.readouterr().err
+
+
 def test_who_waited_for_a_dead_builder_builds_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

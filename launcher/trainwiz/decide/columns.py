@@ -50,6 +50,11 @@ def decide_columns(d: Decision) -> None:
         d.settle(key, name, reason, kind="found" if shown else "default")
 
 
+def shown_columns(d: Decision) -> tuple[tuple[str, str], ...]:
+    """The columns of the first row, with what stands there."""
+    return tuple((name, _shown(value) or "") for name, value in d.first.items())
+
+
 def _named(first: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
     return next((column for name in names for column in first if column.lower() == name), None)
 
@@ -57,5 +62,5 @@ def _named(first: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 def _shown(value: Any) -> str | None:
     if value is None:
         return None
-    text = str(value)
+    text = " ".join(str(value).split())
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

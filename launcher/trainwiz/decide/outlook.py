@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz import strategies
 from trainwiz.decide.amount import samples_of
+from trainwiz.decide.columns import shown_columns
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.first_sample import Turn, turns
 from trainwiz.decide.length import updates_of
+from trainwiz.decide.row_lengths import Lengths, of_rows
 from trainwiz.decide.strategy import smallest_gpu_bytes
 from trainwiz.estimate import estimate
 from trainwiz.estimate.gpus import gpu_model
@@ -30,6 +32,10 @@ class Outlook:
     """About how many are trained on."""
     turns: tuple[Turn, ...] = ()
     """The first conversation of the data, where it is one and can be read."""
+    columns: tuple[tuple[str, str], ...] = ()
+    """The columns of the data's first row, and the beginning of what stands there."""
+    lengths: Lengths | None = None
+    """How long the texts of the data are; None where they are not the person's own, or could not be read."""
     updates: int | None = None
     """Of the whole training."""
     tokens: int | None = None
@@ -52,6 +58,8 @@ def outlook(d: Decision, plan: Plan) -> Outlook:
         "parameters": d.parameters,
         "samples": samples_of(d),
         "turns": turns(d.first) if d.task.talks else (),
+        "columns": shown_columns(d),
+        "lengths": of_rows(d, plan.batch.sequence_length),
         "updates": updates,
         "tokens": updates * each if updates and each else None,
     }

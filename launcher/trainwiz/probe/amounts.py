@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,8 @@ def amount(
     documents = size = looked_at = 0.0
     different: set[int] = set()
     seen = 0
+    lengths: list[int] = []
+    per_token = 1 if as_bytes else _BYTES_PER_TOKEN
     for file, head in heads:
         scale = _scale(file, head)
         if scale is None:
@@ -32,7 +35,10 @@ def amount(
         seen += len(texts)
         different |= set(map(hash, texts))
         documents += len(texts) if first_rows.kind(file) == ".txt" else scale * len(texts)
-        size += scale * sum(len(text.encode("utf-8", "surrogatepass")) for row in texts for text in row)
+        sizes = [sum(len(text.encode("utf-8", "surrogatepass")) for text in row) for row in texts]
+        size += scale * sum(sizes)
+        if head.whole or first_rows.kind(file) != ".txt":  # the beginning of a document has not its length
+            lengths += [math.ceil(each / per_token) for each in sizes]
         looked_at += file.stat().st_size
     if not seen or not looked_at:
         return None
@@ -40,7 +46,8 @@ def amount(
     return Amount(
         documents=round(documents * rest),
         different=round(documents * rest * len(different) / seen),
-        tokens=round(size * rest / (1 if as_bytes else _BYTES_PER_TOKEN)),
+        tokens=round(size * rest / per_token),
+        lengths=tuple(lengths),
     )
 
 

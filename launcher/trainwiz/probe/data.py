@@ -133,6 +133,7 @@ def _sum(amounts: Sequence[Amount | None]) -> Amount | None:
         documents=sum(each.documents for each in known),
         different=sum(each.different for each in known),
         tokens=sum(each.tokens for each in known),
+        lengths=tuple(length for each in known for length in each.lengths),
     )
 
 

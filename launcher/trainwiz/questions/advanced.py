@@ -69,6 +69,11 @@ def _reads_labels(values: Values) -> bool:
     return task.labelled and (task.text_column or task.backbones)
 
 
+def _reads_one_label(values: Values) -> bool:
+    task = tasks.named(values.get("task", v.USUAL_TASK))
+    return task.text_column and task.labelled and not task.several_columns
+
+
 def _in_bf16(values: Values) -> bool:
     row = strategies.chosen(values.get("strategy.kind", "single"), values.get("strategy.zero_stage"))
     return row.keeps_frozen_dtype and values.get("precision.mixed_precision") == "bf16"
@@ -422,6 +427,7 @@ ADVANCED: tuple[Question, ...] = (
         key="data.text_column",
         prompt=say("Column of the texts"),
         when=_reads_columns,
+        of_columns=_reads_columns,
         help="The name of the column (or of the key in JSON) that holds the texts. The default is guessed from the "
         "first row of the data.",
     ),
@@ -429,6 +435,7 @@ ADVANCED: tuple[Question, ...] = (
         key="data.image_column",
         prompt=say("Column of the images"),
         when=sees_pictures,
+        of_columns=sees_pictures,
         help="Where images come from a table: the name of the column with their files, which are named from the "
         "table's folder on. The default is guessed from the first row of the data.",
     ),
@@ -436,6 +443,7 @@ ADVANCED: tuple[Question, ...] = (
         key="data.label_column",
         prompt=say("Column of the labels"),
         when=_reads_labels,
+        of_columns=_reads_one_label,
         help="The name of the column (or of the key in JSON) that holds the labels: classes or numbers. The default "
         "is guessed from the first row of the data. text_multilabel and image_multilabel read lists (cat|dog) from one "
         "column, or 0 and 1 from several: cat,dog.",

@@ -48,6 +48,8 @@ class Question:
     """The inverse of `reader`."""
     paths: bool = False
     """Whether files and folders can be typed, one or several with commas between; Tab then completes them."""
+    of_columns: Callable[[Values], bool] = lambda _: False
+    """Whether the answer is one of the data's columns, by what is known; the first row's are then the choices."""
     prompter: Callable[[Values], Message] | None = None
     """The prompt, where it depends on what is known."""
 

@@ -16,6 +16,7 @@ TASK = Task(
     presets=with_outputs(NETWORKS, _EMBEDDED),
     backbones=True,
     labelled=True,
+    several_columns=True,
     model_prompt=IMAGE_MODELS,
     data_prompt=say("Training data: embedded, a table of images and their labels, or an .npz file"),
     data_names=IMAGE_TABLES,

@@ -76,6 +76,8 @@ class Task:
     """A sample is two answers, each in a row of its own, which are scored."""
     labelled: bool = False
     """Each sample has a label to predict: a class or a number."""
+    several_columns: bool = False
+    """Whether its labels may also be in several columns, whose names have commas between."""
     text_column: bool = False
     """The plan names the column that texts are read from."""
     adapters: bool = False

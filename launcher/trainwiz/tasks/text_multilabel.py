@@ -20,6 +20,7 @@ TASK = Task(
     text_column=True,
     auto_class="AutoModelForSequenceClassification",
     labelled=True,
+    several_columns=True,
     adapters=True,
     model_prompt=say("Model: tiny, a folder, or a hub id"),
     data_names=TABLE_NAMES,

@@ -95,6 +95,8 @@ class Interview:
         source = decided.sources[next((key for key in keys if values[key] is not None), question.key)]
         reason = say("found {what}", what=source.reason) if source.kind == "found" else source.reason
         asked = _shown_as(question, question.show(values), reason, values, sizes)
+        if decided.outlook.columns and question.of_columns(values):
+            asked = _of_columns(asked, decided.outlook.columns)
         if self.gauge and question.key in _ABOUT_MEMORY:
             asked = replace(asked, gauge=lambda typed: self._gauged(question, typed, values))
         return asked, values
@@ -218,6 +220,15 @@ def _shown_as(question: Question, default: str, reason: Message, values: Values,
         lines.append((choice.value, f"{choice.value:<{width}}  {size_of_state}{text(choice.label)}"))
     prompt = text(question.prompt_for(values))
     return Asked(prompt=prompt, default=default, reason=text(reason), choices=tuple(lines), paths=question.paths)
+
+
+def _of_columns(asked: Asked, columns_of_data: Sequence[tuple[str, str]]) -> Asked:
+    """The question with the data's columns as its choices, the default one included where it is none of them."""
+    width = max(columns.width(name) for name, _ in columns_of_data)
+    lines = [(name, f"{columns.pad(name, width)}  {value}") for name, value in columns_of_data]
+    if asked.default not in dict(lines):
+        lines.insert(0, (asked.default, t("{name}: not in the first row", name=asked.default)))
+    return replace(asked, choices=tuple(lines))
 
 
 def _size(option: Option | Method) -> Message:

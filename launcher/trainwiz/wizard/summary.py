@@ -32,6 +32,7 @@ def _named(decided: Decided) -> Mapping[str, tuple[str, str] | None]:
         "model.name": None if task.own_code else (t("Model"), _model(decided)),
         "model.adapter": (t("Trained"), _trained(decided)) if task.adapters else None,
         "data.train": None if task.own_code else (t("Data"), _data(decided)),
+        "batch.sequence_length": (t("Text lengths"), _lengths(decided)) if decided.outlook.lengths else None,
         "data.eval": (t("Evaluation"), _evaluation(decided)),
         "machine.num_processes": (t("Machine"), _machine(decided)),
         "precision.mixed_precision": (t("Precision"), _precision(decided)),
@@ -71,6 +72,16 @@ def _data(decided: Decided) -> str:
     roles = " → ".join(f"{turn.role}{'*' if turn.learned else ''}" for turn in turns)
     told = next((turn for turn in turns if turn.learned), turns[0]).text
     return t("{data}; the first: {roles} (* is learned), {text}", data=words, roles=roles, text=told)
+
+
+def _lengths(decided: Decided) -> str:
+    seen, room = decided.outlook.lengths, decided.plan.batch.sequence_length
+    assert seen
+    told = {"median": seen.median, "most": seen.most, "longest": seen.longest, "room": room}
+    if not seen.longer:
+        return t("≈ {median} tokens (median), 95 % ≤ {most}, max {longest}; all fit into {room}", **told)
+    share = f"{max(0.01, seen.longer / seen.rows):.0%}"
+    return t("≈ {median} tokens (median), 95 % ≤ {most}, max {longest}; {share} exceed {room}", share=share, **told)
 
 
 def _evaluation(decided: Decided) -> str:

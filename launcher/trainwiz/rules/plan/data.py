@@ -53,7 +53,19 @@ def data_is_readable(plan: Plan, project: Project) -> Violations:
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
             fix = _remedy(data.remedy or tasks.of(plan).data_forms)
-            yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=key)
+            where = _missing_column(plan, data) or key
+            yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=where)
+
+
+def _missing_column(plan: Plan, data: DataFacts) -> str | None:
+    """The key of the column that its first row lacks; None where it has all, or nobody knows."""
+    task = tasks.of(plan)
+    one_label = task.text_column and task.labelled and not task.several_columns
+    wanted = {
+        "data.text_column": plan.data.text_column if task.text_column else None,
+        "data.label_column": plan.data.label_column if one_label else None,
+    }
+    return next((key for key, name in wanted.items() if name and data.first and name not in data.first), None)
 
 
 @rule("TW513", level=Level.ERROR, field="model.name")

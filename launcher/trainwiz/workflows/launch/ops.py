@@ -113,14 +113,17 @@ class _Build:
 
 
 def _refusal(build: _Build, code: int) -> Refused:
-    from trainwiz.diagnose import of_log  # only where something failed: it brings all signatures
+    # Only where something failed: they bring all signatures.
+    from trainwiz.diagnose import of_log
+    from trainwiz.diagnose.known import builds, deepspeed
 
     errors = [i for i, line in enumerate(build.lines) if _ERROR.search(line) and not line.startswith("  File ")]
     start = min(errors[0], max(0, len(build.lines) - _SHOWN_LINES)) if errors else max(0, len(build.lines) - 5)
     for line in build.lines[start : start + _SHOWN_LINES]:
         console.talk(f"  | {line}", style="dim")
     file = _kept(build)
-    diagnosis = of_log("\n".join(build.lines), log=str(file or "-"))
+    found = of_log("\n".join(build.lines), log=str(file or "-"))
+    diagnosis = found if found and found.name in {*builds.SIGNATURES, *deepspeed.SIGNATURES} else None
     return Refused(
         say(
             "DeepSpeed cannot compile its op {op} (exit code {code}): {cause}",
@@ -131,7 +134,7 @@ def _refusal(build: _Build, code: int) -> Refused:
         say(
             "{remedy}; all that the compiler said: {file}",
             remedy=text(diagnosis.remedy)
-            if diagnosis and diagnosis.known
+            if diagnosis
             else t("to check the compiler, ninja, headers and nvcc, run: trainwiz doctor"),
             file=file or "-",
         ),
