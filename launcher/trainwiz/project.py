@@ -83,7 +83,7 @@ class ModelFacts:
     detail: str = ""
     """Why it cannot be used; empty: no reason is known."""
     remedy: Message | None = None
-    """What makes it usable; None: nothing better is known than what the task reads."""
+    """What makes it usable; None: another model."""
     cached: bool | None = None
     """Whether a hub id is in the local cache."""
 

@@ -140,12 +140,17 @@ class Script:
     @property
     def clears_gradients(self) -> bool:
         """Whether anything clears gradients, by a method of any name like zero_grad or by `p.grad = None`."""
-        used = self.attributes
-        assigned = any(
-            isinstance(node, ast.Attribute) and node.attr == "grad" and isinstance(node.ctx, ast.Store)
-            for node in self.tree.nodes
-        )
-        return assigned or any("zero_grad" in name or name == "zero_" for name in used)
+        if any("zero_grad" in name for name in self.attributes):
+            return True
+        return any(isinstance(node, ast.Attribute) and self._clears(node) for node in self.tree.nodes)
+
+    def _clears(self, node: ast.Attribute) -> bool:
+        """Whether this is `p.grad = None`, not of some parameters only, or `p.grad.zero_`."""
+        if node.attr == "zero_":
+            return ".grad" in ast.unparse(node.value) or "grad" in dotted(node.value).rpartition(".")[2]
+        if node.attr != "grad" or not isinstance(node.ctx, ast.Store):
+            return False
+        return all("grad" in ast.unparse(guard.test) for guard in self.tree.guards(node))
 
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions."""
@@ -245,7 +250,8 @@ def _joined(parts: Sequence[Part]) -> ast.Module:
     for part in parts:
         if part.first:
             ast.increment_lineno(part.module, part.first)
-    return ast.Module([statement for part in parts for statement in part.module.body], [])
+    run = [s for part in parts[:-1] for s in part.module.body if not is_main_guard(s)]  # what an import does not run
+    return ast.Module([*run, *parts[-1].module.body], [])
 
 
 def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:

@@ -6,12 +6,15 @@ import ast
 import re
 
 from trainwiz.script.names import Assignment, Names, parameters
-from trainwiz.script.tree import Tree, dotted, method
+from trainwiz.script.tree import Function, Tree, dotted, method
 
 DEPTH = 5
 """How many names are followed from one to the next."""
 _MADE_BY = {
     "accelerate.Accelerator": "Accelerator",
+    "lightning.Fabric": "Fabric",
+    "lightning.fabric.Fabric": "Fabric",
+    "lightning_fabric.Fabric": "Fabric",
     "colossalai.booster.Booster": "Booster",
     "torch.nn.parallel.DistributedDataParallel": "Module",
     "torch.utils.data.DataLoader": "DataLoader",
@@ -29,7 +32,8 @@ _TRAINER = re.compile(r"(^|\.)\w*Trainer$")
 _NAMED = (
     ("Accelerator", re.compile(r"accelerator$")),
     ("Booster", re.compile(r"^booster$")),
-    ("GradScaler", re.compile(r"^(grad_?)?scaler$")),
+    ("GradScaler", re.compile(r"^(\w+_|grad)?scaler$")),
+    ("Fabric", re.compile(r"^fabric$")),
     ("Scheduler", re.compile(r"sched", re.IGNORECASE)),
     ("Optimizer", re.compile(r"^(\w*_)?(optim|optimizer|opt)(_\w+)?$", re.IGNORECASE)),
 )
@@ -50,6 +54,7 @@ class Engines:
             "torch.distributed.fsdp.fully_shard"
         )
         self.lightning = names.imported("lightning") or names.imported("pytorch_lightning")
+        self.fabric = any("fabric" in name.lower() or name == "lightning" for name in names.imports.values())
         self.prepared_names = {a.name for group in names.assignments.values() for a in group if self.prepares(a)}
 
         self._sharded: dict[str, list[ast.Call]] = {}
@@ -81,7 +86,17 @@ class Engines:
             kind = self._of_assignment(assignment, depth - 1)
             if kind:
                 return kind
-        return self._of_name(name)
+        return self._annotated(name, node) or self._of_name(name)
+
+    def _annotated(self, name: str, node: ast.AST) -> str:
+        """What a parameter is said to be: `def save(trainer: transformers.Trainer)`."""
+        scope = self.tree.scope(node)
+        if not isinstance(scope, Function) or name not in parameters(scope):
+            return ""
+        arguments = (*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs)
+        said = next((a.annotation for a in arguments if a.arg == name), None)
+        kind = self.names.resolved(said) if said is not None and dotted(said) else ""
+        return self._of_class(kind) if "." in kind else ""
 
     def is_prepared(self, node: ast.AST, depth: int = DEPTH) -> bool:
         """Whether the name holds what an engine wrapped or sharded, at this line; `depth` names are followed."""
@@ -112,7 +127,11 @@ class Engines:
         name = self.names.resolved(call.func)
         if name in _WRAPS:
             return True
-        if isinstance(call.func, ast.Attribute) and method(call) in ("prepare", "prepare_model", "boost"):
+        if not isinstance(call.func, ast.Attribute):
+            return False
+        if method(call) in ("setup", "setup_module", "setup_dataloaders"):
+            return self.kind(call.func.value) == "Fabric"
+        if method(call) in ("prepare", "prepare_model", "boost"):
             return self.kind(call.func.value) in ("Accelerator", "Booster")
         return False
 
@@ -143,7 +162,9 @@ class Engines:
         return isinstance(target, ast.Tuple | ast.List) and dotted(target.elts[0]) != assignment.name
 
     def _made(self, call: ast.Call) -> str:
-        name = self.names.resolved(call.func)
+        return self._of_class(self.names.resolved(call.func))
+
+    def _of_class(self, name: str) -> str:
         if name in _MADE_BY:
             return _MADE_BY[name]
         if name.startswith("accelerate.utils.") and name.endswith("Accelerator"):
@@ -161,7 +182,7 @@ class Engines:
         last = name.rpartition(".")[2]
         for kind, pattern in _NAMED:
             if pattern.search(last):
-                if kind == "Accelerator" and not self.accelerate:
+                if (kind == "Accelerator" and not self.accelerate) or (kind == "Fabric" and not self.fabric):
                     return ""
                 return kind
         if self.deepspeed and last in ("engine", "model_engine", "ds_engine"):

@@ -58,6 +58,10 @@ class Names:
         self.imports: dict[str, str] = {}
         self.assignments: dict[str, list[Assignment]] = {}
         self._resolved: dict[str, str] = {}
+        self._by_scope: dict[tuple[str, ast.AST], list[Assignment]] = {}
+        self._functions: dict[str, list[Function]] = {}
+        for function in tree.functions:
+            self._functions.setdefault(function.name, []).append(function)
         for node in tree.nodes:
             self._import(node)
             self._assign(node)
@@ -97,6 +101,7 @@ class Names:
             if name := dotted(part):
                 new = Assignment(name, own, node, self.tree.scope(node), not many or own is not value)
                 self.assignments.setdefault(name, []).append(new)
+                self._by_scope.setdefault((name, new.scope), []).append(new)
 
     def resolved(self, node: ast.AST) -> str:
         """The dotted name with its first part replaced by what was imported under it."""
@@ -128,7 +133,7 @@ class Names:
             return known
         scope: ast.AST | None = self.tree.scope(at)
         while scope is not None:
-            here = [a for a in known if a.scope is scope]
+            here = self._by_scope.get((name, scope), [])
             if here or name in parameters(scope):
                 return here
             scope = None if scope is self.tree.module else self.tree.scope(scope)
@@ -155,7 +160,7 @@ class Names:
 
     def function(self, name: str) -> Function | None:
         """The module's only function of this name."""
-        found = [f for f in self.tree.functions if f.name == name]
+        found = self._functions.get(name, ())
         return found[0] if len(found) == 1 else None
 
 

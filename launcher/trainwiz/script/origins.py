@@ -19,8 +19,9 @@ class Origins:
 
     def __init__(self, tree: Tree, names: Names) -> None:
         self.tree, self.names = tree, names
-        self._classes = {node.name for node in tree.nodes if isinstance(node, ast.ClassDef)}
+        self._classes = {node.name: node for node in tree.nodes if isinstance(node, ast.ClassDef)}
         self._calls: dict[str, list[ast.Call]] = {}
+        self._loops: dict[tuple[ast.AST, int], list[Loop]] = {}
         for call in tree.calls:
             name = self._own(call)
             if name:
@@ -28,6 +29,9 @@ class Origins:
 
     def sites(self, function: ast.AST) -> list[ast.Call]:
         """The calls of one of the module's own functions; none where its name is not the only one."""
+        if isinstance(function, Function) and function.name == "__init__":
+            owner = self.tree.parents.get(function)
+            return self._calls.get(owner.name, []) if isinstance(owner, ast.ClassDef) else []
         if not isinstance(function, Function) or self.names.function(function.name) is not function:
             return []
         return self._calls.get(function.name, [])
@@ -50,8 +54,18 @@ class Origins:
                 return last
         return ""
 
+    def methods(self, kind: str) -> list[Function]:
+        """The methods that one of the project's own classes defines."""
+        found = self._classes.get(kind)
+        return [one for one in found.body if isinstance(one, Function)] if found is not None else []
+
     def loops(self, node: ast.AST, depth: int = 3) -> list[Loop]:
         """The loops around a node, and around the calls of its function, innermost first."""
+        if (node, depth) not in self._loops:
+            self._loops[node, depth] = self._loops_around(node, depth)
+        return self._loops[node, depth]
+
+    def _loops_around(self, node: ast.AST, depth: int) -> list[Loop]:
         found = self.tree.loops(node)
         for site in self.sites(self.tree.scope(node)) if depth else ():
             found += [loop for loop in self.loops(site, depth - 1) if loop not in found]

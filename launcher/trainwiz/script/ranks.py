@@ -12,8 +12,8 @@ from trainwiz.script.tree import Guard, Tree, constant, dotted, walk
 MAIN = names(
     """
     is_chief is_global_primary is_global_zero is_last_process is_local_main_process is_local_process_zero is_main
-    is_main_process is_main_rank is_master is_primary is_rank0 is_rank_0 is_rank_zero is_world_process_zero main_process
-    master_process
+    is_main_node is_main_process is_main_rank is_master is_primary is_rank0 is_rank_0 is_rank_zero is_world_process_zero
+    main_process master_process
     """
 )
 RANKS = names(
@@ -63,6 +63,9 @@ class Ranks:
             answers = [self.differs(value, positive) for value in test.values]
             return all(answers) if needs_all else any(answers)
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
+            apart = isinstance(test.ops[0], ast.NotEq | ast.Gt) == positive
+            if apart and ast.unparse(test.comparators[0]) == "-1":
+                return False  # `local_rank != -1` is true on all ranks
             return self.is_rank(test.left) and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.Gt | ast.Lt)
         return self.is_main(test)
 

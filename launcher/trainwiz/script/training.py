@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainwiz.script.engines import Engines
 from trainwiz.script.names import Names
@@ -24,7 +25,8 @@ class Backward:
     loss: ast.expr
     """What it goes back from."""
     by: str
-    """Whose method it is: Accelerator, DeepSpeedEngine, Booster, Optimizer, GradScaler, or Tensor."""
+    """Whose method it is: Accelerator, DeepSpeedEngine, Booster, Fabric, Optimizer, GradScaler, or Tensor; NativeScaler
+    for timm's, which is called with loss and optimizer and makes the update, too."""
     loop: Loop | None
     """The loop over batches around it."""
 
@@ -59,33 +61,61 @@ class Training:
         self.steps = [call for call in tree.calls if self._is_step(call)]
         self.windows = list(self._windows())
 
-    @property
+    @cached_property
     def loops(self) -> list[Loop]:
         """The innermost loops around backward passes: one turn of each is a micro-batch."""
         return list(dict.fromkeys(b.loop for b in self.backwards if b.loop))
 
-    @property
+    def within(self, loop: Loop) -> list[Backward]:
+        """The backward passes that a loop leads to, itself or by the script's functions."""
+        return self._by_loop.get(loop, [])
+
+    @cached_property
+    def _by_loop(self) -> dict[Loop, list[Backward]]:
+        found: dict[Loop, list[Backward]] = {}
+        for backward in self.backwards:
+            for loop in dict.fromkeys(self.origins.loops(backward.call)):
+                found.setdefault(loop, []).append(backward)
+        return found
+
+    @cached_property
+    def distinct(self) -> list[Backward]:
+        """Of the backward passes of one function that go back from the same name, the first."""
+        found = {(self.tree.scope(b.call), dotted(b.loss) or b.call): b for b in reversed(self.backwards)}
+        return [b for b in self.backwards if found[self.tree.scope(b.call), dotted(b.loss) or b.call] is b]
+
+    @cached_property
     def turns(self) -> list[Loop]:
         """The loops over micro-batches, also where a function of the script makes the backward pass."""
         around = [self.origins.loops(b.call)[:1] for b in self.backwards]
         return list(dict.fromkeys(loop for loops in around for loop in loops))
 
     def _backward(self, call: ast.Call) -> Backward | None:
+        loop = next(iter(self.tree.loops(call)), None)
+        if self._is_native_scaler(call):
+            return Backward(call, call.args[0], "NativeScaler", loop)
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
             return None
-        loop = next(iter(self.tree.loops(call)), None)
         owner = call.func.value
         kind = self.engines.kind(owner)
-        if kind in ("Accelerator", "DeepSpeedEngine", "Booster", "Optimizer"):
-            return Backward(call, call.args[0], kind, loop) if call.args else None
+        if kind in ("Accelerator", "DeepSpeedEngine", "Booster", "Fabric", "Optimizer"):
+            named = (k.value for k in call.keywords if k.arg == "loss")
+            loss = next(iter(call.args), None) or next(named, None)
+            return Backward(call, loss, kind, loop) if loss is not None else None
         if isinstance(owner, ast.Call) and method(owner) == "scale":
             return Backward(call, owner.args[0], "GradScaler", loop) if owner.args else None
         if self.engines.deepspeed and call.args and self.engines.is_prepared(owner):
             return Backward(call, call.args[0], "DeepSpeedEngine", loop)
         name = dotted(owner)
-        if call.args or "fabric" in name or name in ("self", "super") or kind:
+        if call.args or name in ("self", "super") or kind:
             return None
         return Backward(call, owner, "Tensor", loop)
+
+    def _is_native_scaler(self, call: ast.Call) -> bool:
+        """Whether this is `loss_scaler(loss, optimizer, …)`."""
+        if not dotted(call.func).rpartition(".")[2].endswith("loss_scaler") or len(call.args) < 2:
+            return False
+        return self.engines.kind(call.args[1]) == "Optimizer"
 
     def _is_step(self, call: ast.Call) -> bool:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
@@ -104,8 +134,22 @@ class Training:
                 for part, alone in _alternatives(self.expanded(guard.test), guard.positive):
                     modulo = remainder(part, guard.positive)
                     if modulo and each and _number(modulo[1]) != 1:
-                        tail = not alone or self._finishes(step, loop)
+                        tail = not alone or self._goes_on(loop, modulo[0]) or self._finishes(step, loop)
                         yield Window(loop, step, each[-1], guard.test, modulo[1], _early(loop, *modulo), tail)
+
+    def _goes_on(self, loop: Loop, counter: ast.expr) -> bool:
+        """Whether a counter of the script's own runs on from one epoch to the next, and windows with it."""
+        name = _plus(counter)[0]
+        target = getattr(loop, "target", None)
+        if not name or (target is not None and name in {dotted(n) for n in walk(target)}):
+            return False
+        made = self.names.assigned(name, counter)
+        added = any(isinstance(one.node, ast.AugAssign) for one in made)
+        around = self.origins.loops(loop)
+        reset = any(
+            isinstance(one.value, ast.Constant) and set(around) & set(self.tree.loops(one.node)) for one in made
+        )
+        return added and bool(around) and not reset
 
     def expanded(self, test: ast.expr) -> ast.expr:
         """The condition that a name was assigned, if it was one."""

@@ -19,6 +19,8 @@ _LARGEST = 1 << 20
 _MOST_MODULES = 20
 _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
+_MOST_LEVELS = 5
+"""How deep a module may lie in its package."""
 
 
 def read(path: str, arguments: Sequence[str] = ()) -> script.Script:
@@ -80,11 +82,21 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
                 folder = folder.parent
             names = [node.module] if node.module else [alias.name for alias in node.names]
         for name in names:
-            for base in [folder, *([folder.parent] if isinstance(node, ast.ImportFrom) and not node.level else [])]:
+            for base in [folder, *(_roots(folder) if isinstance(node, ast.ImportFrom) and not node.level else [])]:
                 module = base.joinpath(*name.split(".")).with_suffix(".py")
                 if module.is_file() and module.resolve() != own:
                     yield name, module
                     break
+
+
+def _roots(folder: Path) -> Iterator[Path]:
+    """The folders from which a script's project may be imported: above it, up to where its package lies."""
+    yield folder.parent
+    for _ in range(_MOST_LEVELS):
+        if not (folder / "__init__.py").is_file():
+            return
+        folder = folder.parent
+        yield folder
 
 
 def read_text(path: str) -> str:

@@ -70,7 +70,7 @@ def _missing_column(plan: Plan, data: DataFacts) -> str | None:
 
 @rule("TW513", level=Level.ERROR, field="model.name")
 def model_is_found(plan: Plan, project: Project) -> Violations:
-    """The model named in the plan must exist.
+    """The model named in the plan must exist, with all of its weights.
 
     Without it: every rank stops with `OSError: … is not a local folder and is not a valid model identifier`, after
     the data has been read.
@@ -80,9 +80,8 @@ def model_is_found(plan: Plan, project: Project) -> Violations:
     """
     model = project.model
     if model and model.kind == "missing":
-        yield violation(
-            "model.name: {name}: {detail}", Fix(message=_models(plan)), name=model.name, detail=model.detail
-        )
+        fix = Fix(message=model.remedy or _models(plan))
+        yield violation("model.name: {name}: {detail}", fix, name=model.name, detail=model.detail)
 
 
 @rule("TW536", level=Level.ERROR, field="model.parameters")

@@ -51,7 +51,7 @@ def ranks_decide_together(script: Script) -> Violations:
     if not script.engines.several:
         return
     for loop in script.training.turns:
-        local = _closure(script, loop, _batch_names(loop) | _losses(script, loop))
+        local = _closure(script, loop, _batch_names(script, loop) | _losses(script, loop))
         yield from _leaving(script, _exits(script, loop), local)
         yield from _left_out(script, loop, local)
         yield from _caught(script, loop)
@@ -183,12 +183,21 @@ def _closure(script: Script, part: ast.AST, names: set[str]) -> set[str]:
     return found
 
 
-def _batch_names(loop: Loop) -> set[str]:
+def _made(script: Script, source: ast.expr) -> ast.expr:
+    """What a name holds that a loop goes over, where that is a loader with a counter or a progress bar around it."""
+    latest = script.names.latest(source.id, source) if isinstance(source, ast.Name) else None
+    if latest is None or not isinstance(latest.value, ast.Call):
+        return source
+    shows = dotted(latest.value.func).rpartition(".")[2] in (*SHOWING, "enumerate")
+    return latest.value if shows else source
+
+
+def _batch_names(script: Script, loop: Loop) -> set[str]:
     """What a loop binds in each turn, without the counter of enumerate."""
     if isinstance(loop, ast.While):
         return set()
     target: ast.expr = loop.target
-    source = loop.iter
+    source = _made(script, loop.iter)
     while isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] in SHOWING and source.args:
         source = source.args[0]
     counted = isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] == "enumerate"
@@ -202,18 +211,26 @@ def _batch_names(loop: Loop) -> set[str]:
 def _losses(script: Script, loop: Loop) -> set[str]:
     """The losses of the loop's own backward passes, and of functions that make them and return the loss."""
     found = set()
-    for backward in script.training.backwards:
+    for backward in script.training.within(loop):
         if backward.loop is loop:
             found |= {n.id for n in walk(backward.loss) if isinstance(n, ast.Name)}
-        elif loop in script.origins.loops(backward.call):
+        else:
             function = script.tree.scope(backward.call)
             for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
                 parent = script.tree.parents.get(call)
                 made = isinstance(parent, ast.Assign) and script.origins.called(call) is function
                 if made and isinstance(parent, ast.Assign) and not _agrees(script, call):
                     found |= {n.id for t in parent.targets for n in walk(t) if isinstance(n, ast.Name)}
+    counters = (
+        {n.id for n in walk(getattr(loop, "target", loop)) if isinstance(n, ast.Name)} if _is_for(loop) else set()
+    )
+    found -= counters - _batch_names(script, loop)
     # What is not bound in the loop, such as the number that the loss is divided by, is the same on all ranks.
     return found & {n.id for n in walk(loop) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+
+
+def _is_for(loop: Loop) -> bool:
+    return not isinstance(loop, ast.While)
 
 
 def _made_equal(script: Script, part: ast.AST) -> set[str]:

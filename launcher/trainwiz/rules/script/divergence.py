@@ -10,8 +10,10 @@ from trainwiz.finding import Fix, Level, Violation, Violations
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.names import parameters
+from trainwiz.script.origins import argument
 from trainwiz.script.training import describe
-from trainwiz.script.tree import Guard, dotted, walk
+from trainwiz.script.tree import Function, Guard, dotted, walk
 
 _DIST = names(
     """
@@ -45,6 +47,7 @@ SAVES = {
     "Booster.load_model",
     "Booster.load_optimizer",
 }
+_ENGINE_SAVES = ("save_checkpoint", "load_checkpoint", "save_16bit_model")
 _WITHOUT_GRADIENT = ("no_grad", "inference_mode")
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
@@ -79,7 +82,8 @@ def states_saved_by_every_rank(script: Script) -> Violations:
     Source: huggingface/accelerate issue 1171; https://www.deepspeed.ai/getting-started/ (all processes must call
     this)
     """
-    for call in script.called(*SAVES):
+    own = [c for c in script.calls if c.method in _ENGINE_SAVES and c.name not in SAVES and _is_of_prepared(script, c)]
+    for call in [*script.called(*SAVES), *own]:
         yield from _single(
             script, call, say("call {name} on every rank; each rank writes its own part", name=dotted(call.node.func))
         )
@@ -126,6 +130,15 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
         yield from _single(
             script, call, say("call it on every rank; the Trainer itself prints and writes on one rank only")
         )
+    for call in script.calls:
+        function = script.origins.called(call.node)
+        if function is not None and function not in script.ranks.single and _runs_prepared(script, call, function):
+            yield from _single(script, call, say("evaluate on every rank and gather the results"))
+
+
+def _is_of_prepared(script: Script, call: Call) -> bool:
+    """Whether a method is that of a model that may be DeepSpeed's engine, since it was prepared."""
+    return isinstance(call.node.func, ast.Attribute) and script.engines.is_prepared(call.node.func.value)
 
 
 def _forwards(script: Script) -> Iterator[Call]:
@@ -135,6 +148,18 @@ def _forwards(script: Script) -> Iterator[Call]:
             function = function.value
         if script.engines.is_prepared(function):
             yield call
+
+
+def _runs_prepared(script: Script, call: Call, function: Function) -> bool:
+    """Whether one of the script's own functions goes through batches with the prepared model that it is given."""
+    if script.ranks.own_guard(call.node) is None:
+        return False
+    given = [v for v in call.arguments if script.engines.is_prepared(v)]
+    names = {p for p in parameters(function) if any(argument(function, p, call.node) is v for v in given)}
+    for node in walk(function):
+        if isinstance(node, ast.Call) and dotted(node.func) in names and script.tree.loops(node):
+            return not any(script.tree.scope(b.call) is function for b in script.training.backwards)
+    return False
 
 
 def _learns_nothing(script: Script, node: ast.AST) -> bool:

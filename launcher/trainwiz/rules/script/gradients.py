@@ -29,10 +29,12 @@ def accelerator_runs_backward(script: Script) -> Violations:
     if not script.called("Accelerator.prepare"):
         return
     for backward in script.training.backwards:
+        if backward.by != "Tensor":
+            continue
         others = [b.call for b in script.training.backwards if b is not backward]
         if not _comes_from_prepared(script, backward.loss):
             continue  # another model's loss, such as that of a layer that is distilled alone
-        if backward.by == "Tensor" and not any(script.tree.exclusive(backward.call, other) for other in others):
+        if not any(script.tree.exclusive(backward.call, other) for other in others):
             yield violation(
                 "{call}: this bypasses the engine's own backward",
                 _through(script, backward),
@@ -179,7 +181,13 @@ def _is_by_hand(script: Script, model: ast.expr) -> bool:
 
 
 def _torch_clips(script: Script) -> list[Call]:
-    return [call for call in script.called(*_CLIPS) if call.node.args]
+    return [call for call in script.called(*_CLIPS) if call.node.args and not _is_in_optimizer(script, call)]
+
+
+def _is_in_optimizer(script: Script, call: Call) -> bool:
+    """Whether an optimizer of the script's own clips in its step, where engines hand it the final gradients."""
+    kinds = [a for a in script.tree.above(call.node) if isinstance(a, ast.ClassDef)]
+    return any(dotted(base).endswith("Optimizer") for kind in kinds for base in kind.bases)
 
 
 def _waits(script: Script, test: ast.expr) -> bool:

@@ -111,10 +111,10 @@ def _is_in_head(node: ast.AST, loop: Loop) -> bool:
 def _loss_names(script: Script, loop: Loop) -> set[str]:
     """The names of the losses that are differentiated in the loop."""
     found = set()
-    for backward in script.training.backwards:
+    for backward in script.training.within(loop):
         if backward.loop is loop:
             found |= {n.id for n in walk(backward.loss) if isinstance(n, ast.Name)}
-        elif loop in script.origins.loops(backward.call):
+        else:
             function = script.tree.scope(backward.call)
             made = [n for n in walk(loop) if isinstance(n, ast.Assign) and isinstance(n.value, ast.Call)]
             given = [n for n in made if script.origins.called(n.value) is function]  # type: ignore[arg-type]

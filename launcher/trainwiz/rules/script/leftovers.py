@@ -33,17 +33,22 @@ def no_fixed_gpu(script: Script) -> Violations:
     Source: `"cuda:0"` seen on two ranks, with the number of GPUs faked;
     https://docs.pytorch.org/docs/stable/notes/cuda.html (device-agnostic code)
     """
+    fix = remedy("use the process's own device: accelerator.device, or cuda:{local_rank}", local_rank="LOCAL_RANK")
+    found: dict[ast.AST, ast.expr] = {}
     for call in _moves(script):
-        value, device = _target(call), constant(_target(call))
-        if value is not None and (type(device) is int or str(device).startswith("cuda:")):
-            yield violation(
-                "{call}: every process uses this same GPU",
-                remedy(
-                    "use the process's own device: accelerator.device, or cuda:{local_rank}", local_rank="LOCAL_RANK"
-                ),
-                call=ast.unparse(value),
-                place=script.place(call.node),
-            )
+        value = _target(call)
+        parent = script.tree.parents.get(call.node)
+        passing = isinstance(parent, ast.Attribute) and parent.attr == "to"  # only on the way to another device
+        if value is None or passing:
+            continue
+        if type(constant(value)) is int or _is_fixed(script, value):
+            found[call.node] = value
+        elif dotted(value) and (made := _fixed_everywhere(script, value)) is not None:
+            found[made] = made
+    for node, value in found.items():
+        yield violation(
+            "{call}: every process uses this same GPU", fix, call=ast.unparse(value), place=script.place(node)
+        )
 
 
 @rule("TW761", level=Level.WARNING, field="script")
@@ -143,6 +148,21 @@ def _moves(script: Script) -> Iterator[Call]:
             yield call
 
 
+def _is_fixed(script: Script, value: ast.expr) -> bool:
+    """Whether this says `cuda:0`, or makes such a device."""
+    if isinstance(value, ast.Call) and script.names.resolved(value.func) == "torch.device" and value.args:
+        return _is_fixed(script, value.args[0])
+    return isinstance(value, ast.Constant) and str(value.value).startswith("cuda:")
+
+
+def _fixed_everywhere(script: Script, value: ast.expr) -> ast.expr | None:
+    """The fixed device that a name has, whatever happens."""
+    made = script.names.assigned(dotted(value), value)
+    if len(made) != 1 or not made[0].alone or script.tree.guards(made[0].node):
+        return None
+    return made[0].value if _is_fixed(script, made[0].value) else None
+
+
 def _target(call: Call) -> ast.expr | None:
     """The target device; None for `.cuda()`."""
     return call.argument("device", 0)
@@ -150,4 +170,7 @@ def _target(call: Call) -> ast.expr | None:
 
 def _knows_rank(script: Script, call: Call) -> bool:
     tests = [guard.test for guard in script.tree.guards(call.node)]
-    return script.ranks.is_single(call.node) or any(map(script.ranks.mentions_rank, [*call.arguments, *tests]))
+    sites = script.origins.sites(script.tree.scope(call.node))
+    made_on_one = bool(sites) and all(script.ranks.is_single(site) for site in sites)
+    here = script.ranks.is_single(call.node) or any(map(script.ranks.mentions_rank, [*call.arguments, *tests]))
+    return here or made_on_one

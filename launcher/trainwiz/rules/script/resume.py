@@ -171,7 +171,7 @@ def _never_shuffled(script: Script) -> Violations:
     """Samplers of a training over several epochs that are told not to shuffle."""
     for loop in script.training.turns:
         source = loop_source(loop)
-        backwards = [b for b in script.training.backwards if loop in script.origins.loops(b.call)]
+        backwards = script.training.within(loop)
         if source is None or not any(len(script.origins.loops(b.call)) > 1 for b in backwards):
             continue
         made = [m for m in script.origins.makers(source) if isinstance(m, ast.Call)]

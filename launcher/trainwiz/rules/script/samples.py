@@ -22,7 +22,8 @@ _DRAWS = names(
     random.sample torch.randint torch.randperm
     """
 )
-_GATHERS = re.compile(r"gather|reduce|broadcast|sync|compute|average|aggregate|(?<!para)meter")
+_RANDOM = names("torch.rand torch.randint torch.randn")
+_GATHERS = re.compile(r"gather|reduce|broadcast|sync|compute|average|aggregate|(?<!para)meter$")
 """In the names of functions that may collect something from other ranks."""
 _SCORES = re.compile(r"loss|correct|acc|hit|right|score|error|nll|eq|argmax|entropy|criterion|mse|bleu|f1", re.I)
 _SIZE_NAMES = re.compile(r"step|iter|batch|count|idx|index|n_|num|time|seen|len", re.I)
@@ -121,9 +122,18 @@ def scores_cover_all_ranks(script: Script) -> Violations:
         return
     turns = set(script.training.turns)
     for loop in (n for n in script.tree.nodes if isinstance(n, ast.For)):
-        if loop in turns or any(loop in script.origins.loops(b.call) for b in script.training.backwards):
+        if loop in turns or script.training.within(loop):
             continue
         if not covers_a_share(script, loop):
+            continue
+        meter = _unsynchronized(script, loop)
+        if meter is not None:
+            yield violation(
+                "{name} adds up only this rank's share of the data",
+                remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
+                name=dotted(meter.func).rpartition(".")[0],
+                place=script.place(meter),
+            )
             continue
         sums = [n for n in walk(loop) if isinstance(n, ast.AugAssign) and _is_score(script, n, loop)]
         lists = [n for n in walk(loop) if _appends_score(script, n, loop)]
@@ -157,6 +167,23 @@ def covers_a_share(script: Script, loop: ast.For) -> bool:
     return not any(_combines(script, each) for each in (scope, *around))
 
 
+def _unsynchronized(script: Script, loop: ast.For) -> ast.Call | None:
+    """The update of a meter that could add up over all ranks, in a class of the project, but is never told to."""
+    for call in (n for n in walk(loop) if isinstance(n, ast.Call) and method(n) == "update"):
+        owner = dotted(call.func.value)  # type: ignore[attr-defined]
+        made = script.origins.makers(call.func.value) if owner else []  # type: ignore[attr-defined]
+        kinds = [script.names.resolved(m.func) for m in made if isinstance(m, ast.Call)]
+        methods = [f for kind in kinds for f in script.origins.methods(kind) if _says_synchronized(f.name)]
+        used = {c.method for c in script.calls if dotted(c.node.func).rpartition(".")[0] == owner}
+        if methods and used.isdisjoint(f.name for f in methods):
+            return call
+    return None
+
+
+def _says_synchronized(name: str) -> bool:
+    return re.search(r"synchroni[sz]e|all_?reduce|between_processes|across_(ranks|processes)", name) is not None
+
+
 def _source(loop: Loop) -> ast.expr | None:
     source = loop_source(loop)
     return source if source is not None and dotted(source) else None
@@ -168,13 +195,13 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         return True
     if any(k.arg in ("sampler", "batch_sampler", None) for k in loader.keywords) or len(loader.args) > 3:
         return True
-    fed = list(script.names.feeding(loader))
+    fed = [n for value in _data(loader) for n in script.names.feeding(value)]
     words = {n.id for n in fed if isinstance(n, ast.Name)} | {n.attr for n in fed if isinstance(n, ast.Attribute)}
     if any(_SHARES.search(word) for word in words):
         return True
-    made = [m for value in loader.args[:1] for m in script.origins.makers(value)]
+    made = [m for value in _data(loader) for m in script.origins.makers(value)]
     # A parameter, or something else that is not known; but what can be shuffled is not a stream that ranks share.
-    if loader.args and not made:
+    if _data(loader) and not made:
         return constant(next((k.value for k in loader.keywords if k.arg == "shuffle"), None)) is not True
     for maker in made:
         if not isinstance(maker, ast.Call) or script.ranks.mentions_rank(maker):
@@ -182,9 +209,21 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         kind = next(
             (n for n in script.tree.nodes if isinstance(n, ast.ClassDef) and n.name == dotted(maker.func)), None
         )
-        if kind is not None and _SHARES.search(ast.unparse(kind)):
+        if kind is not None and (_SHARES.search(ast.unparse(kind)) or _is_random(script, kind)):
+            return True
+        inside = [t for value in maker.args[:1] if dotted(value) for t in script.origins.makers(value)]
+        if any(isinstance(t, ast.Call) and script.names.resolved(t.func) in _RANDOM for t in inside):
             return True
     return False
+
+
+def _data(loader: ast.Call) -> list[ast.expr]:
+    return [*loader.args[:1], *(k.value for k in loader.keywords if k.arg == "dataset")]
+
+
+def _is_random(script: Script, part: ast.AST) -> bool:
+    """Whether samples are drawn, as benchmarks do: each rank draws its own."""
+    return any(isinstance(n, ast.Call) and script.names.resolved(n.func) in _RANDOM for n in walk(part))
 
 
 def _same_draws(script: Script) -> Violations:

@@ -25,9 +25,9 @@ def gradients_are_cleared(script: Script) -> Violations:
     engines = {b.by for b in script.training.backwards}
     if "DeepSpeedEngine" in engines or script.clears_gradients:
         return
+    learning = {loop for b in script.training.backwards for loop in script.origins.loops(b.call)}
     for step in script.training.steps:
-        loops = script.origins.loops(step)
-        if any(loop in loops for loop in script.training.turns):
+        if not learning.isdisjoint(script.origins.loops(step)) and not _is_made_anew(script, step):
             yield violation(
                 "zero_grad is never called: the gradients of all updates add up",
                 edited(
@@ -126,8 +126,8 @@ def accumulation_is_used(script: Script) -> Violations:
     # DeepSpeed's engine counts micro-batches itself, and a modulo by the accumulation is a window by hand.
     own = script.called("accelerate.DeepSpeedPlugin", "accelerate.utils.DeepSpeedPlugin")
     counts = script.training.windows or any(_by_accumulation(node, told) for node in script.tree.nodes)
-    by_hand = any(c.method in ("accumulate", "no_sync") for c in script.calls)
-    if own or counts or by_hand or "_set_sync_gradients" in script.attributes:
+    by_hand = not script.attributes.isdisjoint(("accumulate", "no_sync", "_set_sync_gradients"))
+    if own or counts or by_hand:
         return
     for backward in script.training.backwards:
         if backward.by == "Accelerator":
@@ -145,6 +145,13 @@ def _by_accumulation(node: ast.AST, told: ast.expr) -> bool:
         return False
     by = ast.unparse(node.right)
     return by == ast.unparse(told) or (isinstance(node.right, ast.Name | ast.Attribute) and "accum" in by.lower())
+
+
+def _is_made_anew(script: Script, step: ast.Call) -> bool:
+    """Whether the optimizer is made in the very loop of its step, for something that has no gradient yet."""
+    made = script.names.assigned(_object(step), step)
+    loops = script.tree.loops(step)
+    return bool(made and loops) and all(loops[0] in script.tree.loops(one.node) for one in made)
 
 
 def _object(call: ast.Call) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.training import Backward
 from trainwiz.script.tree import dotted, method, walk
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
@@ -34,7 +35,7 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html; seen with
     torch 2.13 on two ranks
     """
-    for backward in script.training.backwards:
+    for backward in script.training.distinct:
         for node in script.names.feeding(backward.loss):
             if isinstance(node, ast.Call) and _is_bare(script, node):
                 yield violation(
@@ -92,7 +93,7 @@ def everything_is_prepared(script: Script) -> Violations:
     given = {dotted(n) for c in prepares for v in c.node.args for n in walk(v) if dotted(n)}
     given &= script.engines.prepared_names  # the same name holds what came back
     for loop in script.training.turns:
-        if not any(b.by == "Accelerator" and loop in script.origins.loops(b.call) for b in script.training.backwards):
+        if not any(b.by == "Accelerator" for b in script.training.within(loop)):
             continue
         for source in _sources(loop):
             if _is_new(script, source, given, _is_loader):
@@ -102,18 +103,19 @@ def everything_is_prepared(script: Script) -> Violations:
                     name=dotted(source),
                     place=script.place(source),
                 )
+    by_accelerator = [b for b in script.training.backwards if b.by == "Accelerator"]
+    learning = {loop for b in by_accelerator for loop in script.origins.loops(b.call)}
     for step in script.training.steps:
         owner = step.func.value  # type: ignore[attr-defined]
-        loops = script.origins.loops(step)
-        learns = any(b.by == "Accelerator" and b.loop in loops for b in script.training.backwards if b.loop)
-        if learns and _is_new(script, owner, given, _is_optimizer):
+        if not learning.isdisjoint(script.origins.loops(step)) and _is_new(script, owner, given, _is_optimizer):
             yield violation(
                 "{name} was not prepared: it ignores accumulation and loss scale",
                 remedy("pass it to accelerator.prepare, and use what that returns"),
                 name=dotted(owner),
                 place=script.place(step),
             )
-    for backward in script.training.backwards if any(b.by == "Accelerator" for b in script.training.backwards) else ():
+    yield from _no_model(script, prepares, by_accelerator)
+    for backward in script.training.distinct if by_accelerator else ():
         for node in script.names.feeding(backward.loss):
             if isinstance(node, ast.Call) and _is_new(script, node.func, given, _is_model):
                 yield violation(
@@ -230,7 +232,37 @@ def _is_loader(script: Script, maker: ast.expr) -> bool:
 
 
 def _is_optimizer(script: Script, maker: ast.expr) -> bool:
-    return isinstance(maker, ast.Call) and script.names.resolved(maker.func).startswith("torch.optim.")
+    """Whether this makes an optimizer: torch's own, or by a class or a function that gets parameters or a model."""
+    if not isinstance(maker, ast.Call):
+        return False
+    if script.names.resolved(maker.func).startswith("torch.optim."):
+        return True
+    statement = script.tree.statement(maker)
+    named = isinstance(statement, ast.Assign) and all(script.engines.kind(t) == "Optimizer" for t in statement.targets)
+    engines = [n for n in walk(maker) if script.engines.kind(n) in ("Accelerator", "DeepSpeedEngine")]
+    return named and not engines and re.search(r"param|model|net\b", ast.unparse(maker)) is not None
+
+
+def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backward]) -> Violations:
+    """Optimizers, schedulers and loaders are prepared, but nothing else."""
+    given = [v for c in prepares for v in c.node.args]
+    rest = [v for v in given if not _is_aside(script, v)]
+    optimizer = next((v for v in given if script.engines.kind(v) == "Optimizer"), None)
+    if rest or optimizer is None or not passes or any(c.name != "Accelerator.prepare" for c in prepares):
+        return
+    yield violation(
+        "{name} is prepared, but the model is not: its gradients are not averaged over ranks",
+        remedy("pass it to accelerator.prepare, and use what that returns"),
+        name=dotted(optimizer),
+        place=script.place(optimizer),
+    )
+
+
+def _is_aside(script: Script, value: ast.expr) -> bool:
+    """Whether what is prepared is surely no model."""
+    if script.engines.kind(value) in ("Optimizer", "Scheduler", "DataLoader"):
+        return True
+    return re.search(r"(loader|(^|_)dl)\d*$", dotted(value).rpartition(".")[2], re.IGNORECASE) is not None
 
 
 def _is_model(script: Script, maker: ast.expr) -> bool:

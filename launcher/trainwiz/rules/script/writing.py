@@ -245,7 +245,7 @@ def _around(script: Script, node: ast.AST, depth: int) -> Iterator[ast.Call]:
 
 def _is_guarded(script: Script, node: ast.AST) -> bool:
     """Whether a condition, a with-block or a decorator about ranks lets only some of them get here."""
-    tests = [guard.test for guard in script.tree.guards(node)]
+    tests = [guard.test for guard in script.tree.guards(node) if "__name__" not in ast.unparse(guard.test)]
     scope = script.tree.scope(node)
     marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in getattr(scope, "decorator_list", [])]
     if any("rank" in mark or "process" in mark for mark in marks):
