@@ -3,8 +3,9 @@
 Every row that says enough gets a forecast of the peak memory and of the tokens per second and GPU, by the formulas that
 the rules, the wizard and `trainwiz plan` use; the others say what they lack. The errors follow by group.
 
-With --json the forecasts alone go to stdout, with the row's line in the file. With --page the table in docs/forecast.md
-is written anew. benchmarks/published/measurements.csv is the file that it is about.
+With --json the forecasts alone go to stdout, with the row's line in the file. With --page the file's table in
+docs/forecast.md is written anew. benchmarks/published/ has measurements.csv, with which the constants were found, and
+unseen.csv, whose rows were forecast once everything else stood.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from trainwiz.estimate.reserve import device_bytes, reserved_bytes  # noqa: E402
 from trainwiz.estimate.speed import pace  # noqa: E402
 
 PAGE = ROOT / "docs" / "forecast.md"
-BEGIN, END = "<!-- written by benchmarks/forecast.py -->", "<!-- end -->"
+BEGIN, END = "<!-- {file}, written by benchmarks/forecast.py -->", "<!-- end -->"
 COLUMNS = (
     *("source", "model", "params_b", "gpu", "gpus", "strategy", "precision", "micro_batch", "seq_len"),
     *("checkpointing", "extras", "peak_gib", "tokens_per_s_per_gpu", "mfu"),
@@ -251,7 +252,9 @@ def main(arguments: list[str]) -> None:
     print(*_details(rows), "", table(rows), sep="\n")
     if "--page" in arguments:
         text = PAGE.read_text(encoding="utf-8")
-        before, after = text[: text.index(BEGIN) + len(BEGIN)], text[text.index(END) :]
+        begin = BEGIN.format(file=Path(files[0]).name)
+        start = text.index(begin) + len(begin)
+        before, after = text[:start], text[text.index(END, start) :]
         PAGE.write_text(f"{before}\n{table(rows)}\n{after}", encoding="utf-8")
 
 

@@ -100,6 +100,14 @@ def launch(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> 
     return trainwiz("launch", str(folder), *arguments, env=env)
 
 
+def forecast_and_measured(folder: Path, name: str) -> tuple[float, float]:
+    """What the newest run's record says of `checkpoint_bytes`, or of `host_bytes`, of the largest rank."""
+    outcome = json.loads((folder / "runs" / "latest" / "outcome.json").read_text())
+    measured = outcome["measured"]
+    seen = measured.get(name) or max(rank[name] for rank in measured["ranks"].values())
+    return outcome["forecast"][name], seen
+
+
 def metrics(folder: Path, run: str = "latest") -> list[dict[str, Any]]:
     """The training records of a run, evaluations left out."""
     lines = (folder / "runs" / run / "metrics.jsonl").read_text().splitlines()

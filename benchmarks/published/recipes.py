@@ -17,6 +17,7 @@ from trainwiz.estimate.device import Work
 from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing
 from trainwiz.strategies import Strategy
+from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
 
 Row = Mapping[str, str]
 Meter = Literal["allocated", "reserved", "device"]
@@ -42,6 +43,10 @@ class Tool:
     """The same under DeepSpeed and for QLoRA, where its tool computes the loss in another way."""
     moment_bytes: int = 8
     """Of the optimizer, for each parameter, where all weights are trained."""
+    first_micro_batches: int | None = None
+    """How many the source looked at: with at least as much accumulation, no step has made the moments yet."""
+    bucket: int = REDUCE_BUCKET_ELEMENTS
+    """Elements that ZeRO reduces at once."""
     quantized_strategy: str | None = None
     """What trains GPTQ models on one GPU, where that is not plain PyTorch."""
     loss_parts: int = 1
@@ -87,9 +92,13 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     ("peft", Tool(meter="reserved", fused_step=False, pure_autocast=False)),
     # Under DeepSpeed (its QLoRA, and ZeRO 3) nothing autocasts: logits, their copy, softmax and gradient in 16 bits.
     ("Qwen", replace(_TRAINER, logit_bytes=14, engine_logit_bytes=8, quantized_strategy="zero2")),
-    # Its table says what is allocated after a step, too: ZeRO 2 holds 8 P / N more than with an offloaded optimizer
-    # (19.4 and 13.4), where Adam with fp32 moments beside fp32 weights would hold 12 P / N.
-    ("gist chenyaofo", replace(_TRAINER, meter="allocated", moment_bytes=4)),
+    # What it says is allocated after a step grows by 4 bytes per logit: the outputs of the last micro-batch are kept
+    # while the next one is computed. With 8 micro-batches in an update there are 8 P / N less than with 2: DeepSpeed
+    # makes the moments in the first step.
+    (
+        "gist chenyaofo",
+        replace(_TRAINER, meter="allocated", logit_bytes=18, bucket=500_000_000, first_micro_batches=8),
+    ),
     ("nanotron", Tool(meter="allocated", pure=False)),
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
@@ -152,6 +161,9 @@ def recipe(row: Row) -> Recipe:
     world = ranks
     paged = tool.paged_moments and not adapter and strategy.one_rank
     preference = "dpo" in row["strategy"]
+    paired = preference and "packed" not in row["extras"]  # packed rows hold both answers
+    accumulation = _accumulation(row, micro, ranks)
+    stepped = tool.first_micro_batches is None or accumulation < tool.first_micro_batches
     work = Work(
         parameters=model.parameters * (2 if preference else 1) + _copied_tables(row, model),
         transformer=model,
@@ -165,7 +177,9 @@ def recipe(row: Row) -> Recipe:
         and tool.checkpointing != "full",
         dropped_features=_dropped(row, model) if tool.adapter_dropout and adapter in ("lora", "qlora") else 0,
         frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
-        moment_bytes=0 if paged else 4 if pure or adapter else tool.moment_bytes,
+        moment_bytes=0 if paged or not stepped else 4 if pure or adapter else tool.moment_bytes,
+        bucket=tool.bucket,
+        sums_in_half=True,
         fused_step=tool.fused_step or paged,
         world=world,
         arithmetic=_arithmetic(row, tool),
@@ -174,9 +188,9 @@ def recipe(row: Row) -> Recipe:
         optimizer_offloaded="offload-opt" in row["strategy"] or "offload" in row["strategy"],
         parameters_offloaded="offload-param" in row["strategy"],
         checkpointing=_checkpointing(row, tool),
-        accumulates=bool(re.search(r"accum=(?!1\b)\d", row["extras"])),
-        loss=_loss(row, tool, micro * length * (2 if preference else 1)),
-        samples=micro * (2 if preference else 1),
+        accumulates=accumulation > 1,
+        loss=_loss(row, tool, micro * length * (2 if paired else 1)),
+        samples=micro * (2 if paired else 1),
         length=max(1, length // degrees.get("cp", 1)),
     )
     kind = {"": "full", "lora": "LoRA", "qlora": "QLoRA"}.get(adapter, "other adapters")
@@ -216,6 +230,13 @@ def _batch(row: Row, model: Transformer) -> tuple[int, int, bool]:
     if not length or length != int(length):
         raise Unknown("the sequence length is missing, or is not a positive number")
     return int(micro), int(length), exact
+
+
+def _accumulation(row: Row, micro: int, ranks: int) -> int:
+    if said := re.search(r"accum=(\d+)", row["extras"]):
+        return int(said[1])
+    said = re.search(r"global[ _]batch[ =](\d+)", row["extras"])
+    return max(1, int(said[1]) // (micro * ranks)) if said else 1
 
 
 def _strategy(row: Row, tool: Tool) -> tuple[Strategy, dict[str, int]]:

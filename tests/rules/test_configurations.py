@@ -357,3 +357,20 @@ def test_what_trainwiz_renders_is_judged_right() -> None:
     assert judged > 200
     # Offload below its stage, CPU ranks under accelerate launch, machines whose number is given at the launch.
     assert seen <= {"TW345", "TW667", "TW674", "TW349"}
+
+
+JOB = """\
+apiVersion: trainer.kubeflow.org/v1alpha1
+kind: TrainJob
+spec:
+  trainer: {numProcPerNode: %d, resourcesPerNode: {limits: {nvidia.com/gpu: 2}}, command: [torchrun, train.py]}
+"""
+
+
+def test_each_job_of_a_file_is_judged_at_its_own_place() -> None:
+    document = config.read("jobs.yaml", "\n---\n".join([JOB % 2, "kind: Service", JOB % 4, JOB % 8]))
+    found = Files(documents={"jobs.yaml": document}).findings(["TW901"], [])
+    assert [finding.line for finding in found] == [12, 18]
+    assert [str(finding.message)[:1] for finding in found] == ["4", "8"]
+    # A change is made by its key, which the first job has, too.
+    assert not any(finding.fix and finding.fix.changes for finding in found)

@@ -17,7 +17,7 @@ import projects
 import pytest
 import warm
 from plans import BASE
-from projects import REGRESSION, SMALL, launch, losses, make, metrics
+from projects import REGRESSION, SMALL, forecast_and_measured, launch, losses, make, metrics
 from test_training import rank_process, wait_for
 
 from trainwiz.probe.weights import gather as weights_of
@@ -65,9 +65,12 @@ def test_torch_ddp_follows_the_curve_of_accelerate(tmp_path: Path) -> None:
     theirs = make(tmp_path / "accelerate", {**SMALL, **PORT, "strategy.kind": "ddp"})
     assert warm.launch(theirs).code == 0
     mine = make(tmp_path / "colossalai", {**SMALL, **PORT, "strategy.kind": "colossal_ddp"}, *HERE)
-    done = warm.launch(mine, *HERE)
+    done = launch(mine, *HERE)
     assert done.code == 0, done.err
     assert "The " in done.out, "no text from the trained model"
+    for name in ("checkpoint_bytes", "host_bytes"):
+        forecast, measured = forecast_and_measured(mine, name)
+        assert forecast == pytest.approx(measured, rel=0.05), name
     exported(mine, tmp_path / "exported")
     for one, other in zip(metrics(mine), metrics(theirs), strict=True):
         assert set(one) == set(other)
@@ -125,11 +128,13 @@ def test_preferences_follow_the_curve_of_accelerate(tmp_path: Path) -> None:
     kto |= {"schedule.n_steps": 3, "data.train": str(tmp_path / "rows.jsonl"), "data.eval": "20%"}
     theirs = make(tmp_path / "accelerate", {**kto, "strategy.kind": "ddp"})
     assert warm.launch(theirs).code == 0
-    for kind in ("colossal_ddp", "gemini", "colossal_fsdp"):
+    for kind in ("colossal_ddp", *PLUGINS):
         changes = {"strategy.kind": kind, **PLUGINS.get(kind, {}), **(UNCHECKED if kind in PLUGINS else {})}
         mine = make(tmp_path / kind, {**kto, **changes}, *HERE)
         done = warm.launch(mine, *HERE, env=STANDIN if kind in PLUGINS else None)
         assert done.code == 0, done.err
+        forecast, measured = forecast_and_measured(mine, "checkpoint_bytes")
+        assert forecast == pytest.approx(measured, rel=0.05), kind
         tolerance = 0.02 if kind == "gemini" else 1e-4
         for one, other in zip(metrics(mine), metrics(theirs), strict=True):
             assert one["loss"] == pytest.approx(other["loss"], rel=tolerance), (kind, one["update"])

@@ -28,7 +28,13 @@ __all__ = [
 def read(path: str, text: str) -> Document:
     """A file's text as a document."""
     readers = {"json": json_reader.read, "shell": shell_reader.read, "yaml": yaml_reader.read}
-    return readers[syntax_of(path)](path, text)
+    syntax = syntax_of(path)
+    if syntax == "yaml" and text.lstrip().startswith("{"):
+        # DeepSpeed's file is read as JSON whatever its name; in YAML, 2e8 would be a word.
+        document = json_reader.read(path, text)
+        if document.trouble is None and kinds.kind_of(document) == "deepspeed":
+            return document
+    return readers[syntax](path, text)
 
 
 SHELL_SUFFIXES = (".sh", ".sbatch", ".slurm")

@@ -83,6 +83,8 @@ class Document:
     """The keys that are given twice."""
     trouble: Trouble | None = None
     """Why the text cannot be read; None where it can."""
+    more: tuple[Document, ...] = ()
+    """The other jobs of a file that holds several: the same text, with the values and positions of each."""
     reader: Literal["", "accelerate", "deepspeed"] = ""
     """What opens a file of DeepSpeed, where another file or the script says so: accelerate, or DeepSpeed by itself."""
     loose: Trouble | None = None

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import yaml
@@ -15,6 +16,7 @@ from trainwiz.message import Message, say
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
+_LIST = re.compile(r"^kind: *[\"']?\w*List\b", re.MULTILINE)
 _MANY = 1000
 """Marks that open a level. The C parser ends the process where a text with tens of thousands nests them all."""
 _MOST_VALUES = 100_000
@@ -37,12 +39,17 @@ class _Found:
 def read(path: str, text: str) -> Document:
     """The document in a text; with its `trouble` where the text cannot be read."""
     bare = text.removeprefix(BYTE_ORDER_MARK)
-    found, node, loader = _Found(before=len(text) - len(bare)), None, None
+    before = len(text) - len(bare)
+    found, node, loader, more = _Found(before), None, None, []
     try:
         if (bomb := _bomb(bare)) is not None:
-            return _troubled(path, text, Trouble(bomb.message, found.before + bomb.at, bomb.fix))
+            return _troubled(path, text, Trouble(bomb.message, before + bomb.at, bomb.fix))
         loader = _Loader(bare)
-        node = _only_job(bare) or loader.get_single_node()
+        first, *others = _jobs(bare) or (None,)
+        for node in others:
+            _walk(node, (), other := _Found(before))
+            more.append(_document(path, text, loader.construct_document(node), other))
+        node = first or loader.get_single_node()
         values = loader.construct_document(node) if node is not None else None
         _walk(node, (), found)
     except yaml.MarkedYAMLError as error:
@@ -59,22 +66,43 @@ def read(path: str, text: str) -> Document:
             loader.dispose()
     if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
         return _troubled(path, text, Trouble(_kind(node), fix=say("write keys with values, like `key: value`")))
+    return replace(_document(path, text, values, found), more=tuple(more))
+
+
+def _document(path: str, text: str, values: Any, found: _Found) -> Document:
     return Document(
         path=path, text=text, syntax="yaml", values=values, entries=found.entries, duplicates=tuple(found.duplicates)
     )
 
 
-def _only_job(text: str) -> yaml.Node | None:
-    """Of Kubernetes' objects in one file, the only one that is a job; None where the file is no such file."""
-    if "\n---" not in text or "apiVersion" not in text:
-        return None
-    jobs = [node for node in yaml.compose_all(text, _Loader) if _kind_of_object(node).endswith("Job")]
-    return jobs[0] if len(jobs) == 1 else None
+def _jobs(text: str) -> list[yaml.Node]:
+    """The jobs among Kubernetes' objects, or among SkyPilot's tasks, in one file; empty where the file is no such file.
+
+    Jobs of a kind of their own, as Kubeflow's are, come before plain ones.
+    """
+    if "\n---" not in text and not _LIST.search(text):
+        return []
+    nodes = [item for node in yaml.compose_all(text, _Loader) for item in _items(node)]
+    if "apiVersion" not in text:
+        return [node for node in nodes if _value(node, "run") and _value(node, "resources")]
+    jobs = [node for node in nodes if _kind_of_object(node).endswith("Job")]
+    return sorted(jobs, key=lambda node: _kind_of_object(node) == "Job")
+
+
+def _items(node: yaml.Node | None) -> list[yaml.Node]:
+    """The objects of a list of objects; any other node alone."""
+    items = _value(node, "items") if _kind_of_object(node).endswith("List") else None
+    return list(items.value) if isinstance(items, yaml.SequenceNode) else [node] if node is not None else []
 
 
 def _kind_of_object(node: yaml.Node | None) -> str:
+    kind = _value(node, "kind")
+    return str(kind.value) if kind is not None else ""
+
+
+def _value(node: yaml.Node | None, name: str) -> yaml.Node | None:
     pairs = node.value if isinstance(node, yaml.MappingNode) else []
-    return next((str(value.value) for key, value in pairs if key.value == "kind"), "")
+    return next((value for key, value in pairs if key.value == name), None)
 
 
 def _troubled(path: str, text: str, trouble: Trouble) -> Document:

@@ -194,6 +194,8 @@ WORDS = {
     "log_level": ("debug", "info", "warning", "error", "critical"),
 }
 """Keys that take one of some words."""
+WORDS_OR_DEFAULT = names("scheduler.params.warmup_type")
+"""Those for which the engine takes its default where the word is another."""
 EXACT_WORDS = names("scheduler.params.warmup_type tensor_parallel.vocab_parallel_ce_backend")
 """Those whose case counts."""
 WORDS_SINCE_0_19 = names("gradient_allreduce_op log_level")

@@ -11,6 +11,7 @@ from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
 from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing
 from trainwiz.strategies import Strategy, Training
+from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
 
 _HALF = ("fp16", "bf16", "fp8")
 
@@ -51,6 +52,10 @@ class Work:
     """The optimizer steps in one kernel; otherwise a copy as large as the weights comes and goes."""
     bucket_view: bool = True
     """DDP's buckets are the gradients themselves."""
+    bucket: int = REDUCE_BUCKET_ELEMENTS
+    """Elements that ZeRO reduces at once."""
+    sums_in_half: bool = False
+    """ZeRO adds gradients up in 16 bits."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
     whole_gradients: bool = False
@@ -133,6 +138,8 @@ def training_of(work: Work) -> Training:
         moment_bytes=work.moment_bytes,
         fused_step=work.fused_step,
         bucket_view=work.bucket_view,
+        bucket=work.bucket,
+        sums_in_half=work.sums_in_half,
         optimizer_offloaded=work.optimizer_offloaded,
         parameters_offloaded=work.parameters_offloaded,
         model_parameters=work.parameters,
@@ -156,7 +163,7 @@ def needs(strategy: Strategy, work: Work) -> Needs:
     )
     found = micro_batch(strategy, work)
     state, gradients = strategy.state_bytes(training), strategy.gradient_bytes(training)
-    early = state + frozen - (0 if work.accumulates else gradients)
+    early = state + frozen - (strategy.step_gradient_bytes(training) if work.accumulates else gradients)
     saved_again = found.saved if work.adapter != "none" and strategy.keeps_inputs_of_frozen_layers else 0
     late = {"state": state + frozen}
     moments: dict[Moment, Mapping[str, int]] = {

@@ -21,12 +21,10 @@ if TYPE_CHECKING:
 _PROCESS = 345 * 2**20
 """Host memory of a rank on the CPU before its model: Python, torch, accelerate, gloo, and an optimizer's first step.
 
-Seen with torch 2.13 and accelerate 1.15; so is the next one.
+Seen with torch 2.13 and accelerate 1.15; so is the next one. What an engine adds is in `Strategy.library_bytes`.
 """
 _TRANSFORMERS = 105 * 2**20
 """What transformers adds to that."""
-_DEEPSPEED = 55 * 2**20
-"""What DeepSpeed adds to both."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -92,5 +90,5 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
 def _host_bytes(plan: Plan, parameters: int, training: int) -> int:
     """Of a rank on the CPU: where its device's memory is the host's."""
     process = _PROCESS + (_TRANSFORMERS if tasks.of(plan).from_hub else 0)
-    process += _DEEPSPEED if strategies.of(plan).uses_deepspeed else 0
+    process += strategies.of(plan).library_bytes
     return process + max(load_bytes(plan, parameters) // plan.machine.ranks_per_machine, training)

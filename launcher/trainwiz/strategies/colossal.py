@@ -28,6 +28,7 @@ class Plugin(Strategy):
     """A plugin of the Booster."""
 
     engine: ClassVar[Engine] = "colossalai"
+    library_bytes = 58 * 2**20
     runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "nothing"
     refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
         dict.fromkeys(

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainwiz.vocabulary import Engine, StrategyKind
 
 # docs/decisions/checkpoints.md: The loop saves plain state itself, not with `accelerator.save_state`
+REDUCE_BUCKET_ELEMENTS = 50_000_000
+"""What the generated ds_config.json says; DeepSpeed's own default is 5e8."""
 WHOLE = "whole"
 """The layout of a checkpoint whose model and optimizer lie in one file each."""
 
@@ -36,6 +38,10 @@ class Training:
     """The optimizer steps in one kernel, without a copy of the weights that comes and goes."""
     bucket_view: bool = True
     """DDP's buckets are the gradients themselves (`gradient_as_bucket_view`)."""
+    bucket: int = REDUCE_BUCKET_ELEMENTS
+    """Elements that ZeRO reduces at once."""
+    sums_in_half: bool = False
+    """ZeRO adds gradients up in 16 bits; the generated ds_config.json says fp32."""
     optimizer_offloaded: bool = False
     parameters_offloaded: bool = False
     model_parameters: int = 0
@@ -139,6 +145,8 @@ class Strategy:
     """Even one rank needs torch.distributed's process group."""
     copies_state: ClassVar[bool] = False
     """A checkpoint in the background is written from a copy of the state, so that the training waits for no writing."""
+    library_bytes: int = 0
+    """Host memory of the engine's own libraries in each rank, beside torch and accelerate."""
     layout: str
     """How a checkpoint spreads the state over files, as its manifest says it."""
 
@@ -166,6 +174,10 @@ class Strategy:
 
     def gradient_bytes(self, training: Training) -> int:  # noqa: ARG002
         """Of `state_bytes`, what is in memory only from the backward pass to the step, without accumulation."""
+        return 0
+
+    def step_gradient_bytes(self, training: Training) -> int:  # noqa: ARG002
+        """Of `gradient_bytes`, what is in memory only in the step, also where gradients accumulate."""
         return 0
 
     def loss_buffer_bytes(self, training: Training) -> int:

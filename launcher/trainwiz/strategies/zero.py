@@ -7,14 +7,14 @@ State in bytes per rank, with P parameters, N ranks, b bytes of a number in the 
 | 0 | 20 P | nothing; gradients have a copy for the reduction |
 | 1 | 8 P + 12 P / N in 16 bits, 8 P + 16 P / N in fp32 | the optimizer |
 | 2 | b P + (16 + b) P / N | gradients, too |
-| 3 | (12 + 2 b) P / N + bucket | weights, too; the reduce bucket stays allocated |
+| 3 | (16 + b) P / N + bucket | weights, too; the reduce bucket and the gradients' buffer in fp32 stay allocated |
 
 At stage 1 in 16 bits, `BF16_Optimizer` keeps whole gradients in fp32 beside those in 16 bits, since gradients add up in
 fp32 (seen with DeepSpeed 0.19.8 on gloo ranks: 14.0 and 11.0 bytes per parameter at N = 2 and 4).
 
 Adam keeps 8 bytes of moments and, where b is 2, a master copy in fp32. An offloaded optimizer takes the master weights,
-the moments and the fp32 gradients along; 16-bit gradients stay. Sources: ZeRO (https://arxiv.org/abs/1910.02054,
-section 3) and DeepSpeed's stage_1_and_2.py, stage3.py, bf16_optimizer.py.
+the moments and the gradients along. Sources: ZeRO (https://arxiv.org/abs/1910.02054, section 3) and DeepSpeed's
+stage_1_and_2.py, stage3.py, bf16_optimizer.py.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainwiz.message import Message, say
-from trainwiz.strategies.strategy import Strategy, Training
+from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, Strategy, Training
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-REDUCE_BUCKET_ELEMENTS = 50_000_000
-"""What the generated ds_config.json says; DeepSpeed's own default is 5e8."""
 LIVE_ELEMENTS = 1_000_000_000
 """Weights that stage 3 keeps gathered at most: stage3_max_live_parameters of the generated ds_config.json."""
 _HOST_BYTES_OPTIMIZER = 18
 _HOST_BYTES_WITH_PARAMETERS = 20
 """Per parameter: https://github.com/deepspeedai/DeepSpeed, runtime/zero (estimate_zero*_model_states_mem_needs)."""
+_LIBRARY_BYTES = 50 * 2**20
+"""Seen with torch 2.13 and DeepSpeed 0.19 on CPU ranks; without its optimizers, stage 0 needs nothing beside torch."""
 _SUMMARIES = (
     say("DeepSpeed without sharding; for comparison"),
     say("DeepSpeed: shards optimizer state over the ranks"),
@@ -68,6 +68,7 @@ class Zero(Strategy):
         self.summary: Message = _SUMMARIES[stage]
         self.offload_summary = _OFFLOAD_SUMMARIES.get(stage)
         self.partitions_weights, self.partitions_moments = stage == 3, stage > 0
+        self.library_bytes = _LIBRARY_BYTES if stage else 0
         self.layout = self.label
 
     @property
@@ -87,30 +88,39 @@ class Zero(Strategy):
             case 1:
                 return 2 * b * p + (0 if away else fixed * p // n)
             case 2:
-                return b * p + (b if away else fixed + b) * p // n
+                return b * p + (0 if away else fixed + b) * p // n
         weights = 0 if training.parameters_offloaded else b
-        bucket = min(p, REDUCE_BUCKET_ELEMENTS) * b
-        return (weights + b + (0 if away else 4 + training.moment_bytes)) * p // n + bucket
+        sums = b if training.sums_in_half else 4
+        bucket = min(p, training.bucket) * b
+        return (weights + (0 if away else sums + 4 + training.moment_bytes)) * p // n + bucket
 
     def gradient_bytes(self, training: Training) -> int:
-        """From stage 2 on, gradients and their copies in fp32 are there from the backward pass to the step."""
-        if self.stage < 2 or training.optimizer_offloaded:
+        """At stage 2, gradients and their copies in fp32 are there from the backward pass to the step.
+
+        Stage 3 has one buffer for them from the start (`grad_partitions_flat_buffer`).
+        """
+        if self.stage != 2 or training.optimizer_offloaded:
             return 0
         return (training.compute_bytes + 4) * training.parameters // training.world
 
-    def step_bytes(self, training: Training) -> int:  # noqa: ARG002
-        """DeepSpeed's Adam steps in one kernel."""
-        return 0
+    def step_gradient_bytes(self, training: Training) -> int:
+        """Copies in fp32 of gradients that add up in 16 bits."""
+        in_step_only = self.stage == 2 and training.sums_in_half and not training.optimizer_offloaded
+        return 4 * training.parameters // training.world if in_step_only else 0
+
+    def step_bytes(self, training: Training) -> int:
+        """DeepSpeed's Adam steps in one kernel; stages 1 and 2 then gather the weights bucket by bucket."""
+        return self.buffer_bytes(training) if self.stage and not self.partitions_weights else 0
 
     def buffer_bytes(self, training: Training) -> int:
         """Buckets of elements that are reduced or gathered; at stage 3 the weights that are alive at a time."""
         b = training.compute_bytes
-        bucket = min(training.parameters, REDUCE_BUCKET_ELEMENTS)
         if not self.partitions_weights:
-            # Communication overlaps with the next bucket, and weights are gathered by buckets after the step.
-            return 3 * b * bucket if self.stage else 0
+            # Communication overlaps with the next bucket.
+            return 3 * b * min(training.parameters, training.bucket) if self.stage else 0
         needed = max(training.table, 2 * training.layer)
-        return b * (min(training.model_parameters, LIVE_ELEMENTS + needed) + bucket)
+        gathered_ahead = min(training.model_parameters, REDUCE_BUCKET_ELEMENTS)
+        return b * (min(training.model_parameters, LIVE_ELEMENTS + needed) + gathered_ahead)
 
     def link_bytes(self, training: Training, accumulation: int) -> float:
         """Gradients are reduced, at stage 2 in each micro-batch; weights are gathered after the step, or at stage 3

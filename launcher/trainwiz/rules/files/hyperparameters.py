@@ -115,7 +115,8 @@ def a_schedule_rises_and_ends_after_its_warm_up(deepspeed: DeepSpeed) -> Violati
     """A schedule's total must be more than its warm-up, and its largest rate not less than its smallest.
 
     Without it: WarmupDecayLR with a total of 10 and a warm-up of 100 raises the rate for 100 updates and then trains at
-    0; a warm-up from 0.01 to 0.001 falls instead of rising. DeepSpeed logs one line, or nothing.
+    0; a warm-up from 0.01 to 0.001 falls instead of rising; one of type "cosine" rises logarithmically. DeepSpeed logs
+    one line, or nothing.
     Why: the decay is what is left of the total after the warm-up.
     Instead: set total_num_steps to the updates of the whole training.
     Source: seen with DeepSpeed 0.19.8: the rates of the first 150 updates
@@ -130,6 +131,15 @@ def a_schedule_rises_and_ends_after_its_warm_up(deepspeed: DeepSpeed) -> Violati
             where=f"{_PARAMS}.total_num_steps",
             total=total,
             warm=warm,
+        )
+    shape, known = deepspeed.get(f"{_PARAMS}.warmup_type", "log"), types.WORDS[f"{_PARAMS}.warmup_type"]
+    if shape not in (*known, "auto") and not isinstance(shape, (list, dict)):
+        yield violation(
+            "warmup_type is {value}, which DeepSpeed does not know: it warms up with {default}",
+            remedy("write {choices}", choices=" or ".join(known)),
+            where=f"{_PARAMS}.warmup_type",
+            value=shape,
+            default=known[0],
         )
     for low, high in (("warmup_min_lr", "warmup_max_lr"), ("cycle_min_lr", "cycle_max_lr")):
         least, most = deepspeed.get(f"{_PARAMS}.{low}"), deepspeed.get(f"{_PARAMS}.{high}")

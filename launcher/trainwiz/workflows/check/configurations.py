@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import metadata
 from typing import Literal
@@ -63,13 +63,15 @@ class Files:
         found: dict[tuple[object, ...], Finding] = {}
         for facts, applicable in self._facts(chosen):
             for finding in rules.check(facts, rules=applicable, ignore=ignore):
+                if self._is_further(facts.document) and finding.fix is not None:
+                    # A change is made by its key, which the file's first job has, too.
+                    finding = replace(finding, fix=replace(finding.fix, changes={}))
                 found.setdefault((finding.file, finding.line, finding.rule, finding.where), finding)
         return sorted(found.values(), key=lambda f: (f.file or "", f.line or 0, f.column or 0, f.rule))
 
     def _facts(self, chosen: Sequence[Rule]) -> Iterable[tuple[Facts, list[Rule]]]:
         pairs: list[tuple[str, Accelerate]] = []
-        for path in self.documents:
-            document = self.document(path)
+        for path, document in self._parts():
             facts = Facts(document=document, script=self.script, architecture=self.models.get(path))
             kind = "unknown" if document.trouble else config.kind_of(document)
             if path in self.mistakes and not document.trouble:
@@ -84,7 +86,7 @@ class Files:
             elif kind == "deepspeed":
                 yield replace(facts, deepspeed=self.deepspeed(path)), _needing(chosen, "deepspeed", "document")
             elif kind == "tool_file":
-                tool_file = self.tool_file(path)
+                tool_file = self.tool_file(path, document)
                 others = [
                     rule
                     for rule in _needing(chosen, "document")
@@ -142,9 +144,19 @@ class Files:
         """A file under the name that it has here, should it be one of the files to judge."""
         return next((p for p in self.documents if os.path.realpath(p) == os.path.realpath(found)), found)
 
-    def tool_file(self, path: str) -> ToolFile:
-        """The training tool's file at this path, with the DeepSpeed file that it names."""
-        document = self.documents[path]
+    def _parts(self) -> Iterator[tuple[str, Document]]:
+        """Each document with its file; a file with several jobs has one for each."""
+        for path in self.documents:
+            document = self.document(path)
+            yield from ((path, part) for part in (document, *document.more))
+
+    def _is_further(self, document: Document | None) -> bool:
+        """Whether this is another job than the first one of its file."""
+        return document is not None and document.entries is not self.documents[document.path].entries
+
+    def tool_file(self, path: str, part: Document | None = None) -> ToolFile:
+        """The training tool's file at this path, with the DeepSpeed file that it names; of several jobs, one."""
+        document = part or self.documents[path]
         tool = config.tool_of(document)
         assert tool is not None
         partner = next((p for p in self.partners(path) if p in self.documents), None)

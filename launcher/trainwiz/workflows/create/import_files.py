@@ -83,6 +83,11 @@ def _versions(typed: Sequence[str]) -> dict[str, str]:
 def _of_tool(by_kind: dict[str, str], files: Files) -> Imports:
     path = by_kind["tool_file"]
     tool_file = files.tool_file(path)
+    if tool_file.document.more:
+        raise UsageError(
+            say("{file} holds {n} jobs; one is imported at a time", file=path, n=1 + len(tool_file.document.more)),
+            say("copy the one to import into a file of its own"),
+        )
     if "accelerate" in by_kind:
         raise UsageError(
             say("{one} and {other} are not imported together", one=path, other=by_kind["accelerate"]),
