@@ -29,6 +29,7 @@ SchedulerType = Literal["constant", "linear", "cosine", "polynomial", "wsd"]
 DecayType = Literal["linear", "cosine", "1-sqrt"]
 OptimizerName = Literal["adamw", "sgd", "lion", "muon", "adafactor", "adamw_8bit", "paged_adamw_8bit"]
 Adapter = Literal["none", "lora", "qlora"]
+Kernels = Literal["none", "liger"]
 LOSS_CHUNK = 1024
 """Tokens whose logits are in memory at once, where a plan does not say it."""
 Attention = Literal["auto", "sdpa", "eager", "flash_attention_2", "flex_attention"]

@@ -654,3 +654,28 @@ def test_a_smaller_chunk_lets_a_large_vocabulary_fit() -> None:
     assert why(decided, "model.loss_chunk") == reason
     given = decide({**answers, "model.loss_chunk": 1024}, here, model=known_as("google/gemma-7b"))
     assert given.plan.model.loss_chunk == 1024
+
+
+def test_liger_kernel_is_used_where_it_is_installed_and_nothing_is_compiled() -> None:
+    eight = machine("8xh100")
+    interpreter = eight.interpreter
+    assert interpreter is not None
+    installed = replace(eight, interpreter=replace(interpreter, packages={"liger-kernel": "0.8.5"}))
+    zero3 = {"model.name": "llama-1b", "strategy.kind": "deepspeed", "strategy.zero_stage": 3}
+    decided = decide(zero3, installed)
+    assert decided.plan.model.kernels == "liger"
+    assert why(decided, "model.kernels") == "liger-kernel 0.8.5 is installed, and nothing is compiled"
+    old = replace(installed, gpus=tuple(replace(gpu, compute_capability=(7, 0)) for gpu in installed.gpus))
+    bare = replace(installed, probed=True, toolchain=replace(installed.toolchain, cxx=None))
+    cases: list[tuple[dict[str, Any], Machine, str]] = [
+        (zero3, eight, "needs its package"),
+        (zero3, old, "needs its package"),
+        (zero3, bare, "a C++ compiler"),
+        ({**zero3, "task": "text_classification"}, installed, "a language model"),
+        ({**zero3, "model.name": "gpt2-124m"}, installed, "not tried with this kind of model"),
+        ({"model.name": "llama-1b", "model.compile": True}, installed, "the compiler fuses the layers"),
+    ]
+    for answers, where, reason in cases:
+        decided = decide(answers, where)
+        assert decided.plan.model.kernels == "none", answers
+        assert reason in why(decided, "model.kernels"), answers

@@ -30,6 +30,7 @@ CHANGED: dict[str, Any] = {
     "model.neftune_alpha": 5.0,
     "precision.weights": "bfloat16",
     "model.attention": "eager",
+    "model.kernels": "liger",
     "model.loss_chunk": 2048,
     "model.adapter": "lora",
     "model.lora_rank": 24,

@@ -69,6 +69,7 @@ TASKS: list[dict[str, object]] = [
     },
     {**ADAPTED, "model.adapter": "qlora", "data.train": "a.jsonl, b.jsonl", "data.source_weights": "1, 2"},
     {"task": "text_classification", **ADAPTED, "model.merge_adapter": True, "model.attention": "sdpa"},
+    {"model.name": "org/model", "machine.device": "cuda", "model.kernels": "liger"},
     {"task": "reward_model", **ADAPTED, "model.adapter": "qlora", "data.chat_template": "chatml"},
     *({"task": "preference", "preference.loss": loss} for loss in ("ipo", "orpo", "kto", "simpo")),
     {

@@ -161,6 +161,7 @@ EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.
         pytest.param({"task": "text_classification"}, {"model.neftune_alpha": 5.0}, id="tw541"),
         pytest.param({"task": "preference", "data.packing": False}, {"data.packing": True}, id="tw542"),
         pytest.param({"task": "image_classification"}, {"model.attention": "sdpa"}, id="tw543"),
+        pytest.param({"machine.device": "cuda", "model.compile": True}, {"model.kernels": "liger"}, id="tw224"),
         pytest.param({"task": "preference"}, {"data.train_on": "all"}, id="tw545"),
         pytest.param({}, {"data.chat_template": "chatml"}, id="tw546"),
         pytest.param({"task": "preference"}, {"data.source_weights": "1, 2"}, id="tw547"),

@@ -49,6 +49,7 @@ GENERATED = (
         "frozen",
         "head_loss",
         "hooks",
+        "kernels",
         "long_rows",
         "meter",
         "metrics",

@@ -44,7 +44,7 @@ class HeadLoss(torch.autograd.Function):
         return to_hidden.mul_(scale).to(dtype), None if to_weight is None else to_weight.mul_(scale), None, None
 
 
-# feature: uncompiled
+# feature: uncompiled_loss
 def loss_and_errors(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Return the summed loss of a chunk, in fp32 or fp64, and its gradient with regard to the logits, in their type."""
     exact = (logits if logits.dtype == torch.float64 else logits.float()).log_softmax(1)
@@ -54,8 +54,8 @@ def loss_and_errors(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     return loss, exact.to(logits.dtype)
 
 
-# end: uncompiled
-# feature: compile
+# end: uncompiled_loss
+# feature: compiled_loss
 @torch.compile
 def loss_and_errors(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     """Return the summed loss of a chunk, in fp32 or fp64, and its gradient with regard to the logits, in their type.
@@ -69,7 +69,7 @@ def loss_and_errors(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     return loss, errors.to(logits.dtype)
 
 
-# end: compile
+# end: compiled_loss
 def can_be_fused(head: nn.Module) -> bool:
     """Return whether the head is one plain matrix, which no adapter, quantization or sharding of its own changes."""
     return torch.is_grad_enabled() and type(head) is nn.Linear and head.bias is None

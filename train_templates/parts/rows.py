@@ -45,6 +45,12 @@ import packing
 from head_loss import HeadLoss, can_be_fused
 
 # end: fused
+# end: documents
+# feature: liger
+from kernels import use_kernels
+
+# end: liger
+# feature: documents
 # feature: long_rows
 from long_rows import avoid_mask
 
@@ -320,6 +326,9 @@ def in_chunks(
     recomputed for the gradient where head_loss.py does not compute it with them. This happens in the model's forward,
     because engines gather the head's weights there.
     """
+    # feature: liger
+    use_kernels(model)
+    # end: liger
     # feature: packed
     refuse_what_mixes(model)
     # end: packed

@@ -62,7 +62,7 @@ def decide(
     from trainwiz.decide import amount, hardware, length, size, strategy, training
     from trainwiz.decide.cluster import decide_cluster
     from trainwiz.decide.columns import decide_columns
-    from trainwiz.decide.compilation import decide_compilation
+    from trainwiz.decide.compilation import decide_compilation, decide_kernels
     from trainwiz.decide.loss import decide_loss_chunk
     from trainwiz.decide.preference import decide_preference
     from trainwiz.message import say
@@ -102,6 +102,7 @@ def decide(
     decide_loss_chunk(d)
     length.decide_length(d)
     decide_compilation(d)
+    decide_kernels(d)
     length.decide_rates(d)
     training.decide_optimizer(d)
     training.decide_records(d)

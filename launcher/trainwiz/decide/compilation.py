@@ -8,6 +8,7 @@ from trainwiz import quantities
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.strategy import work_of
+from trainwiz.engines.liger import FAMILIES, OLDEST_CAPABILITY
 from trainwiz.estimate.gpus import GpuModel, gpu_model
 from trainwiz.estimate.speed import pace
 from trainwiz.message import say
@@ -40,6 +41,30 @@ def decide_compilation(d: Decision) -> None:
             plain=quantities.clock_time(plain),
         )
         d.settle("model.compile", True, why)
+
+
+# docs/decisions/loop.md: liger-kernel's layers where nothing is compiled, and our own loss
+def decide_kernels(d: Decision) -> None:
+    """liger-kernel where it is installed, its layers are known to be right, and the compiler does not fuse them."""
+    key, family = "model.kernels", d.transformer.model_type if d.transformer else None
+    package = d.machine.interpreter.packages.get("liger-kernel") if d.machine and d.machine.interpreter else None
+    if d.values["model.compile"]:
+        d.settle_default(key, say("the compiler fuses the layers"))
+    elif not (package and d.task.generative and d.values["engine"] == "accelerate" and _runs_triton(d)):
+        usual = say("liger-kernel needs its package, a C++ compiler, a GPU of 2020 or later, and a language model")
+        d.settle_default(key, usual)
+    elif family not in FAMILIES:
+        d.settle_default(key, say("liger-kernel was not tried with this kind of model"))
+    else:
+        d.settle(key, "liger", say("liger-kernel {version} is installed, and nothing is compiled", version=package))
+
+
+def _runs_triton(d: Decision) -> bool:
+    """Whether it computes on GPUs that liger-kernel is made for, with a compiler for what starts its kernels."""
+    if d.machine is None or (d.machine.probed and d.machine.toolchain.cxx is None):
+        return False
+    known = [gpu.compute_capability for gpu in d.machine.gpus if gpu.compute_capability]
+    return d.values["machine.device"] == "cuda" and bool(known) and min(known) >= OLDEST_CAPABILITY
 
 
 def _gpu(d: Decision) -> GpuModel | None:

@@ -69,7 +69,7 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
             gpu,
             accumulation=plan.batch.gradient_accumulation_steps,
             ranks_per_machine=plan.machine.ranks_per_machine,
-            fused=plan.model.compile,
+            fused=plan.model.compile or plan.model.kernels != "none",
         )
     return Forecast(
         parameters=parameters,

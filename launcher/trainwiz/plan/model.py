@@ -133,6 +133,7 @@ class Model(_Section):
     compile: bool = False
     activation_checkpointing: v.ActivationCheckpointing
     attention: v.Attention = "auto"
+    kernels: v.Kernels = "none"
     loss_chunk: Annotated[int, Field(ge=16, le=10**6)] = v.LOSS_CHUNK
     frozen: Parts | None = None
     neftune_alpha: PositiveOrZero = 0.0

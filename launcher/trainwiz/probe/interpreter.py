@@ -39,6 +39,7 @@ PACKAGES = (
     "torchao",
     "msamp",
     "flash-attn",
+    "liger-kernel",
     "bitsandbytes",
     "nvidia-nccl-cu12",
     "nvidia-nccl-cu13",

@@ -56,6 +56,10 @@ def _chooses_attention(values: Values) -> bool:
     return tasks.named(values.get("task", v.USUAL_TASK)).from_hub and _accelerate(values)
 
 
+def _fuses_layers(values: Values) -> bool:
+    return writes_text(values) and _accelerate(values)
+
+
 def _reads_columns(values: Values) -> bool:
     return tasks.named(values.get("task", v.USUAL_TASK)).text_column
 
@@ -206,6 +210,18 @@ ADVANCED: tuple[Question, ...] = (
         help="How the model's attention is computed; the results differ by rounding only. auto takes flash-attn if it "
         "is installed and PyTorch's kernel otherwise, and keeps documents apart without a mask where they share a row "
         "on a GPU. eager keeps heads x length x length scores of each layer, which memory estimates leave out.",
+    ),
+    Question(
+        key="model.kernels",
+        prompt=say("Kernels for norms, gated MLPs and rotary positions"),
+        when=_fuses_layers,
+        choices=(
+            Choice(value="none", label=say("PyTorch's operators, or what the compiler makes of them")),
+            Choice(value="liger", label=say("liger-kernel; language models on GPUs that are not compiled")),
+        ),
+        help="liger-kernel has one kernel where the model has several operators: the same values up to rounding, with "
+        "less traffic to memory. torch.compile does that as well, so both together are refused. It is worth most where "
+        "layers cannot be compiled: ZeRO 3, QLoRA, and short trainings. The loss is compiled with it.",
     ),
     Question(
         key="model.loss_chunk",

@@ -27,6 +27,7 @@ NEIGHBOURS = frozenset(
         "frozen",
         "head_loss",
         "hooks",
+        "kernels",
         "long_rows",
         "meter",
         "metrics",

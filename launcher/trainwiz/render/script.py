@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Set
 
 from trainwiz import optimizers, strategies, tasks, vocabulary
+from trainwiz.engines.liger import FAMILIES
 from trainwiz.estimate import loading
 from trainwiz.estimate.gpus import MODELS
 from trainwiz.fields import set_literals, with_constant
@@ -24,7 +25,7 @@ from trainwiz.tasks.preference_losses import LOSSES
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
 PARTS = ("batches.py", "checkpoints.py", "meter.py", "metrics.py", "trust.py")
 """What every engine's loop shares."""
-_HOOKS, _FLOPS = "hooks.py", "flops.py"
+_HOOKS, _FLOPS, _KERNELS = "hooks.py", "flops.py", "kernels.py"
 
 # docs/decisions/loop.md: Options beyond the usual ones have modules of their own
 OPTIONAL = {
@@ -36,6 +37,7 @@ OPTIONAL = {
     "frozen.py": "frozen",
     "mixture.py": "weighted",
     "head_loss.py": "fused",
+    "kernels.py": "liger",
     "long_rows.py": "long_rows",
     "noise.py": "neftune",
     "optimizers.py": "own_optimizer",
@@ -71,6 +73,8 @@ def _part(name: str, plan: Plan, templates: Mapping[str, str], wanted: Set[str])
         half = plan.precision.mixed_precision != "no"
         peaks = {gpu.pattern: round((gpu.half_flops if half else gpu.single_flops) / 1e12, 1) for gpu in MODELS}
         return with_constant(text, "PEAK_TFLOPS", peaks)
+    if name == _KERNELS:
+        return with_constant(text, "FAMILIES", FAMILIES)
     if name != _HOOKS:
         return text
     return with_constant(text, "REFUSED", {hook: str(why) for hook, why in strategies.of(plan).refused_hooks.items()})
@@ -86,6 +90,9 @@ def features(plan: Plan) -> frozenset[str]:
     strategy, task = strategies.of(plan), tasks.of(plan)
     gathered = strategy.saves_final_weights(plan)
     precision = plan.precision.mixed_precision
+    # Compiled layers are fused by the compiler.
+    usable = plan.machine.device == "cuda" and plan.engine == "accelerate" and not plan.model.compile
+    liger = plan.model.kernels == "liger" and task.generative and usable
     chosen = {
         precision: True,
         "dtype": plan.engine == "accelerate",
@@ -101,6 +108,9 @@ def features(plan: Plan) -> frozenset[str]:
         "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,
         "uncompiled": not plan.model.compile,
+        "liger": liger,
+        "compiled_loss": plan.model.compile or liger,
+        "uncompiled_loss": not (plan.model.compile or liger),
         "recompute": plan.model.activation_checkpointing != "none",
         "full": plan.model.activation_checkpointing == "full",
         "selective": plan.model.activation_checkpointing == "selective",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from trainwiz import strategies
+from trainwiz import strategies, tasks
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 from trainwiz.rules.sizes import used_gpus
+from trainwiz.rules.versions import install, lacks
 
 VOLTA = (7, 0)
 _WITHOUT = setting("model.compile", False)
@@ -31,6 +32,14 @@ def compiled_kernels_can_be_built(plan: Plan, machine: Machine) -> Violations:
             remedy(
                 "install one: apt-get install g++ (or dnf install gcc-c++), or set model.compile to false",
                 {"model.compile": False},
+            ),
+        )
+    elif plan.model.kernels != "none" and machine.toolchain.cxx is None and machine.probed:
+        yield violation(
+            "model.kernels is {kernels}, but Triton and torch.compile find no C++ compiler",
+            remedy(
+                "install one: apt-get install g++ (or dnf install gcc-c++), or set model.kernels to none",
+                {"model.kernels": "none"},
             ),
         )
 
@@ -85,6 +94,47 @@ def partitioned_weights_are_compiled_again_and_again(plan: Plan) -> Violations:
         yield violation(
             "model.compile is true under ZeRO 3: layers are recompiled repeatedly and then run uncompiled", _WITHOUT
         )
+
+
+@rule("TW224", level=Level.ERROR, field="model.kernels")
+def fused_kernels_suit_the_plan(plan: Plan) -> Violations:
+    """model.kernels liger is for language models on CUDA with accelerate that are not compiled.
+
+    Without it: the key has no effect: the generated script leaves liger-kernel out.
+    Why: its kernels are written in Triton for GPUs, and take the place of layers of language models. The compiler makes
+    one kernel where liger has one, and cannot look into liger's.
+    Instead: set model.kernels to none, or model.compile to false.
+    Source: liger_kernel/transformers/monkey_patch.py in liger-kernel 0.8.5
+    """
+    if plan.model.kernels == "none":
+        return
+    fix = setting("model.kernels", "none")
+    task = tasks.of(plan)
+    if not task.generative or plan.engine != "accelerate" or plan.machine.device != "cuda":
+        yield violation(
+            "model.kernels is {kernels}, which is for language models with accelerate on CUDA, not for the task {task} "
+            "with {engine} on {device}",
+            fix,
+            task=plan.task,
+            engine=plan.engine,
+            device=plan.machine.device,
+        )
+    elif plan.model.compile:
+        yield violation("model.kernels is {kernels}, but model.compile is true, and fuses the same operators", fix)
+
+
+@rule("TW225", level=Level.WARNING, field="model.kernels")
+def fused_kernels_are_installed(plan: Plan, machine: Machine) -> Violations:
+    """model.kernels liger needs the package liger-kernel.
+
+    Without it: the training prints `liger-kernel is not used: ModuleNotFoundError`, and is slower than planned.
+    Why: it is a package of its own.
+    Instead: install liger-kernel, or set model.kernels to none.
+    Source: the generated kernels.py
+    """
+    if plan.model.kernels == "liger" and (python := lacks(machine, "liger-kernel")):
+        fix = install(python, "liger-kernel")
+        yield violation("model.kernels is {kernels}, but liger-kernel is not installed in {python}", fix, python=python)
 
 
 @rule("TW121", level=Level.ERROR, field="strategy.kind")
