@@ -187,6 +187,33 @@ def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli
     assert "has already ended" in err
 
 
+def test_a_process_that_is_not_its_launcher_s_is_not_stopped(
+    project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user's record can name any process, and another user's process cannot be stopped."""
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    try:
+        born = liveness.birth(process.pid)
+        made_run(project, {"hostname": os.uname().nodename, "pid": process.pid, "pid_birth": born})
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "kill", planted_refusal)
+            assert "belongs to another user" in cli("stop")[2]
+        if os.geteuid() != 0:
+            pytest.skip("only root gives a file away")
+        os.chown(project / "runs" / RUN / "command.json", 65534, -1)
+        code, _, err = cli("stop")
+        assert code == 2
+        assert f"process {process.pid} does not belong to whoever launched run {RUN}" in err
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def planted_refusal(*_: object) -> None:
+    raise PermissionError
+
+
 def test_a_run_on_another_machine_names_it(project: Path, cli: Cli) -> None:
     made_run(project, {})
     code, _, err = cli("stop", RUN)

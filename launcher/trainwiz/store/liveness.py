@@ -70,6 +70,14 @@ def runs(started: Mapping[str, Any], beat: Path | None = None) -> bool | None:
     return recorded == born if isinstance(recorded, int) else _is_trainwiz(pid)
 
 
+def is_of(pid: int, record: Path) -> bool:
+    """Whether a process belongs to whoever wrote a record: others can name any process in theirs."""
+    try:
+        return Path(f"/proc/{pid}").stat().st_uid == record.stat().st_uid
+    except OSError:
+        return False
+
+
 def _beats(beat: Path) -> bool | None:
     try:
         return time.time() - beat.stat().st_mtime < STALE_SECONDS

@@ -92,8 +92,20 @@ def _stop_here(run: Run) -> None:
         )
     if not alive:
         raise UsageError(say("run {name} has already ended", name=run.name), say("list the runs: trainwiz runs"))
+    pid = int(command["pid"])
+    if not liveness.is_of(pid, run.file("command")):
+        raise UsageError(
+            say("process {pid} does not belong to whoever launched run {name}", pid=pid, name=run.name),
+            say("ask whoever launched it to stop it; nothing was stopped"),
+        )
     _mark(run)
-    signals.terminate(int(command["pid"]))
+    try:
+        signals.terminate(pid)
+    except PermissionError:
+        raise UsageError(
+            say("run {name} belongs to another user", name=run.name),
+            say("ask whoever launched it to stop it; nothing was stopped"),
+        ) from None
     console.talk(
         t("asked run {name} to save a checkpoint and end; trainwiz runs shows when it has", name=run.name),
         style="good",
