@@ -127,6 +127,6 @@ def as_number(value: Any) -> float | None:
         return None
     try:
         number = float(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return number if abs(number) < float("inf") else None

@@ -102,4 +102,8 @@ def _is_code(name: str) -> bool:
 
 def _is_inside(path: str) -> bool:
     parts = PurePosixPath(path).parts
-    return bool(parts) and not os.path.isabs(path) and ".." not in parts and parts[0] != runs.RUNS
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        return False
+    return bool(parts) and "\0" not in path and not os.path.isabs(path) and ".." not in parts and parts[0] != runs.RUNS
