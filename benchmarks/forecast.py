@@ -5,7 +5,7 @@ the rules, the wizard and `trainwiz plan` use; the others say what they lack. Th
 
 With --json the forecasts alone go to stdout, with the row's line in the file. With --page the file's table in
 docs/forecast.md is written anew. benchmarks/published/ has measurements.csv, with which the constants were found, and
-unseen.csv, whose rows were forecast once everything else stood.
+unseen.csv, whose rows were collected later; docs/forecast.md says which of them were forecast at first sight.
 """
 
 from __future__ import annotations

@@ -12,7 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+# feature: summed
 import torch
+
+# end: summed
 from torch import Tensor, nn
 
 FLAGS = {"0", "1", "0.0", "1.0", "False", "True"}

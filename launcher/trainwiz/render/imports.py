@@ -11,17 +11,15 @@ from itertools import groupby, pairwise
 
 NEIGHBOURS = frozenset(
     {
-        *(
-            "adapter",
-            "average",
-            "batches",
-            "chat",
-            "chat_template",
-            "checkpoints",
-            "conversations",
-            "documents",
-            "encoders",
-        ),
+        "adapter",
+        "average",
+        "batches",
+        "chat",
+        "chat_template",
+        "checkpoints",
+        "conversations",
+        "documents",
+        "encoders",
         "evaluation",
         "flops",
         "frozen",
@@ -60,6 +58,8 @@ NEIGHBOURS = frozenset(
 )
 """The modules of a project, which import each other by these names."""
 _Import = ast.Import | ast.ImportFrom
+_WIDTH = 120
+"""Columns of a line of the generated programs."""
 
 
 def joined(source: str) -> str:
@@ -75,9 +75,15 @@ def joined(source: str) -> str:
         first, *rest = group
         if rest:
             names = sorted((name.name for node in (first, *rest) for name in node.names), key=_by_kind)
-            lines[first.lineno - 1] = f"from {first.module} import {', '.join(names)}"
+            lines[first.lineno - 1] = _line(f"from {first.module} import", names)
             dropped.update(node.lineno - 1 for node in rest)
     return "".join(f"{line}\n" for i, line in enumerate(lines) if i not in dropped)
+
+
+def _line(start: str, names: list[str]) -> str:
+    """An import, over several lines where one would be too long."""
+    line = f"{start} {', '.join(names)}"
+    return line if len(line) <= _WIDTH else "".join((f"{start} (\n", *(f"    {name},\n" for name in names), ")"))
 
 
 def _by_kind(name: str) -> tuple[bool, bool, str]:

@@ -44,6 +44,7 @@ class Engines:
 
     def __init__(self, tree: Tree, names: Names) -> None:
         self.tree, self.names = tree, names
+        self._kinds: dict[tuple[str, ast.AST, int], str] = {}
         self.accelerate = names.imported("accelerate")
         self.deepspeed = names.imported("deepspeed")
         self.colossalai = names.imported("colossalai")
@@ -82,6 +83,12 @@ class Engines:
         name = dotted(node)
         if not name or not depth:
             return ""
+        key = (name, self.tree.scope(node), depth)
+        if key not in self._kinds:
+            self._kinds[key] = self._of_known(name, node, depth)
+        return self._kinds[key]
+
+    def _of_known(self, name: str, node: ast.AST, depth: int) -> str:
         for assignment in reversed(self.names.assigned(name, node)):
             kind = self._of_assignment(assignment, depth - 1)
             if kind:

@@ -19,6 +19,8 @@ _LARGEST = 1 << 20
 _MOST_MODULES = 20
 _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
+_MOST_TOGETHER = 300_000
+"""Bytes of all modules of one script; what a library imports of itself has no end."""
 _MOST_LEVELS = 5
 """How deep a module may lie in its package."""
 
@@ -59,6 +61,8 @@ def _collect(file: Path, tree: ast.Module, found: dict[str, tuple[Path, str]], t
         try:
             source = files.read_text(module) if module.stat().st_size <= _MOST_BYTES else ""
         except (OSError, UnicodeDecodeError):
+            continue
+        if sum(len(text) for _, text in found.values()) + len(source) > _MOST_TOGETHER:
             continue
         found[name] = (module, "")  # modules that import each other
         with contextlib.suppress(UsageError):  # no valid Python: nothing is known of what it imports
