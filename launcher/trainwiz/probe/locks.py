@@ -25,7 +25,7 @@ class Left:
     path: Path
     inode: int
     shared: bool
-    """Whether a process on another machine may hold it."""
+    """Whether a process on another machine, or of another user, may hold it."""
 
 
 def extensions_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -39,9 +39,9 @@ def stale_locks(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/
     torch's FileBaton keeps the file open until the build ends, so a running build is found in /proc, unless it runs on
     another machine that shares the folder.
     """
-    suspects = [lock for lock, status in _locks(environ) if time.time() - status.st_mtime > JUST_NOW]
-    held = _open_files(root) if suspects else set()
-    return tuple(str(lock) for lock in suspects if os.path.realpath(lock) not in held)
+    suspects = [(lock, status) for lock, status in _locks(environ) if time.time() - status.st_mtime > JUST_NOW]
+    held = _open_locks(root) if suspects else set()
+    return tuple(str(lock) for lock, status in suspects if (status.st_dev, status.st_ino) not in held)
 
 
 # docs/decisions/supervision.md: How a stale build lock is recognised
@@ -50,13 +50,13 @@ def left_since(began: float, environ: Mapping[str, str] = os.environ, *, root: P
 
     The open files are read after the locks were listed, so that a running build is found even if its lock is new.
     """
-    found = [
-        Left(path=lock, inode=status.st_ino, shared=_is_shared(lock, root))
-        for lock, status in _locks(environ)
-        if status.st_mtime >= began
-    ]
-    held = _open_files(root) if found else set()
-    return tuple(lock for lock in found if os.path.realpath(lock.path) not in held)
+    found = [(lock, status) for lock, status in _locks(environ) if status.st_mtime >= began]
+    held = _open_locks(root) if found else set()
+    return tuple(
+        Left(path=lock, inode=status.st_ino, shared=_is_shared(lock, root) or _is_anothers(status))
+        for lock, status in found
+        if (status.st_dev, status.st_ino) not in held
+    )
 
 
 def _locks(environ: Mapping[str, str]) -> Iterator[tuple[Path, os.stat_result]]:
@@ -84,11 +84,19 @@ def _is_shared(file: Path, root: Path) -> bool:
     return True
 
 
-def _open_files(root: Path) -> set[str]:
-    files: set[str] = set()
+def _is_anothers(status: os.stat_result) -> bool:
+    """Whether its holder may be another user's process, whose open files are not seen."""
+    return os.geteuid() not in (0, status.st_uid)
+
+
+def _open_locks(root: Path) -> set[tuple[int, int]]:
+    """The locks that are open, by device and inode: a container has other paths for the same files."""
+    found = set()
     for descriptors in (root / "proc").glob("[0-9]*/fd"):
-        try:
-            files.update(os.readlink(link) for link in descriptors.iterdir())
-        except OSError:
-            continue  # another user's, or just ended
-    return files
+        with contextlib.suppress(OSError):  # another user's, or just ended
+            for link in descriptors.iterdir():
+                with contextlib.suppress(OSError):  # closed meanwhile
+                    if os.readlink(link).endswith("/lock"):
+                        status = os.stat(link)
+                        found.add((status.st_dev, status.st_ino))
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import threading
 import time
 from collections.abc import Mapping
@@ -73,9 +74,22 @@ def runs(started: Mapping[str, Any], beat: Path | None = None) -> bool | None:
 def is_of(pid: int, record: Path) -> bool:
     """Whether a process belongs to whoever wrote a record: others can name any process in theirs."""
     try:
-        return Path(f"/proc/{pid}").stat().st_uid == record.stat().st_uid
+        owner = Path(f"/proc/{pid}").stat().st_uid
+        if owner == record.stat().st_uid:
+            return True
     except OSError:
         return False
+    # Where a file system keeps no owners, it must at least be a launcher of this user.
+    return owner == os.geteuid() and _is_trainwiz(pid) and not _keeps_owners(record.parent)
+
+
+def _keeps_owners(folder: Path) -> bool:
+    """Whether files belong to whoever made them: NFS may squash root, and CIFS and FUSE give all files one owner."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as made:
+            return os.fstat(made.fileno()).st_uid == os.geteuid()
+    except OSError:
+        return True
 
 
 def _beats(beat: Path) -> bool | None:

@@ -28,11 +28,13 @@ def beside(path: Path) -> Iterator[tuple[int, bytes]]:
     for file, match in found:
         if _looks_like_one(file):
             with contextlib.suppress(OSError):
-                yield int(match["rank"]), files.read_bytes(file, _LARGEST)
+                # A larger one cannot be read, which is not the same as none.
+                can_be_read = file.stat().st_size <= _LARGEST
+                yield int(match["rank"]), files.read_bytes(file, _LARGEST) if can_be_read else b""
 
 
 def _looks_like_one(file: Path) -> bool:
-    if not file.is_file() or not 0 < file.stat().st_size <= _LARGEST:
+    if not file.is_file() or not file.stat().st_size:
         return False
     try:
         with files.opened(file) as stream:

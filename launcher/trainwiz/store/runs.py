@@ -237,9 +237,14 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
 
 
 # docs/decisions/supervision.md: A run counts as preempted if its launcher was asked to stop and a checkpoint exists
+def begun(project: Path) -> tuple[Run, ...]:
+    """All runs but those that were stopped before their ranks were started, and so have no record."""
+    return tuple(run for run in every(project) if run.file("command").exists())
+
+
 def preempted(project: Path) -> Run | None:
     """The newest run, if a scheduler stopped it and it left a checkpoint."""
-    newest = every(project)[-1:]
+    newest = begun(project)[-1:]
     return next((run for run in newest if run.read("outcome").get("preempted") and run.checkpoint()), None)
 
 

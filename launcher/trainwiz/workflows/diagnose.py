@@ -49,7 +49,12 @@ def diagnose(target: str, *, json: bool) -> int:
 def _recordings(path: Path) -> dict[int, flight_recorder.Recording]:
     """The flight recorder's dumps in a folder, or beside one of them."""
     read = {rank: flight_recorder.read(data) for rank, data in dumps.beside(path)}
-    return {rank: recording for rank, recording in read.items() if recording is not None}
+    found = {rank: recording for rank, recording in read.items() if recording is not None}
+    if found and len(found) < len(read):
+        ranks = ", ".join(map(str, sorted(read.keys() - found.keys())))
+        words = t("the files of ranks {ranks} are no dumps, or too large; these ranks are not judged", ranks=ranks)
+        console.talk(words, style="warning")
+    return found
 
 
 def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:

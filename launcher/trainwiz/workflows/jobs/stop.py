@@ -98,10 +98,14 @@ def _stop_here(run: Run) -> None:
             say("process {pid} does not belong to whoever launched run {name}", pid=pid, name=run.name),
             say("ask whoever launched it to stop it; nothing was stopped"),
         )
+    was_marked = run.stop_mark.exists()
     _mark(run)
     try:
         signals.terminate(pid)
     except PermissionError:
+        if not was_marked:
+            with contextlib.suppress(OSError):
+                run.stop_mark.unlink()
         raise UsageError(
             say("run {name} belongs to another user", name=run.name),
             say("ask whoever launched it to stop it; nothing was stopped"),

@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 from trainwiz.message import Message, say
 from trainwiz.probe import locks
@@ -13,6 +14,10 @@ from trainwiz.probe import locks
 _EVERY_SECONDS = 10.0
 _SETTLED_SECONDS = 0.2
 """A live builder gives its lock up by closing it first: in between it looks left behind."""
+
+
+_LONG_SECONDS = 900.0
+"""No build takes as long."""
 
 
 class Watch:
@@ -52,6 +57,8 @@ def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Me
     time.sleep(_SETTLED_SECONDS)
     for lock in locks.left_since(began, environ):
         if lock.shared:
+            if not began and _is_young(lock.path):
+                continue  # most likely another machine's build that goes on
             tell(
                 say(
                     "a build lock remains on a disk that other machines may share: {lock}; if no machine is "
@@ -64,3 +71,10 @@ def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Me
             if lock.path.stat().st_ino == lock.inode:
                 lock.path.unlink()
                 tell(say("removed a build lock that no process holds: {lock}", lock=lock.path))
+
+
+def _is_young(lock: Path) -> bool:
+    try:
+        return time.time() - lock.stat().st_mtime < _LONG_SECONDS
+    except OSError:
+        return True

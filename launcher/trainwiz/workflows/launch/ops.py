@@ -50,13 +50,17 @@ def build(plan: Plan, *, python: str, machine: Machine) -> None:
     missing = [op for op in wanted if not ops.libraries(op, environ)]
     build = _Build(progress=Progress(missing), environ=environ, missing=frozenset(missing))
     code = build.run(ops.building(python, wanted))
-    if code and build.lock_removed:
+    if code and (build.lock_removed or build.waited):
         # Whoever waits for a lock takes for granted that its holder has compiled the op.
-        build = _Build(progress=build.progress, environ=environ, missing=build.missing)
+        build = _Build(progress=build.progress, environ=environ, missing=build.missing, compiled=build.compiled)
         code = build.run(ops.building(python, wanted))
     if code:
         raise _refusal(build, code)
-    build.progress.done()
+    if unfit := [op for op in wanted if not build.files.get(op)]:
+        names = ", ".join(unfit)
+        build.progress.aside(t("DeepSpeed does without these ops here: {ops}; trainwiz doctor says why", ops=names))
+    if build.compiled:
+        build.progress.done()
     cache.remember("ops", key, {op: _times(file) for op, file in build.files.items()})
 
 
@@ -74,6 +78,10 @@ class _Build:
     op: str = ""
     """The op that is being loaded."""
     lock_removed: bool = False
+    waited: bool = False
+    """Whether another process was compiling an op."""
+    compiled: bool = False
+    """Whether anything was compiled."""
     _step: tuple[int, int] | None = None
     _waits: bool = False
 
@@ -99,11 +107,15 @@ class _Build:
             if "op" in told:
                 self.op, self._step = str(told["op"]), None
                 self._waits = self.op in self.missing and ops.locked(self.op, self.environ)
+                self.waited = self.waited or self._waits
             elif "loaded" in told:
                 self.files[str(told["loaded"])] = told.get("file")
             return
         if step := _STEP.match(line):
             self._step = int(step[1]), int(step[2])
+            # Ninja runs for us: the lock that was seen is our own.
+            self._waits = self.waited = False
+            self.compiled = True
         if line.strip():
             self.lines = [*self.lines[1 - _KEPT_LINES :], line]
 

@@ -109,7 +109,8 @@ def launch_plan(
         if request.dry_run:
             return dry_run.show(prepared, findings, by_hand)
         code = supervision.run(prepared, by_hand)
-    if plan.model.push_to_hub and code == 0 and not (place and place.rank):
+    # A replay compares curves, and the repository may hold a newer model.
+    if plan.model.push_to_hub and code == 0 and not request.replays and not (place and place.rank):
         from trainwiz.workflows.launch import publication
 
         publication.publish(request.python, plan, run)
@@ -122,7 +123,7 @@ def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> t
     known = ["TW613"] if cluster.address(os.environ) else []
     rank = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
     # The port is that of machine 0, which also uploads the model.
-    known += ["TW616", "TW549"] if rank else []
+    known += ["TW616", "TW549"] if rank else ["TW549"] if request.replays else []
     if not request.dry_run:
         ops.remove_left_locks(plan)
     findings = facts.findings(plan, str(folder), machine, ignore=[*request.ignore, *known])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from trainwiz.errors import TrainwizError
 from trainwiz.language import t
+from trainwiz.outcome import signal_name
 from trainwiz.plan import Plan
+from trainwiz.process import early
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows.weights import hub
@@ -21,6 +23,12 @@ def publish(python: str, plan: Plan, run: Run) -> None:
         console.talk(t("nothing to upload: {folder} has no model", folder=run.folder), style="warning")
         return
     try:
-        hub.push(python, folder, repository, public=plan.model.push_public)
+        with early.heard():
+            hub.push(python, folder, repository, public=plan.model.push_public)
+    except early.Stopped as stopped:
+        name = signal_name(stopped.signum)
+        console.talk(
+            t("{signal}: the upload was ended; the model is in {folder}", signal=name, folder=folder), style="warning"
+        )
     except TrainwizError as error:
         console.failure(error)

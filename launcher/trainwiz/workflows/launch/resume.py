@@ -46,7 +46,7 @@ def continued(request: Request, plan: Plan, folder: Path, place: Place | None) -
 # docs/decisions/launching.md: In a scheduler's job a launch continues what is unfinished
 def _automatic(request: Request, plan: Plan, folder: Path) -> Run | None:
     """The newest run if it is unfinished and the same training; None to start, and in both cases says so."""
-    run = next(reversed(runs.every(folder)), None)
+    run = next(iter(runs.begun(folder)[-1:]), None)
     if run is None:
         console.talk(t("no earlier run to continue: starting at update 0"))
         return None
