@@ -9,6 +9,7 @@ import pytest
 
 from trainwiz.diagnose import flight_recorder
 from trainwiz.diagnose.flight_recorder import compare, read
+from trainwiz.store import recordings
 from trainwiz.workflows import diagnose
 
 LIBRARY = {"name": "all_reduce", "filename": "/venv/lib/python3.11/site-packages/torch/c10d.py", "line": 9}
@@ -136,6 +137,23 @@ def test_a_folder_or_one_of_its_files_is_compared(tmp_path: Path, capsys: pytest
     for target in (tmp_path, tmp_path / "nccl_trace_rank_0"):
         assert diagnose.diagnose(str(target), json=True) == 0
         assert json.loads(capsys.readouterr().out)["rank"] == 1
+
+
+def test_a_dump_that_is_too_large_does_not_blame_its_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = [tmp_path / f"nccl_trace_rank_{rank}" for rank in range(3)]
+    for file in files:
+        file.write_bytes(pickle.dumps(dump(entry(1), entry(2, done=False), world=3)))
+    files[2].write_bytes(files[2].read_bytes() + bytes(1000))
+    monkeypatch.setattr(recordings, "_LARGEST", files[0].stat().st_size)
+    assert diagnose.diagnose(str(tmp_path), json=True) == 0
+    said = capsys.readouterr()
+    assert "the files of ranks 2 are no dumps, or too large" in said.err
+    assert json.loads(said.out) is None
+    files[2].unlink()
+    assert diagnose.diagnose(str(tmp_path), json=True) == 0
+    assert json.loads(capsys.readouterr().out)["rank"] == 2
 
 
 def test_calls_say_where_they_are() -> None:

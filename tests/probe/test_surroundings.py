@@ -137,6 +137,25 @@ def test_a_lock_that_a_builder_holds_is_not_stale(tmp_path: Path) -> None:
     assert locks.stale_locks(environ) == (str(held),)
 
 
+def test_a_holder_is_found_by_the_file_and_beside_what_closes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = lock(tmp_path / "home", "cpu_adam")
+    (tmp_path / "elsewhere").mkdir()
+    os.link(held, tmp_path / "elsewhere" / "lock")  # as the host sees a container's file
+    descriptors = tmp_path / "root" / "proc" / "1" / "fd"
+    descriptors.mkdir(parents=True)
+    for number, target in (("0", "gone/lock"), ("9", "elsewhere/lock")):
+        (descriptors / number).symlink_to(tmp_path / target)
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "home")}
+    assert locks.left_since(0, environ, root=tmp_path / "root") == ()
+    assert locks.stale_locks(environ, root=tmp_path / "root") == ()
+    (descriptors / "9").unlink()
+    assert locks.stale_locks(environ, root=tmp_path / "root") == (str(held),)
+    monkeypatch.setattr(os, "geteuid", lambda: held.stat().st_uid + 1)
+    assert locks.left_since(0, environ)[0].shared, "its holder may be another user's"
+
+
 def test_a_lock_of_this_moment_is_given_time(tmp_path: Path) -> None:
     os.utime(lock(tmp_path, "cpu_adam"))
     assert locks.stale_locks({"TORCH_EXTENSIONS_DIR": str(tmp_path)}) == ()

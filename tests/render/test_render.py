@@ -315,6 +315,8 @@ def test_an_answer_is_never_a_template() -> None:
         ({"tracking__log_with": "wandb"}, {"wandb"}, {"tensorboard"}),
         ({"tracking__log_with": "tensorboard"}, {"tensorboard"}, {"wandb"}),
         ({"precision__mixed_precision": "fp8"}, {"torchao"}, set()),
+        ({"task": "text_multilabel", "model__adapter": "lora"}, {"peft"}, {"bitsandbytes", "jinja2"}),
+        ({"task": "causal_lm", "model__adapter": "qlora"}, {"peft", "bitsandbytes"}, set()),
     ],
 )
 def test_requirements(changes: dict[str, Any], wanted: set[str], unwanted: set[str]) -> None:

@@ -198,6 +198,7 @@ def test_a_process_that_is_not_its_launcher_s_is_not_stopped(
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", planted_refusal)
             assert "belongs to another user" in cli("stop")[2]
+        assert not (project / "runs" / RUN / ".stopped").exists(), "or its next preemption would look wanted"
         if os.geteuid() != 0:
             pytest.skip("only root gives a file away")
         os.chown(project / "runs" / RUN / "command.json", 65534, -1)
@@ -205,6 +206,12 @@ def test_a_process_that_is_not_its_launcher_s_is_not_stopped(
         assert code == 2
         assert f"process {process.pid} does not belong to whoever launched run {RUN}" in err
         assert process.poll() is None
+        # A file system that keeps no owners, and a process that is a launcher of ours.
+        monkeypatch.setattr(liveness, "_keeps_owners", lambda _folder: False)
+        assert cli("stop")[0] == 2
+        monkeypatch.setattr(liveness, "_is_trainwiz", lambda _pid: True)
+        assert cli("stop")[0] == 0
+        assert process.wait(30) == -signal.SIGTERM
     finally:
         process.kill()
         process.wait()

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import init_empty_weights
 from test_tasks import load
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM
@@ -69,10 +70,12 @@ def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return kernels
 
 
-def decoder(kind: str = "llama") -> Any:
+def decoder(kind: str = "llama", **more: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
-    return AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, vocab_size=37, pad_token_id=None, **sizes))
+    return AutoModelForCausalLM.from_config(
+        AutoConfig.for_model(kind, vocab_size=37, pad_token_id=None, **sizes, **more)
+    )
 
 
 def outcome(model: Any) -> list[Tensor]:
@@ -103,6 +106,29 @@ def test_a_model_computes_the_same_with_them_and_later_models_do_not_have_them(
     assert capsys.readouterr().out == ""
 
 
+def test_heads_that_turn_in_part_are_left_to_transformers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = stand_in(monkeypatch)
+    kernels = loaded(tmp_path, monkeypatch)
+    kernels.use_kernels(decoder())
+    monkeypatch.setattr(kernels, "on_gpu", lambda _tensor: True)
+    heads, cosines = torch.ones(1, 2, 3, 8), torch.ones(1, 3, 6)
+    with pytest.raises(RuntimeError, match="size of tensor"):  # Llama's own turns whole heads, too
+        modeling_llama.apply_rotary_pos_emb(heads, heads, cosines, cosines)
+    assert "rotary" not in asked
+
+
+def test_the_norm_is_compared_where_fsdp_gives_new_parameters_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = stand_in(monkeypatch)
+    kernels = loaded(tmp_path, monkeypatch)
+    with init_empty_weights():
+        kernels.use_kernels(decoder())
+    assert capsys.readouterr().out == ""
+    assert not asked
+    assert modeling_llama.apply_rotary_pos_emb.__name__ == "rotate"
+
+
 def test_where_they_cannot_be_used_a_training_says_so_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +144,7 @@ def test_where_they_cannot_be_used_a_training_says_so_and_goes_on(
     assert "ModuleNotFoundError: No module named 'liger_kernel'" in said(model)
     stand_in(monkeypatch)
     assert "not tried with models of the kind gpt_neox" in said(decoder("gpt_neox"))
+    assert "compute silu, and the model's gelu" in said(decoder(hidden_act="gelu"))
     monkeypatch.setattr(Norm, "factor", 1.01)
     assert "its norm differs from PyTorch's by" in said(model)
     monkeypatch.setenv("RANK", "1")

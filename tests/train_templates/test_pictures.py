@@ -156,6 +156,9 @@ def test_pictures_are_found_at_any_depth_and_none_is_left_out(tmp_path: Path) ->
     draw(where / "dog", {"old/2009": 3})
     draw(tmp_path, {"elsewhere": 1})
     (where / "fox").symlink_to(tmp_path / "elsewhere")
+    (where / "cat" / "all").symlink_to(where)
+    (where / "cat" / ".ipynb_checkpoints").mkdir()
+    (where / "cat" / ".ipynb_checkpoints" / "0-checkpoint.png").write_bytes((where / "cat" / "0.png").read_bytes())
     for clutter in ("__MACOSX/cat/._0.png", "cat/.DS_Store", "cat/._0.heic", "notes.txt"):
         (where / clutter).parent.mkdir(parents=True, exist_ok=True)
         (where / clutter).write_text("")
@@ -170,6 +173,15 @@ def test_pictures_are_found_at_any_depth_and_none_is_left_out(tmp_path: Path) ->
             pictures.in_folders(where)
         assert f"would be left out: 1, the first: {wrong}" in facts("image_classification", str(where))
         (where / wrong).unlink()
+
+
+def test_shown_pictures_have_names_that_file_systems_take(tmp_path: Path) -> None:
+    where = str(draw(tmp_path / "pets", {"cat": 2, "dog": 2}))
+    made = load(tmp_path / "code", "image_classification", data__train=where, data__image_size=8)
+    data, folder = made.load_train_data(made.TaskConfig()), tmp_path / "run" / "model"
+    folder.mkdir(parents=True)
+    made.pictures.show(data, lambda batch: batch, folder, 4, lambda _: "类" * 200)  # 600 bytes each
+    assert len(list((tmp_path / "run" / "pictures").iterdir())) == 4
 
 
 def test_pictures_stand_upright_and_wide_greys_keep_their_range(tmp_path: Path) -> None:

@@ -53,6 +53,9 @@ def said(where: str, column: str) -> str:
         ("a.csv", ["['cat', 'dog']", "[]", '["cow"]'], "label", [[1, 0, 1], [0, 0, 0], [0, 1, 0]], None),
         ("a.csv", ["[1, 0, 0]", "[1, 1, 0]", "[0, 0, 0]"], "label", [[1, 0, 0], [1, 1, 0], [0, 0, 0]], None),
         ("a.csv", ["3", "12", "3"], "label", [[1, 0], [0, 1], [1, 0]], ["3", "12"]),
+        ("a.csv", ["[1 0 0]", "[1 1 0]", "[0 0 0]"], "label", [[1, 0, 0], [1, 1, 0], [0, 0, 0]], ["0", "1", "2"]),
+        ("a.csv", ["1,0,0", "1,1,0", "0,0,0"], "label", [[1, 0, 0], [1, 1, 0], [0, 0, 0]], ["0", "1", "2"]),
+        ("a.csv", [{"spam": True, "rude": False}, {"spam": True, "rude": True}], "spam,rude", [[1, 0], [1, 1]], None),
         ("a.csv", [{"spam": 1, "rude": 0}, {"spam": 1, "rude": 1}], "spam, rude", [[1, 0], [1, 1]], ["spam", "rude"]),
         ("a.csv", [{"spam": "0.0", "rude": "1.0"}, {"spam": 1, "rude": 0}], "spam,rude", [[0, 1], [1, 0]], None),
         ("a.jsonl", [{"spam": True, "rude": 0}, {"spam": 0, "rude": 1.0}], "spam,rude", [[1, 0], [0, 1]], None),
@@ -84,6 +87,8 @@ def test_labels_are_read_in_every_form(
         ([["a"], [None]], "label", "", "cannot be lists of classes"),
         ([["a"], None], "label", 'line 2 has no label in the column "label"', ":2: column .label. is empty"),
         ([{"x": 1, "y": 2}, {"x": 0, "y": 0}], "x,y", "", r"cannot be flags of 2 classes: \[1, 2\]"),
+        (["['a' 'b']", "['a']"], "label", "not a list of classes", "cannot be lists of classes"),
+        (["[a, b]", "[a]"], "label", "not a list of classes", "cannot be lists of classes"),
         ([{"x": 1}, {"x": 0}], "x,y", 'no label in the column "y"', 'no column "y"'),
     ],
 )

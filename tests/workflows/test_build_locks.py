@@ -1,11 +1,13 @@
 """Locks of builds that ended without a word: removed while a launch starts, and only if nobody holds them."""
 
+import os
 from pathlib import Path
 
 import pytest
 
 from trainwiz.message import Message
-from trainwiz.workflows.launch.build_locks import Watch
+from trainwiz.probe import locks
+from trainwiz.workflows.launch.build_locks import Watch, remove_left_locks
 
 
 @pytest.fixture
@@ -14,6 +16,19 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "op").mkdir()
     (tmp_path / "op" / "lock").touch()
     return tmp_path / "op" / "lock"
+
+
+def test_another_machine_s_build_is_left_in_peace(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locks, "_is_shared", lambda _file, _root: True)
+    said: list[Message] = []
+    remove_left_locks({}, 0.0, said.append)
+    assert not said, "it was made a moment ago"
+    remove_left_locks({}, 1.0, said.append)
+    assert "remains on a disk that other machines may share" in str(said.pop()), "after a failure"
+    os.utime(lock, (1, 1))
+    remove_left_locks({}, 0.0, said.append)
+    assert "remains on a disk that other machines may share" in str(said.pop())
+    assert lock.exists()
 
 
 def test_a_lock_is_looked_for_again_while_a_launch_waits(lock: Path) -> None:

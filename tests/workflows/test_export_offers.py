@@ -4,6 +4,7 @@ import base64
 import hashlib
 import json
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from trainwiz.cli import run as trainwiz
 from trainwiz.probe import upload
 from trainwiz.probe.cache import has_token
 from trainwiz.probe.project import project
+from trainwiz.process import early
 from trainwiz.store import runs
 from trainwiz.workflows.launch import publication
 from trainwiz.workflows.weights import gguf, serving
@@ -148,6 +150,20 @@ def test_a_plan_uploads_its_model_and_a_refusal_leaves_it_there(
         assert says in said
         assert "hf upload me/mine" in said
         monkeypatch.setenv("HF_TOKEN", "hf_right")
+
+
+def test_a_signal_ends_an_upload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a run, when its own signals are over."""
+    run, plan = runs.create(tmp_path), plans.with_changes(BASE, {"model.push_to_hub": "me/mine"})
+    adapter(run.folder / "model", 8)
+    monkeypatch.setattr(publication.hub, "push", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
+    with early.heard():
+        early.over()
+        publication.publish(sys.executable, plan, run)
+    assert "SIGTERM: the upload was ended; the model is in" in capsys.readouterr().err
+    assert not early.kept()
 
 
 def _files(hub: list[tuple[str, Any]]) -> list[Any]:

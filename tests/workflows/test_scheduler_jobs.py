@@ -13,6 +13,9 @@ from test_launch import TRAINWIZ, latest, launch, project, read
 from test_preemption import SAVING, stopped_by
 from test_ranks import wait_for
 
+from trainwiz.store import runs
+from trainwiz.store.runs import Run
+
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
 STATE = "JobId=7 JobName=a=b JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1"
 
@@ -53,6 +56,7 @@ def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> 
     assert "Slurm starts job 7 again" in said
     outcome, first = read(folder, "outcome"), latest(folder).name
     assert (outcome["stopped"], outcome["preempted"]) == (True, True)
+    runs.create(folder, continues=Run(folder / "runs" / first))  # was stopped before its ranks were started
     again = launch(folder, **slurm(folder, SLURM_RESTART_COUNT="1"))
     assert f"run {first} is unfinished: continuing from checkpoint-00000007" in again.stderr
     assert again.returncode == 3, "the script has failed"

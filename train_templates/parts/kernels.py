@@ -19,7 +19,7 @@ FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
 
 def use_kernels(model: Any) -> None:
     """Let the layers of a model from transformers compute with liger's kernels. Say so where they cannot."""
-    if why := obstacle(model.config.model_type):
+    if why := obstacle(model.config):
         if os.environ.get("RANK", "0") == "0":
             print(f"liger-kernel is not used: {why}", flush=True)
         return
@@ -32,8 +32,10 @@ def use_kernels(model: Any) -> None:
     # A model that is built later, to generate a sample, may be on the CPU, where these kernels do not run.
     vars(module).update(own)
 
-    def rotate(query: Tensor, *arguments: Any, **options: Any) -> Any:
-        return (fused if on_gpu(query) else plain)(query, *arguments, **options)
+    def rotate(query: Tensor, key: Tensor, cos: Tensor, *arguments: Any, **options: Any) -> Any:
+        # liger's kernel turns whole heads; some models (Phi-4-mini) turn a part of each.
+        whole = cos.shape[-1] == query.shape[-1]
+        return (fused if whole and on_gpu(query) else plain)(query, key, cos, *arguments, **options)
 
     if fused is not plain:
         module.apply_rotary_pos_emb = rotate
@@ -44,10 +46,14 @@ def on_gpu(tensor: Tensor) -> bool:
     return tensor.is_cuda
 
 
-def obstacle(family: str) -> str:
-    """Return why the kernels cannot be used for models of a family; nothing if they can."""
+def obstacle(config: Any) -> str:
+    """Return why the kernels cannot be used for models with a configuration; nothing if they can."""
+    family = config.model_type
     if family not in FAMILIES:
         return f"its layers were not tried with models of the kind {family}"
+    wanted = "gelu_pytorch_tanh" if family.startswith("gemma") else "silu"
+    if (activation := getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", wanted)) != wanted:
+        return f"its gated MLPs compute {wanted}, and the model's {activation}"
     if not torch.cuda.is_available():
         return "its kernels run on GPUs only"
     try:
@@ -63,7 +69,9 @@ def kernel_error(norm: Any, device: str = "cuda") -> float:
     """Return by how much the norm and its gradient differ from PyTorch's own, relative to these."""
     given = torch.randn(8, 256, device=device)
     found = []
-    for layer in (norm(256, eps=1e-6).to(device), nn.RMSNorm(256, eps=1e-6, device=device)):
+    for layer in (norm(256, eps=1e-6), nn.RMSNorm(256, eps=1e-6)):
+        layer.to_empty(device=device)  # also where FSDP gives new parameters no memory
+        nn.init.ones_(layer.weight)
         hidden = given.clone().requires_grad_()
         result = layer(hidden)
         result.square().sum().backward()

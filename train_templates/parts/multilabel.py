@@ -19,6 +19,8 @@ import torch
 from torch import Tensor, nn
 
 FLAGS = {"0", "1", "0.0", "1.0", "False", "True"}
+ON, OFF = {"1", "1.0", "true"}, {"0", "0.0", "false"}
+"""Flags in a column of their own, in lower case."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Classes:
 
 def classes_of(source: str, labels: Sequence[Any], label_column: str) -> Classes:
     """Return the classes by number: the columns of flags, their numbers, or the sorted labels."""
-    labels = [written(label) for label in labels]
+    labels = [written(source, label) for label in labels]
     if are_flags(labels, label_column):
         columns = [name.strip() for name in label_column.split(",")]
         count = len(labels[0])
@@ -45,12 +47,18 @@ def classes_of(source: str, labels: Sequence[Any], label_column: str) -> Classes
     )
 
 
-def written(label: Any) -> Any:
-    """Return a list that stands in a text, such as a cell of a .csv file, as the list."""
-    if isinstance(label, str) and label.startswith("[") and label.endswith("]"):
-        with contextlib.suppress(ValueError, SyntaxError):
+def written(source: str, label: Any) -> Any:
+    """Return a list that stands in a text, such as a cell of a .csv file, as the list. Exit if it is none."""
+    if not isinstance(label, str):
+        return label
+    if re.fullmatch(r"\[?\s*[01]([\s,;|]+[01])+\s*\]?", label):  # as numpy writes flags, too
+        return [int(flag) for flag in re.findall("[01]", label)]
+    if not (label.startswith("[") and label.endswith("]")) or re.search(r"[|;]", label):
+        return label
+    with contextlib.suppress(ValueError, SyntaxError):
+        if not re.search(r"['\"]\s+['\"]", label):  # numpy writes no commas, and Python would join these texts
             return ast.literal_eval(label)
-    return label
+    raise SystemExit(f"{source}: these labels cannot be lists of classes: {label!r:.80}; write a list, or cat|dog")
 
 
 def are_flags(labels: list[Any], label_column: str) -> bool:
@@ -78,12 +86,12 @@ def words_of(source: str, label: Any) -> list[str]:
 
 def flags_of(classes: Classes, source: str, labels: Sequence[Any], split: str) -> list[list[int]]:
     """Return a row of 0 and 1 for each sample, one for each class."""
-    labels, names = [written(label) for label in labels], classes.names
+    labels, names = [written(source, label) for label in labels], classes.names
     if classes.by_flags:
         for row in labels:
-            if not isinstance(row, list) or len(row) != len(names) or not set(map(repr, row)) <= FLAGS:
+            if not isinstance(row, list) or len(row) != len(names) or not {str(x).lower() for x in row} <= ON | OFF:
                 raise SystemExit(f"{source}: these labels cannot be flags of {len(names)} classes: {row!r:.80}")
-        found = [[int(flag) for flag in row] for row in labels]
+        found = [[int(str(flag).lower() in ON) for flag in row] for row in labels]
     else:
         words = [{*words_of(source, label)} for label in labels]
         if strange := sorted({word for row in words for word in row} - {*names}):

@@ -20,7 +20,7 @@ import itertools
 
 # end: eval
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,15 +188,27 @@ def in_folders(source: Path) -> tuple[list[Path], list[str]]:
     """
     found, left_out = [], [file for file in source.iterdir() if is_picture(file)]
     for folder in sorted(entry for entry in source.iterdir() if entry.is_dir() and is_shown(entry)):
-        below = sorted(Path(at) / name for at, _, names in os.walk(folder, followlinks=True) for name in names)
-        found += [(file, folder.name) for file in below if is_picture(file)]
-        left_out += [file for file in below if file.suffix.lower() in NOT_READ and is_shown(file)]
+        inside = sorted(below(folder, source))
+        found += [(file, folder.name) for file in inside if is_picture(file)]
+        left_out += [file for file in inside if file.suffix.lower() in NOT_READ and is_shown(file)]
     if left_out:
         raise SystemExit(
             f"{source}: pictures that would be left out: {len(left_out)}, the first: {left_out[0]}; put each into the "
             "folder of its class, as .png or .jpg"
         )
     return [file for file, _ in found], [label for _, label in found]
+
+
+def below(folder: Path, source: Path) -> Iterator[Path]:
+    """Yield the files of a folder at any depth, without hidden folders; links in a circle are followed once."""
+    seen = {os.path.realpath(source)}
+    for at, folders, names in os.walk(folder, followlinks=True):
+        if os.path.realpath(at) in seen:
+            folders.clear()
+            continue
+        seen.add(os.path.realpath(at))
+        folders[:] = [name for name in folders if is_shown(Path(name))]
+        yield from (Path(at, name) for name in names)
 
 
 def arrays(source: str) -> tuple[np.ndarray[Any, Any], list[Any]]:
@@ -305,7 +317,8 @@ def show(data: Dataset[Sample], model: torch.nn.Module, folder: Path, count: int
     for i in range(min(count, len(data))):  # type: ignore[arg-type]
         picture, label = data[i]
         name = f"{i:02}-{word(label)}-seen-as-{word(model(picture[None])[0])}"
-        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(shown / f"{name.replace('/', '_')}.png")
+        short = name.replace("/", "_").encode()[:200].decode(errors="ignore")  # file systems take 255 bytes
+        Image.fromarray(picture.permute(1, 2, 0).numpy()).save(shown / f"{short}.png")
     return f"pictures with what the model sees in them: {shown}"
 
 

@@ -8,7 +8,7 @@ from trainwiz import quantities
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.strategy import work_of
-from trainwiz.engines.liger import FAMILIES, OLDEST_CAPABILITY
+from trainwiz.engines.liger import FAMILIES, OLDEST_CAPABILITY, is_recent
 from trainwiz.estimate.gpus import GpuModel, gpu_model
 from trainwiz.estimate.speed import pace
 from trainwiz.message import say
@@ -50,7 +50,9 @@ def decide_kernels(d: Decision) -> None:
     package = d.machine.interpreter.packages.get("liger-kernel") if d.machine and d.machine.interpreter else None
     if d.values["model.compile"]:
         d.settle_default(key, say("the compiler fuses the layers"))
-    elif not (package and d.task.generative and d.values["engine"] == "accelerate" and _runs_triton(d)):
+    elif not (
+        package and is_recent(package) and d.task.generative and d.values["engine"] == "accelerate" and _runs_triton(d)
+    ):
         usual = say("liger-kernel needs its package, a C++ compiler, a GPU of 2020 or later, and a language model")
         d.settle_default(key, usual)
     elif family not in FAMILIES:

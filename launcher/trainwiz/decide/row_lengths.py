@@ -30,6 +30,8 @@ def of_rows(d: Decision, sequence_length: int) -> Lengths | None:
     amount = d.data.amount if d.data else None
     if amount is None or not is_own(d) or not d.task.from_hub or len(amount.lengths) < _FEW:
         return None
+    if d.task.compares or d.task.pairs:  # a row holds two texts
+        return None
     each = sorted(amount.lengths)
     return Lengths(
         rows=len(each),

@@ -8,7 +8,7 @@ import math
 import pickle
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,10 +100,10 @@ def _of_json(data: bytes) -> Any:
     return json.loads(data)
 
 
-def compare(recordings: Mapping[int, Recording]) -> Diagnosis | None:
-    """What differs first between the ranks; None if all did the same, to its end."""
+def compare(recordings: Mapping[int, Recording], unread: Collection[int] = ()) -> Diagnosis | None:
+    """What differs first between the ranks; None if all did the same, to its end. `unread`: what these did is unknown."""
     names = sorted({name for recording in recordings.values() for name in recording.groups})
-    found = [diagnosis for name in names if (diagnosis := _compare_group(name, recordings))]
+    found = [diagnosis for name in names if (diagnosis := _compare_group(name, recordings, unread))]
     order = ("collective_mismatch", "collective_missing", "collective_timeout")
     return min(found, key=lambda diagnosis: order.index(diagnosis.name), default=None)
 
@@ -169,7 +169,7 @@ def _place(frames: Iterable[Mapping[str, object]]) -> str:
     return f"{_short(first['filename']).rpartition('/')[2]}:{_short(first['line'])}" if first else ""
 
 
-def _compare_group(name: str, recordings: Mapping[int, Recording]) -> Diagnosis | None:
+def _compare_group(name: str, recordings: Mapping[int, Recording], unread: Collection[int]) -> Diagnosis | None:
     calls = {rank: recording.groups[name] for rank, recording in sorted(recordings.items()) if name in recording.groups}
     members = next((r.members[name] for r in recordings.values() if r.members.get(name)), tuple(calls))
     # The recorder is a ring: what some rank no longer has cannot be compared.
@@ -185,7 +185,8 @@ def _compare_group(name: str, recordings: Mapping[int, Recording]) -> Diagnosis 
         if behind and waiting:
             return _missing(name, number, behind, waiting, calls)
         if waiting and len(waiting) == len(present):
-            return _stuck(name, number, waiting, [rank for rank in members if rank not in recordings])
+            silent = [rank for rank in members if rank not in recordings and rank not in unread]
+            return _stuck(name, number, waiting, silent) if silent or not {*members} & {*unread} else None
         if behind:
             # Where a rank has ended, the collective fails on the others, which records it as done.
             return _left(name, number, behind, present)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainwiz import models, optimizers, strategies, tasks
+from trainwiz.engines.deepspeed import DEFAULTS
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.device import Work, needs, training_of
@@ -16,6 +17,7 @@ from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.frozen import frozen_parameters
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
+from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -92,6 +94,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         weight_bytes=weight_bytes,
         optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
         parameters_offloaded=plan.strategy.offload_param_device != "none",
+        bucket=_bucket(plan),
         accumulates=plan.batch.gradient_accumulation_steps > 1,
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,
         checkpointing=plan.model.activation_checkpointing,
@@ -100,6 +103,14 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,
     )
+
+
+def _bucket(plan: Plan) -> int:
+    """The elements that ZeRO reduces at once; DeepSpeed's own number where the plan leaves it to DeepSpeed."""
+    told = plan.deepspeed.get("zero_optimization.reduce_bucket_size", REDUCE_BUCKET_ELEMENTS)
+    if isinstance(told, int | float) and not isinstance(told, bool) and told > 0:
+        return int(told)
+    return int(DEFAULTS["zero_optimization.reduce_bucket_size"])
 
 
 def _in_half(plan: Plan) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import io
 import json
 import re
 import zlib
@@ -141,7 +142,7 @@ def _only_object(start: bytes) -> dict[str, Any] | None:
         return None
     try:
         found = json.loads(start)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
@@ -181,7 +182,7 @@ def _first_items(text: str) -> Iterator[Any]:
 
 def _table(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     csv.field_size_limit(1 << 31)
-    lines = _decoded(file, start, whole).splitlines(keepends=True)
+    lines = list(io.StringIO(_decoded(file, start, whole), newline="\n"))  # str.splitlines also splits at U+2028
     reader = csv.reader(lines, delimiter="\t" if kind(file) == ".tsv" else ",", strict=True)
     names: list[str] = next(reader, [])
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import json
 import re
@@ -79,9 +80,24 @@ def _columns(row: Mapping[str, Any], reading: Reading) -> list[str]:
 def no_tags(found: list[Any], whole: bool) -> str:
     """Why labels are not lists of classes; empty if they are. `whole`: they are all of the training data."""
     for label in found:
-        if not isinstance(label, str | int | list):
+        if not isinstance(label, str | int | list) or (isinstance(label, str) and _is_no_list(label)):
             return t("a label is not a list of classes: {label}", label=label)
     return alike(found) if whole else ""
+
+
+def _is_no_list(label: str) -> bool:
+    """Whether a text looks like a list and is none, as the generated multilabel.py judges it."""
+    if not (label.startswith("[") and label.endswith("]")) or re.search(r"[|;]", label):
+        return False
+    if re.fullmatch(r"\[\s*[01]([\s,;|]+[01])+\s*\]", label):
+        return False
+    if re.search(r"['\"]\s+['\"]", label):
+        return True
+    try:
+        ast.literal_eval(label)
+    except (ValueError, SyntaxError):
+        return True
+    return False
 
 
 def alike(found: list[Any]) -> str:

@@ -47,12 +47,19 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
         detail = t("it holds {folders}, but no images to evaluate on, such as in val", folders=", ".join(parts))
         return replace(found, detail=detail)
     began, loose, not_read, counts = time.monotonic(), [], [], {}
+    top = os.path.realpath(here)
     for entry in os.scandir(here):
         if _is_picture(entry.name):
             loose.append(entry.name)
         elif entry.is_dir() and _is_shown(entry.name):
             counts[entry.name] = 0
-            for at, _, names in os.walk(entry, followlinks=True):
+            seen = {top}
+            for at, folders, names in os.walk(entry, followlinks=True):
+                if os.path.realpath(at) in seen:
+                    folders.clear()
+                    continue
+                seen.add(os.path.realpath(at))
+                folders[:] = filter(_is_shown, folders)
                 counts[entry.name] += sum(map(_is_picture, names))
                 below = os.path.relpath(at, here)
                 not_read += [f"{below}/{n}" for n in names if n.lower().endswith(_NOT_READ) and _is_shown(n)]

@@ -35,14 +35,14 @@ def undecodable(file: Path, start: bytes, line: int) -> Unreadable:
     if not encoding:
         return Unreadable(
             t("{file}: line {line} is not valid UTF-8", file=file.name, line=line),
-            say("save the file as UTF-8; file -i {file} guesses what it is now", file=file.name),
+            say("save the file as UTF-8; file -i {file} guesses what it is now", file=shlex.quote(file.name)),
         )
     return Unreadable(
         t("{file}: line {line} is not UTF-8, but {encoding}", file=file.name, line=line, encoding=encoding),
         say(
             "save the file as UTF-8, or convert it: iconv -f {encoding} -t UTF-8 {file} > utf8-{file}",
             encoding=encoding,
-            file=file.name,
+            file=shlex.quote(file.name),
         ),
     )
 
@@ -57,7 +57,11 @@ def encoding_of(start: bytes) -> str:
 
 
 def _is_chinese(character: str) -> bool:
-    return "\u3000" <= character <= "\u303f" or "\u4e00" <= character <= "\u9fff" or "\uff00" <= character <= "\uffef"
+    """Whether it is punctuation or one of GB2312's 3755 usual characters; Latin and Cyrillic decode to rarer ones."""
+    if "\u3000" <= character <= "\u303f" or "\uff00" <= character <= "\uffef":
+        return True
+    code = character.encode("gb18030", "replace")
+    return len(code) == 2 and 0xB0 <= code[0] <= 0xD7 and code[1] >= 0xA1
 
 
 def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
@@ -66,12 +70,17 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
         json.loads(line)
     except UnicodeDecodeError:
         return undecodable(file, line, number)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", str(error))
+        goes_on = isinstance(error, json.JSONDecodeError) and error.pos >= len(error.doc.rstrip())
         if number > 1 and not line.endswith(b"\n"):
-            told = say("the file ends in the middle of a row: copy or download it again, or delete this line")
+            told: Message | None = say(
+                "the file ends in the middle of a row: copy or download it again, or delete this line"
+            )
+        elif goes_on and line.lstrip().startswith(b"{"):
+            told = say("write each row in a line of its own: jq -c . {file} > rows.jsonl", file=shlex.quote(file.name))
         elif line.lstrip().startswith(b"{"):
-            told = say("write each row in a line of its own: jq -c . {file} > rows.jsonl", file=file.name)
+            told = None
         else:
             return Unreadable(t("{file}: line {line} is not a JSON object", file=file.name, line=number))
         return Unreadable(

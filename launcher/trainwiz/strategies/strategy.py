@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
     from trainwiz.vocabulary import Engine, StrategyKind
 
-# docs/decisions/checkpoints.md: The loop saves plain state itself, not with `accelerator.save_state`
 REDUCE_BUCKET_ELEMENTS = 50_000_000
 """What the generated ds_config.json says; DeepSpeed's own default is 5e8."""
+# docs/decisions/checkpoints.md: The loop saves plain state itself, not with `accelerator.save_state`
 WHOLE = "whole"
 """The layout of a checkpoint whose model and optimizer lie in one file each."""
 

@@ -23,7 +23,8 @@ def diagnose(target: str, *, json: bool) -> int:
     """Show why a log or a run failed; 0 also where nothing did. Raises `UsageError` where there is neither."""
     path = Path(target)
     if path.exists() and (recordings := _recordings(path)):
-        return _show(flight_recorder.compare(recordings), target, json)
+        read = {rank: recording for rank, recording in recordings.items() if recording is not None}
+        return _show(flight_recorder.compare(read, recordings.keys() - read.keys()), target, json)
     if target == "-" or (path.exists() and not path.is_dir()):
         excerpt = logs.read(target)
         # Between head and tail only where they show nothing: what a training survived is not a failure.
@@ -46,15 +47,17 @@ def diagnose(target: str, *, json: bool) -> int:
     return _show(*of_run(run, outcome), json)
 
 
-def _recordings(path: Path) -> dict[int, flight_recorder.Recording]:
-    """The flight recorder's dumps in a folder, or beside one of them."""
+def _recordings(path: Path) -> dict[int, flight_recorder.Recording | None]:
+    """The flight recorder's dumps in a folder, or beside one of them; None for one that cannot be read."""
     read = {rank: flight_recorder.read(data) for rank, data in dumps.beside(path)}
-    found = {rank: recording for rank, recording in read.items() if recording is not None}
-    if found and len(found) < len(read):
-        ranks = ", ".join(map(str, sorted(read.keys() - found.keys())))
+    unread = sorted(rank for rank, recording in read.items() if recording is None)
+    if len(unread) == len(read):
+        return {}
+    if unread:
+        ranks = ", ".join(map(str, unread))
         words = t("the files of ranks {ranks} are no dumps, or too large; these ranks are not judged", ranks=ranks)
         console.talk(words, style="warning")
-    return found
+    return read
 
 
 def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:
