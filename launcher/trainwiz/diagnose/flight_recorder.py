@@ -101,7 +101,7 @@ def _of_json(data: bytes) -> Any:
 
 
 def compare(recordings: Mapping[int, Recording], unread: Collection[int] = ()) -> Diagnosis | None:
-    """What differs first between the ranks; None if all did the same, to its end. `unread`: what these did is unknown."""
+    """What differs first between the ranks; None if all did the same, to its end. What `unread` ones did is unknown."""
     names = sorted({name for recording in recordings.values() for name in recording.groups})
     found = [diagnosis for name in names if (diagnosis := _compare_group(name, recordings, unread))]
     order = ("collective_mismatch", "collective_missing", "collective_timeout")

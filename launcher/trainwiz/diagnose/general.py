@@ -15,6 +15,7 @@ _ENDS = r"^(?:\[rank\d+\]: )?(?:[\w.]+\.)?"
 EXPLANATIONS = {
     "value_is_none": Signature(
         r"(?:Attribute|Type)Error: (?P<what>'NoneType' object .+)$",
+        rf"{_ENDS}TypeError: (?P<what>unsupported operand type.+'NoneType'.*)$",
         rf"{_ENDS}TypeError: (?P<what>.+ not (?:'?NoneType'?|supported between instances of 'NoneType' and .+))$",
         cause="something is None that must have a value: {what}",
         remedy="find out at {where} which name is None: an option that is not set, a file or a key that was not found, "
@@ -44,7 +45,7 @@ EXPLANATIONS = {
     "wrong_type": Signature(
         rf"{_ENDS}TypeError: (?P<problem>object of type '\w+' has no len\(\)|unsupported operand type.+|"
         r"'[\w.]+' object (?:is not|does not|cannot|doesn't) .+|(?:list|tuple|string|slice) indices must be .+|"
-        r"argument of type .+|cannot unpack non-iterable .+|can't convert .+|"
+        r"argument of type .+|cannot unpack non-iterable .+|can't convert (?!cuda).+|"
         r".+ not supported between instances of .+|.*\b(?:must be|expected|can only concatenate|should be) .+)$",
         cause="a value has another type than this operation needs: {problem}",
         remedy="print the value and its type at {where}: a string from a configuration or a command line, a label or a "

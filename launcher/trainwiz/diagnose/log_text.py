@@ -25,7 +25,7 @@ _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent ca
 _BOXED = (
     (re.compile(r"^╭─+ Traceback \(most recent call last\) ─+╮$"), "Traceback (most recent call last):"),
     (re.compile(r"^│ (\S.*?):(\d+) in ([\w<>]+)\s*│?$"), r'  File "\1", line \2, in \3'),
-    (re.compile(r"^│ +❱ *\d+ │[│ ]*(.*?)\s*│?$"), r"    \1"),
+    (re.compile(r"^│ +❱ *\d+ │[│ ]*(.*?)│?$"), r"    \1"),
     (re.compile(r"^(?:│.*|╰─+╯)$"), ""),
 )
 # A traceback that is printed after a progress bar begins in the middle of a line.
@@ -88,25 +88,32 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     raw = _ANSI.sub("", text).split("\n")
     labelled = _is_labelled(raw)
     lines = []
+    boxed: set[int | None] = set()
     for number, words in enumerate(raw, start=first):
         # A progress bar redraws its line; each drawing becomes a line of its own, with the same number.
         for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", words)).split("\r"):
             quoted = _QUOTED.match(cleaned := _CONTROL.sub("", part[:_LONGEST_LINE]).rstrip())
-            cleaned = _unboxed(cleaned[quoted.end() :] if quoted else cleaned)
-            if not cleaned:
-                continue
+            cleaned = cleaned[quoted.end() :] if quoted else cleaned
             match = _BRACKETED.match(cleaned) or (_LABELLED.match(cleaned) if labelled else None)
+            rank = int(quoted[1]) if quoted and quoted[1] else None
             if match:
-                lines.append(Line(number, int(match[1]), cleaned[match.end() :]))
-            else:
-                lines.append(Line(number, int(quoted[1]) if quoted and quoted[1] else None, cleaned))
+                rank, cleaned = int(match[1]), cleaned[match.end() :]
+            lines.append(Line(number, rank, _unboxed(cleaned, rank, boxed)))
     return tuple(line for line in lines if line.text)
 
 
-def _unboxed(line: str) -> str:
-    if not line.startswith(("╭", "│", "╰")):
+def _unboxed(line: str, rank: int | None, boxed: set[int | None]) -> str:
+    """The line as Python prints it, if it belongs to the box of a traceback; `boxed` holds the ranks in one."""
+    if line.startswith("╭"):
+        boxed.discard(rank)
+        if _BOXED[0][0].match(line):
+            boxed.add(rank)
+    if rank not in boxed or not line.startswith(("╭", "│", "╰")):
         return line
-    return next((match.expand(plain) for pattern, plain in _BOXED if (match := pattern.match(line))), line)
+    if line.startswith("╰"):
+        boxed.discard(rank)
+    found = (match.expand(plain).rstrip() for pattern, plain in _BOXED if (match := pattern.match(line)))
+    return next(found, line)
 
 
 def without_ignored(lines: Sequence[Line]) -> Sequence[Line]:

@@ -74,7 +74,7 @@ class Script:
         self.parts = parts
         self.lines = [line for part in parts for line in part.lines]
         self.ignored = {(part.file, line): ids for part in parts for line, ids in _ignored(part.text).items()}
-        self.tree = Tree(_joined(parts))
+        self.tree = _joined(parts)
         self.names = Names(self.tree, frozenset(part.name for part in parts[:-1]))
         self.engines = Engines(self.tree, self.names)
         self.ranks = Ranks(self.tree, self.names)
@@ -245,13 +245,11 @@ def _part(name: str, file: str, text: str, before: Sequence[Part], trees: Mutabl
 
 
 # docs/decisions/files.md: Lint reads a script and its modules as one text
-def _joined(parts: Sequence[Part]) -> ast.Module:
+def _joined(parts: Sequence[Part]) -> Tree:
     """One module of them all, as if they were written below each other."""
-    for part in parts:
-        if part.first:
-            ast.increment_lineno(part.module, part.first)
+    lower = {statement: part.first for part in parts for statement in part.module.body}
     run = [s for part in parts[:-1] for s in part.module.body if not is_main_guard(s)]  # what an import does not run
-    return ast.Module([*run, *parts[-1].module.body], [])
+    return Tree(ast.Module([*run, *parts[-1].module.body], []), lower)
 
 
 def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:

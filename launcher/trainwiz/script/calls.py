@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainwiz.script.tree import method
 
@@ -35,7 +36,7 @@ class Call:
         """The last part of the name."""
         return self.name.rpartition(".")[2]
 
-    @property
+    @cached_property
     def method(self) -> str:
         """`step` of `optimizer.step()`, whatever the optimizer is; empty for a function."""
         return method(self.node)

@@ -45,6 +45,7 @@ class Engines:
     def __init__(self, tree: Tree, names: Names) -> None:
         self.tree, self.names = tree, names
         self._kinds: dict[tuple[str, ast.AST, int], str] = {}
+        self._called = {names.resolved(call.func) for call in tree.calls}
         self.accelerate = names.imported("accelerate")
         self.deepspeed = names.imported("deepspeed")
         self.colossalai = names.imported("colossalai")
@@ -107,6 +108,8 @@ class Engines:
 
     def is_prepared(self, node: ast.AST, depth: int = DEPTH) -> bool:
         """Whether the name holds what an engine wrapped or sharded, at this line; `depth` names are followed."""
+        if not self.prepared_names and not self._sharded:
+            return False
         name = dotted(node)
         if not name or not depth:
             return False
@@ -197,4 +200,4 @@ class Engines:
         return ""
 
     def _calls(self, name: str) -> bool:
-        return any(self.names.resolved(call.func) == name for call in self.tree.calls)
+        return name in self._called

@@ -30,6 +30,8 @@ MODULE_ALIASES = {
     "transformers.trainer_utils": "transformers",
 }
 """Modules whose names are known by another one as well: everything is looked for by its public name."""
+_IMPORTING = (ast.Import, ast.ImportFrom)
+_ASSIGNING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.With)
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,10 @@ class Names:
         for function in tree.functions:
             self._functions.setdefault(function.name, []).append(function)
         for node in tree.nodes:
-            self._import(node)
-            self._assign(node)
+            if isinstance(node, _IMPORTING):
+                self._import(node)
+            elif isinstance(node, _ASSIGNING):
+                self._assign(node)
 
     def _import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):

@@ -112,13 +112,12 @@ class Ranks:
         for _ in range(3):  # a function called only by such a function, and so on
             for function in self.tree.functions:
                 sites = calls.get(function.name, [])
-                if function not in self.single and sites and all(self._is_site(site) for site in sites):
-                    guards = [self.guard(site) for site in sites]
+                if function in self.single or not sites or not self.names.function(function.name):
+                    continue
+                if all(self._is_site(site) for site in sites) and all(self.is_single(site) for site in sites):
                     pairs = itertools.combinations(sites[:_MOST_SITES], 2)
-                    both = any(self.tree.exclusive(one, other) for one, other in pairs)
-                    single = all(self.is_single(site) for site in sites) and not both
-                    if single and self.names.function(function.name):
-                        self.single[function] = guards[0]
+                    if not any(self.tree.exclusive(one, other) for one, other in pairs):
+                        self.single[function] = self.guard(sites[0])
 
     def _is_site(self, call: ast.Call) -> bool:
         """A call that is surely one of the module's own function: `f(…)` or `self.f(…)`."""

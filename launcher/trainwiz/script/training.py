@@ -91,11 +91,13 @@ class Training:
         return list(dict.fromkeys(loop for loops in around for loop in loops))
 
     def _backward(self, call: ast.Call) -> Backward | None:
-        loop = next(iter(self.tree.loops(call)), None)
-        if self._is_native_scaler(call):
-            return Backward(call, call.args[0], "NativeScaler", loop)
-        if not isinstance(call.func, ast.Attribute) or call.func.attr != "backward":
+        native = self._is_native_scaler(call)
+        if not native and method(call) != "backward":
             return None
+        loop = next(iter(self.tree.loops(call)), None)
+        if native:
+            return Backward(call, call.args[0], "NativeScaler", loop)
+        assert isinstance(call.func, ast.Attribute)
         owner = call.func.value
         kind = self.engines.kind(owner)
         if kind in ("Accelerator", "DeepSpeedEngine", "Booster", "Fabric", "Optimizer"):
@@ -113,7 +115,7 @@ class Training:
 
     def _is_native_scaler(self, call: ast.Call) -> bool:
         """Whether this is `loss_scaler(loss, optimizer, …)`."""
-        if not dotted(call.func).rpartition(".")[2].endswith("loss_scaler") or len(call.args) < 2:
+        if len(call.args) < 2 or not dotted(call.func).endswith("loss_scaler"):
             return False
         return self.engines.kind(call.args[1]) == "Optimizer"
 

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import ast
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
+_LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_SHARED = (ast.expr_context, ast.operator, ast.boolop, ast.unaryop, ast.cmpop)
 _LEAVES = {"id", "attr", "arg", "kind", "type_comment", "module", "level", "asname", "lineno", "type_ignores"}
 """Fields without nodes in every kind of node that has them."""
+_SHARED = {"ctx", "op", "ops"}
+"""Fields whose operators and the like are objects that nodes share; nobody asks for their parents."""
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _FRAMES = (*_SCOPES, ast.ClassDef)
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
+_BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
+"""Fields with statements, or with what holds those."""
 _EXITS = {"exit", "quit", "sys.exit", "os._exit"}
 
 
@@ -42,6 +46,15 @@ def walk(node: ast.AST) -> tuple[ast.AST, ...]:
     return below
 
 
+def statements(module: ast.Module) -> list[ast.AST]:
+    """What `walk` gives, without expressions: a tenth of it."""
+    found: list[ast.AST] = [module]
+    for one in found:  # which grows meanwhile
+        for name in _BLOCKS:
+            found += getattr(one, name, ())
+    return found
+
+
 def children(node: ast.AST) -> list[ast.AST]:
     """What `ast.iter_child_nodes` gives, in half of its time; operators and the like, which nodes share, are in it."""
     found: list[ast.AST] = []
@@ -56,30 +69,48 @@ def children(node: ast.AST) -> list[ast.AST]:
 
 @functools.cache
 def _branches(kind: type[ast.AST]) -> tuple[str, ...]:
-    return tuple(name for name in kind._fields if name not in _LEAVES)
+    return () if kind is ast.Constant else tuple(name for name in kind._fields if name not in _LEAVES)
+
+
+@functools.cache
+def _own_branches(kind: type[ast.AST]) -> tuple[str, ...]:
+    """Those from last to first, without what nodes share."""
+    return tuple(name for name in reversed(_branches(kind)) if name not in _SHARED)  # type: ignore[arg-type]
 
 
 class Tree:
     """The nodes of a module in order, and their parents."""
 
-    def __init__(self, module: ast.Module) -> None:
+    def __init__(self, module: ast.Module, lower: Mapping[ast.stmt, int] | None = None) -> None:
+        """`lower` says by how many lines statements of the module lie below what they say; they are told."""
         self.module = module
         self.parents: dict[ast.AST, ast.AST] = {}
-        self.nodes: list[ast.AST] = []
-        self._visit(module)
+        self.nodes: list[ast.AST] = [module]
+        for statement in module.body:
+            self.parents[statement] = module
+            self._visit(statement, (lower or {}).get(statement, 0))
         self.functions = [node for node in self.nodes if isinstance(node, _FUNCTIONS)]
         self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
 
-    def _visit(self, node: ast.AST) -> None:
-        waiting = [node]
+    def _visit(self, node: ast.AST, lower: int) -> None:
+        nodes, parents, waiting = self.nodes, self.parents, [node]
         while waiting:  # deeply nested expressions must not end in a RecursionError
             node = waiting.pop()
-            self.nodes.append(node)
-            # Operators and the like are objects that nodes share; nobody asks for their parents.
-            below = [child for child in children(node) if not isinstance(child, _SHARED)]
-            for child in below:
-                self.parents[child] = node
-            waiting += reversed(below)
+            nodes.append(node)
+            values = node.__dict__
+            if lower and "lineno" in values:
+                values["lineno"] += lower
+                values["end_lineno"] += lower
+            for name in _own_branches(type(node)):  # type: ignore[arg-type]
+                value = values.get(name)
+                if isinstance(value, list):
+                    for one in reversed(value):
+                        if isinstance(one, ast.AST):
+                            parents[one] = node
+                            waiting.append(one)
+                elif isinstance(value, ast.AST):
+                    parents[value] = node
+                    waiting.append(value)
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """The node's ancestors up to the module, nearest first."""
@@ -89,7 +120,10 @@ class Tree:
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that contains a node (a lambda counts), or the module."""
-        return next((a for a in self.above(node) if isinstance(a, _SCOPES)), self.module)
+        above = self.parents.get(node)
+        while above is not None and not isinstance(above, _SCOPES):
+            above = self.parents.get(above)
+        return above or self.module
 
     def inside(self, node: ast.AST) -> Iterator[ast.AST]:
         """The node's ancestors within its own function, nearest first."""
@@ -101,11 +135,11 @@ class Tree:
     def loops(self, node: ast.AST) -> list[Loop]:
         """The loops whose body contains a node, innermost first; comprehensions do not count."""
         found: list[Loop] = []
-        child = node
-        for ancestor in self.inside(node):
-            if isinstance(ancestor, Loop) and child in ancestor.body:
-                found.append(ancestor)
-            child = ancestor
+        child, above = node, self.parents.get(node)
+        while above is not None and not isinstance(above, _FRAMES):
+            if isinstance(above, _LOOPS) and child in above.body:
+                found.append(above)
+            child, above = above, self.parents.get(above)
         return found
 
     def withs(self, node: ast.AST) -> list[ast.With]:

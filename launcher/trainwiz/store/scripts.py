@@ -12,7 +12,7 @@ from pathlib import Path
 from trainwiz import files, script
 from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
-from trainwiz.script.tree import walk
+from trainwiz.script.tree import statements
 
 _LARGEST = 1 << 20
 """Bytes; no script is that long, and a syntax tree takes hundreds of times as many."""
@@ -64,7 +64,7 @@ def _collect(file: Path, tree: ast.Module, found: dict[str, tuple[Path, str]], t
             continue
         if sum(len(text) for _, text in found.values()) + len(source) > _MOST_TOGETHER:
             continue
-        found[name] = (module, "")  # modules that import each other
+        found[name] = (module, source)  # modules that import each other; what is still being followed counts, too
         with contextlib.suppress(UsageError):  # no valid Python: nothing is known of what it imports
             trees[source] = script.parsed(str(module), source)
             _collect(module, trees[source], found, trees)
@@ -75,7 +75,7 @@ def _collect(file: Path, tree: ast.Module, found: dict[str, tuple[Path, str]], t
 def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
     """The modules that a file imports and that are files of its project, with their names."""
     own = file.resolve()
-    for node in walk(tree):
+    for node in statements(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
         folder = file.parent

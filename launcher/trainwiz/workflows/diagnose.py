@@ -49,7 +49,9 @@ def diagnose(target: str, *, json: bool) -> int:
 
 def _recordings(path: Path) -> dict[int, flight_recorder.Recording | None]:
     """The flight recorder's dumps in a folder, or beside one of them; None for one that cannot be read."""
-    read = {rank: flight_recorder.read(data) for rank, data in dumps.beside(path)}
+    read: dict[int, flight_recorder.Recording | None] = {}
+    for rank, data in dumps.beside(path):
+        read[rank] = read.get(rank) or flight_recorder.read(data)
     unread = sorted(rank for rank, recording in read.items() if recording is None)
     if len(unread) == len(read):
         return {}

@@ -41,7 +41,7 @@ SIGNATURES = {
     ),
     "nan_throughout": Signature(
         r"(?:^.*\bloss\b\W{1,5}nan\b.*\n){3}",
-        r"^(?:.*?loss\w*=nan\b){3}",
+        r"^(?:.*?\bloss=nan\b){3}",
         cause="the loss is NaN in every line: the training learns nothing",
         remedy="find the first NaN: torch.autograd.set_detect_anomaly(True); then lower the learning rate, clip "
         "gradients, use bf16 instead of fp16, and look for labels that are all masked",
@@ -113,7 +113,7 @@ SIGNATURES = {
         "pass changes; debug=True in the call of checkpoint() shows where the two runs differ",
     ),
     "own_backward": Signature(
-        r"function \w+ returned an (?:incorrect number of gradients|invalid gradient)",
+        r"function \w+ returned an incorrect number of gradients|Function \w+Backward returned an invalid gradient",
         r"Expected isFloatingType\(grads\[|grad_input must be contiguous",
         cause="the backward of an autograd function that is not torch's own does not fit this version of torch",
         remedy="let its backward return one gradient for each input of forward (None where there is none), contiguous "
@@ -121,14 +121,14 @@ SIGNATURES = {
     ),
     "integer_weights": Signature(
         r"[Oo]nly Tensors of floating point (?:and complex )?dtype can require gradients",
-        cause="weights of integers are to be trained: the model is quantized, and integers have no gradients",
+        cause="a tensor of integers is to be trained, but integers have no gradients: usually the model is quantized",
         remedy="train an adapter on it (LoRA), and do not set requires_grad on the quantized weights: loop over those "
         "with param.is_floating_point(); or load it without quantization",
     ),
     "recurrent_evaluation": Signature(
         r"(?:backward_input|cudnn RNN backward) can only be called in training mode",
         cause="a recurrent layer is trained in evaluation mode, for which cuDNN has no backward",
-        remedy="call model.train() after each evaluation, before the next update",
+        remedy="call model.train() after each evaluation, before the next forward pass",
     ),
     "no_gradient": Signature(
         r"element 0 of tensors does not require grad and does not have a grad_fn",

@@ -59,11 +59,15 @@ SIGNATURES = {
         r"out of resource: (?P<problem>shared memory, Required: \d+, Hardware limit: \d+)",
         r"(?P<problem>PassManager::run failed|Internal Triton PTX codegen error|`ptxas` failed with error code -?\d+)",
         r"(?P<problem>Cannot find a working triton installation)",
-        r"(?P<problem>LLVM ERROR: [^\n]+)",
-        r"(?P<problem>Found .+ which is too old to be supported by the triton GPU compiler)",
+        r"(?P<problem>LLVM ERROR: (?!.*numba)[^\n]+)",
         cause="a Triton kernel cannot run here: {problem}",
         remedy="use the Triton that torch pins (pip install --force-reinstall torch), smaller block sizes, or the "
         "variant without the kernel (attn_implementation='sdpa', TORCHDYNAMO_DISABLE=1)",
+    ),
+    "triton_gpu": Signature(
+        r"Found (?P<gpu>.{1,80}?) which is too old to be supported by the triton GPU compiler",
+        cause="torch.compile needs Triton, which does not support this GPU: {gpu}",
+        remedy="train without it: set torch_compile to false, or run: TORCHDYNAMO_DISABLE=1 trainwiz launch",
     ),
     "linked_library": Signature(
         r"cannot find -l(?P<library>cuda|cudart|cublas|curand|nvrtc|cudnn)\b",

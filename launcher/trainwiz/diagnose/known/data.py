@@ -55,9 +55,11 @@ SIGNATURES = {
     "fewer_than_ranks": Signature(
         r"assert len\(indices\) == self\.(?:total_size|num_samples)\n(?:[\s^~]+\n)?"
         r"(?:\[rank\d+\]: )?AssertionError",
-        cause="DistributedSampler cannot give every rank a sample: the data has fewer samples than ranks",
-        remedy="print len(dataset): it is nearly empty, or its path is wrong; for data that is meant to be small, "
-        "start fewer ranks",
+        r"AssertionError: Number of (?:subsampled )?indices \(\d+\) does not match (?:total_size|num_samples) \(\d+\)",
+        cause="the sampler does not get the number of samples that it was made for: the dataset changed its length "
+        "since, or (with torch before 1.8) has fewer samples than ranks",
+        remedy="print len(dataset) before the sampler is made and before the loop: make the sampler after everything "
+        "that filters or extends the dataset; if the dataset is nearly empty, check its path",
     ),
     "no_labels": Signature(
         r"The model did not return a loss from the inputs",

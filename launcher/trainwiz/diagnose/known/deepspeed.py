@@ -89,7 +89,7 @@ SIGNATURES = {
     ),
     "fsdp_ungathered": Signature(
         r"/torch/distributed/fsdp/[\s\S]{0,2000}RuntimeError: (?:'weight' must be 2-D|mat2 must be a matrix, got 1-D)",
-        r"its data is not allocated yet",
+        r"/torch/distributed/fsdp/[\s\S]{0,2000}its data is not allocated yet",
         cause="a weight is used while FSDP holds only its shard: its module was called without the wrapper around it",
         remedy="wrap whole layers (auto_wrap_policy), share no weight between two wrapped modules, call modules and "
         "not functions with their weights; elsewhere use FSDP.summon_full_params",

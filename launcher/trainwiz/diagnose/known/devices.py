@@ -39,7 +39,8 @@ SIGNATURES = {
     ),
     "kernel_refused": Signature(
         r"CUDA error: (?P<problem>an illegal instruction was encountered|invalid (?:argument|configuration argument|"
-        r"program counter|resource handle)|named symbol not found|operation not (?:permitted|supported))",
+        r"program counter|resource handle)|named symbol not found|"
+        r"operation not (?:permitted(?! when stream is capturing)|supported))",
         cause="the GPU refused an operation: {problem}",
         remedy="to find the operation, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; usually an extension (xformers, "
         "flash-attn, bitsandbytes) or torch itself was built for another GPU or CUDA: run trainwiz doctor; at changing "
@@ -102,7 +103,7 @@ SIGNATURES = {
     "device_map": Signature(
         r"You can't train a model that has been loaded (?:with `device_map='auto'`|in 8-bit or 4-bit precision)",
         r"device_map='auto' is not supported when using Trainer",
-        r"DistributedDataParallel device_ids and output_device arguments only work with .*device\(.*device\(",
+        r"DistributedDataParallel device_ids and output_device arguments only work with .*type='cuda'.*type='cuda'",
         cause="device_map placed the model on specific GPUs, but each rank needs it on its own GPU",
         remedy="remove device_map; for a quantized model: device_map=PartialState().local_process_index",
     ),
@@ -146,7 +147,7 @@ SIGNATURES = {
     ),
     "device_mismatch": Signature(
         r"Expected all tensors to be on the same device",
-        r"DistributedDataParallel device_ids and output_device arguments only work with .*\{device\(type='cpu'\)\}",
+        r"DistributedDataParallel device_ids and output_device arguments only work with .*\{.*device\(type='cpu'\)",
         r"is on (?:cpu|cuda:\d+|meta) device?,? (?:but )?expected",
         r"Tensor on device \S+ is not on the expected device",
         r"Input type \(torch\.cuda\.\w+\) and weight type \(torch\.(?!cuda)",

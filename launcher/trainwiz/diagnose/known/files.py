@@ -96,7 +96,7 @@ SIGNATURES = {
         r"composer|ray): "
         r"(?:command )?not found",
         r"RuntimeError: launcher '(?P<program>\w+)' not installed",
-        r"(?:^|[ :])(?P<program>\w+) does not (?:appear|seem) to be installed",
+        r"^(?:[\w.]*Error: )(?P<program>\w+) does not (?:appear|seem) to be installed",
         r"^['\"]?(?P<program>[\w.-]+)['\"]? (?:is not recognized as an internal or external command|"
         r"不是内部或外部命令)",
         r"The term '(?P<program>[\w.-]+)' is not recognized as",
@@ -106,8 +106,8 @@ SIGNATURES = {
     ),
     "no_checkpoint": Signature(
         r"(?:No valid checkpoint found in output directory|Can't find a valid checkpoint at) \(?(?P<folder>[^\s)]+)",
-        r"assert (?:len\(self\.ckpt_list\) > 0|metadata is not None)\n(?:[\s^~]+\n)?AssertionError(?P<folder>)",
-        cause="there is no checkpoint to resume from in {folder}",
+        r"(?P<folder>assert (?:len\(self\.ckpt_list\) > 0|metadata is not None))\n(?:[\s^~]+\n)?AssertionError",
+        cause="there is no checkpoint to resume from: {folder}",
         remedy="give the folder of one checkpoint (…/checkpoint-500), or start without resuming",
     ),
     "output_exists": Signature(
@@ -127,7 +127,7 @@ SIGNATURES = {
         r"FileNotFoundError: \[Errno 2\] No such file or directory: (?P<file>.+)$",
         r"^(?:\[rank\d+\]: )?(?P<file>\S.*): no such file or folder",
         r"FileNotFoundError: (?:Unable to find|Couldn't find)(?: a dataset script)?(?: at)? (?P<file>.+)$",
-        r"(?:Error|Exception): (?:[^\n'\"]*[ '\"`])?(?P<file>[\w.~-]*[/\\][^\s'\"`]*)['\"`]? "
+        r"(?:Error|Exception): (?:[^\n'\"]{0,200}[ '\"`])?(?P<file>[\w.~-]{0,200}[/\\][^\s'\"`]*)['\"`]? "
         r"(?:(?:does not|doesn't) exist|(?:was |could )?not (?:be )?found|is not a (?:valid )?(?:checkpoint )?"
         r"(?:file|director\w+|folder|path)\b)",
         cause="file not found: {file}",

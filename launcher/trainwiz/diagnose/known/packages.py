@@ -142,7 +142,7 @@ SIGNATURES = {
     "not_fetched": Signature(
         r"urllib\.error\.URLError: <urlopen error (?P<problem>.+)>",
         r"urllib\.error\.HTTPError: (?P<problem>.+)$",
-        r"(?P<problem>thrown while requesting (?:GET|HEAD) \S+)\s*$(?!\nRetrying)",
+        r"(?P<problem>thrown while requesting (?:GET|HEAD) \S+)\s*$(?!(?:\n.*thrown while requesting.*)*\nRetrying)",
         r"requests\.exceptions\.(?:ConnectionError|HTTPError|ConnectTimeout|ReadTimeout): (?P<problem>.+)$",
         cause="download failed: {problem}",
         remedy="download it before the training on a machine with network access; to test the connection from here, "

@@ -71,7 +71,8 @@ SIGNATURES = {
         "tokenizer",
     ),
     "engine_lacks": Signature(
-        r"/(?P<package>deepspeed|colossalai|accelerate)/[^\"\n]+\", line \d+, in \w+\n(?:    .*\n)*"
+        r"/(?:site|dist)-packages/(?P<package>deepspeed|colossalai|accelerate)/[^\"\n]+\", line \d+, in \w+\n"
+        r"(?:    .*\n)*"
         r"(?:  File \"[^\"\n]*/torch/nn/modules/module\.py\".*\n(?:    .*\n)*)?"
         rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",
         cause="the code of {package} itself asks {wrapper} for {name}, which this version does not have",

@@ -152,9 +152,9 @@ def _forwards(script: Script) -> Iterator[Call]:
 
 def _runs_prepared(script: Script, call: Call, function: Function) -> bool:
     """Whether one of the script's own functions goes through batches with the prepared model that it is given."""
-    if script.ranks.own_guard(call.node) is None:
-        return False
     given = [v for v in call.arguments if script.engines.is_prepared(v)]
+    if not given or script.ranks.own_guard(call.node) is None:
+        return False
     names = {p for p in parameters(function) if any(argument(function, p, call.node) is v for v in given)}
     for node in walk(function):
         if isinstance(node, ast.Call) and dotted(node.func) in names and script.tree.loops(node):

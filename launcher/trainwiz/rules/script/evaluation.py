@@ -131,9 +131,11 @@ def _mean_of_means(script: Script) -> Violations:
 def _appends_means(script: Script, call: Call, over: str, mean: Call) -> bool:
     """Whether a call appends the mean loss of a batch to this list, in a loop over batches that learns nothing."""
     owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else call.node
+    if call.method != "append" or dotted(owner) != over:
+        return False
     loops = script.tree.loops(call.node)
     said = ast.unparse(call.node)
-    if call.method != "append" or dotted(owner) != over or not _MEANS.search(said) or "gather" in said or not loops:
+    if not _MEANS.search(said) or "gather" in said or not loops:
         return False
     weighs = any(isinstance(n, ast.Mult) for n in walk(call.node))
     here = script.tree.scope(call.node) is script.tree.scope(mean.node) and loops[0] not in script.tree.loops(mean.node)

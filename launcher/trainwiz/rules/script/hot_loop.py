@@ -87,7 +87,7 @@ def norms_are_measured_at_log_points(script: Script) -> Violations:
 def _every_turn(script: Script, *, comprehensions: bool = False) -> Iterator[tuple[ast.Call, Loop]]:
     """The calls that run in every iteration of a training loop, under no condition but one on the rank."""
     loops = set(script.training.turns)
-    for call in script.calls:
+    for call in script.calls if loops else ():
         around = script.tree.loops(call.node)
         loop = next((one for one in around if one in loops), None)
         if loop is None or (around[0] is not loop and not comprehensions):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainwiz.finding import Fix, Level, Violation, Violations, edited, remedy, violation
 from trainwiz.message import say
@@ -124,8 +124,11 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     Source: https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html (general checkpoint)
     """
     loads = [c for c in script.calls if c.method == "load_state_dict" and c.node.args]
-    resumed = [c for c in loads if _resumes(script, c)]
-    if not resumed or not script.training.steps or script.engines.colossalai:
+    if not loads or not script.training.steps or script.engines.colossalai:
+        return
+    progress = list(_progress(script))
+    resumed = [c for c in loads if _resumes(script, c, progress)]
+    if not resumed:
         return
     if any(c.method in ("load_state", "load_checkpoint") for c in script.calls):
         return
@@ -266,7 +269,20 @@ def _in_decorated(script: Script, node: ast.AST) -> bool:
     return any("rank" in ast.unparse(d) or "process" in ast.unparse(d) for f in functions for d in f.decorator_list)
 
 
-def _resumes(script: Script, call: Call) -> bool:
+def _progress(script: Script) -> Iterator[tuple[str, ast.AST]]:
+    """The dictionaries that are asked how far a training came, and where."""
+    for node in script.tree.nodes:
+        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
+            key, base = constant(node.slice), dotted(node.value)
+        elif isinstance(node, ast.Call) and method(node) == "get" and node.args:
+            key, base = constant(node.args[0]), dotted(node.func).rpartition(".")[0]
+        else:
+            continue
+        if isinstance(key, str) and _PROGRESS.search(key):
+            yield base, node
+
+
+def _resumes(script: Script, call: Call, progress: Sequence[tuple[str, ast.AST]]) -> bool:
     """Whether a model is loaded from a file that also says how far the training came."""
     owner = dotted(call.node.func).lower()
     if any(word in owner for word in ("optim", "sched", "scaler", "ema")):
@@ -275,14 +291,7 @@ def _resumes(script: Script, call: Call) -> bool:
     if _starts_later(script, call):
         return True
     names = {n.id for n in script.names.feeding(source) if isinstance(n, ast.Name)}
-    for node in script.tree.nodes:
-        key = constant(node.slice) if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load) else None
-        base = dotted(node.value) if isinstance(node, ast.Subscript) else ""
-        if isinstance(node, ast.Call) and method(node) == "get" and node.args:
-            key, base = constant(node.args[0]), dotted(node.func).rpartition(".")[0]
-        if isinstance(key, str) and _PROGRESS.search(key) and base in names:
-            return _is_loaded(script, base, node)
-    return False
+    return next((_is_loaded(script, base, node) for base, node in progress if base in names), False)
 
 
 def _starts_later(script: Script, call: Call) -> bool:
