@@ -138,12 +138,12 @@ def test_each_way_to_train_shows_its_bytes() -> None:
     model = "Qwen/Qwen2.5-7B"
     made = decide({"task": "sft", "model.name": model}, machine("2xrtx4090"), model=known_as(model))
     assert [(way.adapter, way.strategy) for way in made.methods] == [
-        ("none", "zero3+offload"),
+        ("none", "zero2+offload"),
         ("lora", "zero3"),
         ("qlora", "ddp"),
     ]
     assert re.fullmatch(
-        r"[678]\.\d GiB per rank fit; all weights need 1\d\.\d GiB with zero3\+offload", why(made, "model.adapter")
+        r"[678]\.\d GiB per rank fit; all weights need 1\d\.\d GiB with zero2\+offload", why(made, "model.adapter")
     )
     new = decide({"task": "sft", "model.name": "llama-1b"}, machine("2xrtx4090"))
     assert [way.adapter for way in new.methods] == ["none"], "an adapter needs trained weights"
@@ -156,7 +156,8 @@ def test_the_recommendation_shows_its_numbers() -> None:
     assert "27.7 GiB" in reason  # 2 P + 18 P / 8
     assert "ddp needs 104 GiB" in reason
     huge = decide({"model.name": "some/model"}, machine("1xt4"), model=sized(70_000_000_000))
-    assert "even this is more than 60%" in why(huge, "strategy.kind")
+    # All is in host memory but the elements that are reduced at once, two bytes each.
+    assert why(huge, "strategy.kind").startswith("95.4 MiB of model state per rank fits in 60% of 15.0 GiB")
 
 
 def test_a_gpu_of_unknown_capability_stays_unknown() -> None:
@@ -501,7 +502,7 @@ def test_a_model_of_unknown_size_is_never_copied_to_each_gpu(name: str) -> None:
 @pytest.mark.parametrize(
     ("model", "name", "strategy", "offload", "length", "recomputed"),
     [
-        ("meta-llama/Llama-2-70b-hf", "8xh100", "zero3", "cpu", 4096, "full"),
+        ("meta-llama/Llama-2-70b-hf", "8xh100", "zero3", "cpu", 4096, "selective"),
         ("meta-llama/Llama-3.1-8B", "8xh100", "zero2", "none", 4096, "none"),
         ("Qwen/Qwen2.5-7B-Instruct", "4xa100-40g", "zero2", "cpu", 4096, "selective"),
         ("openai-community/gpt2", "1xt4", "single", "none", 1024, "none"),
@@ -533,8 +534,7 @@ def test_the_size_says_where_it_was_found() -> None:
 
 def test_a_sample_is_shortened_where_nothing_else_fits() -> None:
     """A vocabulary of Gemma's whose logits cannot be cut into chunks: 15 GiB for 4096 tokens."""
-    answers = {"model.name": "google/gemma-2-9b", "machine.num_processes": 2}
-    decided = decide(answers, machine("2xrtx4090"), model=known_as("google/gemma-2-9b"))
+    decided = decide({"model.name": "google/gemma-2-9b"}, machine("1xt4"), model=known_as("google/gemma-2-9b"))
     assert decided.plan.batch.sequence_length < 4096
     assert "4096 tokens does not fit" in why(decided, "batch.sequence_length")
 
@@ -650,7 +650,7 @@ def test_a_smaller_chunk_lets_a_large_vocabulary_fit() -> None:
     answers = {"model.name": "google/gemma-7b", "model.adapter": "qlora", "batch.sequence_length": 2048}
     decided = decide(answers, here, model=known_as("google/gemma-7b"))
     assert decided.plan.model.loss_chunk == 512
-    reason = "7.4 GiB per rank with chunks of 1024 tokens does not fit in 8.0 GiB; this needs 5.7 GiB"
+    reason = "7.3 GiB per rank with chunks of 1024 tokens does not fit in 8.0 GiB; this needs 5.6 GiB"
     assert why(decided, "model.loss_chunk") == reason
     given = decide({**answers, "model.loss_chunk": 1024}, here, model=known_as("google/gemma-7b"))
     assert given.plan.model.loss_chunk == 1024

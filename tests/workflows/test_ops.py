@@ -230,7 +230,7 @@ def test_ctrl_c_ends_what_ninja_started_in_groups_of_its_own(tmp_path: Path) -> 
 
 
 def test_lines_come_as_they_are_written_with_pauses_between() -> None:
-    with Lines(["/bin/sh", "-c", "echo a; sleep 0.5; printf 'b\\nc'; exit 3"], environ=dict(os.environ)) as program:
+    with Lines(["/bin/sh", "-c", "echo a; sleep 2; printf 'b\\nc'; exit 3"], environ=dict(os.environ)) as program:
         heard = list(program.read(0.1))
         assert [line for line in heard if line is not None] == ["a", "b", "c"]
         assert None in heard[heard.index("a") : heard.index("b")]
