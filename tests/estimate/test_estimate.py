@@ -14,6 +14,7 @@ from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.device import Work, micro_batch, needs
 from trainwiz.estimate.gpus import gpu_model
 from trainwiz.estimate.speed import pace
+from trainwiz.estimate.state import work_of
 from trainwiz.models import known
 from trainwiz.render import deepspeed
 from trainwiz.strategies import Training, labelled
@@ -59,6 +60,24 @@ def test_zero_3_holds_its_reduce_bucket_for_ever() -> None:
     assert written["zero_optimization"]["reduce_bucket_size"] == REDUCE_BUCKET_ELEMENTS
     assert state_bytes_per_rank("zero3", parameters=8 * B, world=8, half=True) == 18 * B + B // 10
     assert state_bytes_per_rank("zero3", parameters=B // 100, world=10, half=True) == 18 * B // 1000 + 2 * B // 100
+
+
+@pytest.mark.parametrize(
+    ("settings", "elements"),
+    [
+        ({}, REDUCE_BUCKET_ELEMENTS),
+        ({"reduce_bucket_size": 2e8}, 200_000_000),
+        ({"reduce_bucket_size": None}, 5 * 10**8),
+    ],
+)
+def test_a_plan_s_own_bucket_counts(settings: dict[str, float | None], elements: int) -> None:
+    zero2 = {"strategy__kind": "deepspeed", "strategy__zero_stage": 2, "precision__mixed_precision": "bf16"}
+    keys = {f"zero_optimization.{key}": value for key, value in settings.items()}
+    plan = make(**zero2, deepspeed=keys)
+    work = work_of(plan, 8 * B, None)
+    assert work.bucket == elements
+    usual = needs(labelled("zero2"), replace(work, bucket=REDUCE_BUCKET_ELEMENTS)).total
+    assert needs(labelled("zero2"), work).total - usual == 3 * 2 * (elements - REDUCE_BUCKET_ELEMENTS)
 
 
 def test_gradients_that_add_up_in_16_bits_have_copies_in_the_step_alone() -> None:
