@@ -104,7 +104,7 @@ BACKWARDS = {
     "wrapped.backward(loss)": "DeepSpeedEngine",
     "other.backward(loss)": None,
     "optimizer.backward(loss)": "Optimizer",
-    "fabric.backward()": None,
+    "fabric.backward()": "Tensor",  # Fabric's takes the loss
     "self.backward()": None,
     "super.backward()": None,
     "scheduler.backward()": None,

@@ -173,7 +173,7 @@ def test_what_cannot_be_read_is_named_before_and_in_the_task(tmp_path: Path) -> 
     assert 'line 1 has no label in the column "label"; it has text, class' in found.detail
     made = load(tmp_path / "code", "image_classification", data__train=str(tmp_path / "pets"))
     for name, says in {
-        "loose": "no images",
+        "loose": "pictures that would be left out: 2",
         "empty": "no images",
         "floats.npz": "not bytes",
         "more": "cow",

@@ -329,7 +329,7 @@ def test_details_are_searched_paged_and_written_at_once(tmp_path: Path, start: S
     terminal.child.send(HOME)
     terminal.expect("» write the project")
     terminal.child.send(PAGE_DOWN)
-    terminal.expect("» data[^\n]*")
+    terminal.expect("» (data|model)[^\n]*")
     terminal.child.send("nothing like it\r")  # Enter chooses no line that nobody sees
     terminal.expect("nothing like it")
     terminal.child.send("\x7f" * len("nothing like it") + "weight_decay\r")

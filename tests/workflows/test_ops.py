@@ -213,12 +213,13 @@ def test_ninja_s_steps_show_that_nobody_else_compiles(tmp_path: Path) -> None:
 
 def test_ctrl_c_ends_what_ninja_started_in_groups_of_its_own(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    body = f"setsid sleep 600 & echo $! > {pid}; wait"
+    body = f"setsid sleep 60 & echo $! > {pid}; wait"
 
     def interrupt() -> None:
         until = time.monotonic() + 60
         while not (pid.exists() and pid.read_text().strip()) and time.monotonic() < until:
             time.sleep(0.02)
+        time.sleep(1)  # the main thread has imported all it needs, and reads
         _thread.interrupt_main()
 
     thread = threading.Thread(target=interrupt, daemon=True)

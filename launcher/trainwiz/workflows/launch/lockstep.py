@@ -10,7 +10,6 @@ from typing import Any
 
 from trainwiz import recovery
 from trainwiz.batch import Batch
-from trainwiz.diagnose import Line, culprits
 from trainwiz.message import Message, say
 from trainwiz.network import ports
 from trainwiz.network.coordination import Coordinator, Participant
@@ -260,7 +259,7 @@ class Leading(Attempts):
             lost[rank] = f"{coordinator.present[rank].hostname}: {say('its ranks did not end')}"
             coordinator.dismiss(rank)
         reports = {rank: coordinator.reports[rank] for rank in others if rank in coordinator.reports}
-        whole = _joined(own, reports, culprits(own, _logs_of(self.prepared, own)), lost)
+        whole = _joined(own, reports, _culprits(self.prepared, own), lost)
         if whole.first_failed is not None:
             assert self.prepared.plan
             at = formation.machines[whole.first_failed // self.prepared.plan.machine.ranks_per_machine]
@@ -386,7 +385,7 @@ class Following(Attempts):
             with lock:
                 told = True
             ranks.kept(inbox)
-        found = culprits(outcome, _logs_of(self.prepared, outcome))
+        found = _culprits(self.prepared, outcome)
         participant.report(
             attempt=formation.attempt,
             exit_code=outcome.exit_code,
@@ -409,8 +408,12 @@ def _not_begun(prepared: Prepared, signum: int) -> Outcome:
     return Outcome(exit_code=code, signal=signum, stopped=stopped)
 
 
-def _logs_of(prepared: Prepared, outcome: Outcome) -> dict[int, Sequence[Line]]:
-    return {rank: logs.lines(prepared.run.log(rank)) for rank, code in outcome.codes.items() if code not in (0, None)}
+def _culprits(prepared: Prepared, outcome: Outcome) -> Sequence[int]:
+    """The ranks that failed by themselves, by what they wrote."""
+    from trainwiz.diagnose import culprits  # it brings all signatures: not before a rank has ended
+
+    failed = [rank for rank, code in outcome.codes.items() if code not in (0, None)]
+    return culprits(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in failed})
 
 
 def _joined(own: Outcome, reports: dict[int, dict[str, Any]], found: Sequence[int], lost: dict[int, str]) -> Outcome:
