@@ -722,6 +722,7 @@ def train(config: Config, agreement: Agreement) -> bool:
 
     # end: best
     # feature: each_epoch
+
     def evaluate_after(update: int) -> bool:
         """Return whether the ranks were asked to stop meanwhile; a resume does it again."""
         try:
@@ -847,10 +848,8 @@ def train(config: Config, agreement: Agreement) -> bool:
         if not stop and (done == total or done % updates_per_epoch == 0) and evaluate_after(done):
             stop = due_save = True
         # end: each_epoch
-        if due_save:
-            failures = checkpoints.save(done)
-            if failures:
-                metrics.write({"update": done, "failed_saves": failures})
+        if due_save and (failures := checkpoints.save(done)):
+            metrics.write({"update": done, "failed_saves": failures})
         meter.began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break
