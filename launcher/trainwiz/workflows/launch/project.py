@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,12 +38,15 @@ _WAIT_SECONDS = 30.0
 """How long a person's machines wait for each other."""
 _JOB_WAIT_SECONDS = 600.0
 """The same in a scheduler's job: a machine may still be pulling its image when another is ready."""
+_LENGTHS = frozenset({"--n_steps", "--n_epochs"})
+"""Arguments of train.py, one of which must be 0."""
 
 
 def launch(request: Request) -> int:
     """Check and run a project; return the training's exit code. Raises `Refused` on findings of level error."""
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent
+    request = dataclasses.replace(request, arguments=_with_one_length(request.arguments))
     with refusal.told(request, plan, folder):
         machine = facts.machine(
             machine_file=request.machine or None,
@@ -104,6 +108,15 @@ def launch(request: Request) -> int:
 
         publication.publish(request.python, plan, run)
     return code
+
+
+def _with_one_length(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The script's arguments; a length that is typed replaces the plan's, also where that counts the other way."""
+    typed = {word.partition("=")[0] for word in arguments}
+    if len(given := typed & _LENGTHS) != 1:
+        return tuple(arguments)
+    (other,) = _LENGTHS - given
+    return (*arguments, other, "0")
 
 
 def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> tuple[Finding, ...]:
