@@ -46,3 +46,23 @@ def test_the_review_shows_roles_what_is_learned_and_how_it_begins(monkeypatch: p
     assert "the first: system → user → assistant* (* is learned), Hello" in shown
     other = summary.lines(decide({"task": "sft", "data.train": "talks.jsonl"}, None))["data.train"]
     assert "learned" not in other
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "shown"),
+    [
+        ("text_classification", {"text": "a fine film", "label": 1}, "samples; the first: a fine film → 1"),
+        ("text_regression", {"id": 7, "review": "so so", "score": 2.5}, "samples; the first: so so → 2.5"),
+        ("causal_lm", {"title": "x", "text": "Once upon\n a time"}, "samples; the first: Once upon a time"),
+        ("text_classification", {}, "samples"),
+        ("causal_lm", {"prompt": "Ask me", "answer": "b"}, "samples; the first: Ask me"),
+        ("image_classification", {"image": "a.png", "label": 1}, "samples"),
+    ],
+)
+def test_the_review_shows_the_first_text_with_its_label(
+    task: str, row: dict[str, Any], shown: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWIZ_LANG", "en")
+    data = DataFacts(name="texts.csv", kind="file", first=row, samples=40)
+    told = summary.lines(decide({"task": task, "data.train": "texts.csv"}, None, data=data))["data.train"]
+    assert told.endswith(shown)

@@ -68,10 +68,23 @@ def _data(decided: Decided) -> str:
     words = t("{name}: about {n} samples", name=name, n=counted(samples)) if samples else name
     turns = decided.outlook.turns
     if not turns:
-        return words
+        return _with_first_text(decided, words)
     roles = " → ".join(f"{turn.role}{'*' if turn.learned else ''}" for turn in turns)
     told = next((turn for turn in turns if turn.learned), turns[0]).text
     return t("{data}; the first: {roles} (* is learned), {text}", data=words, roles=roles, text=told)
+
+
+def _with_first_text(decided: Decided, words: str) -> str:
+    """The same with the first text as the model will see it, and its labels."""
+    data, task, first = decided.plan.data, tasks.of(decided.plan), dict(decided.outlook.columns)
+    if not task.text_column or data.text_column not in first:
+        return words
+    labels = [first[name.strip()] for name in data.label_column.split(",") if name.strip() in first]
+    if task.labelled and labels:
+        return t(
+            "{data}; the first: {text} → {label}", data=words, text=first[data.text_column], label=", ".join(labels)
+        )
+    return t("{data}; the first: {text}", data=words, text=first[data.text_column])
 
 
 def _lengths(decided: Decided) -> str:
