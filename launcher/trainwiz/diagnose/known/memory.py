@@ -24,7 +24,7 @@ SIGNATURES = {
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
-        r"RuntimeError: CUDA error: out of memory",
+        r"(?:Runtime|Accelerator)Error: CUDA error: out of memory",
         r"Cuda failure (?:\d+ )?'out of memory'",
         r"(?:NPU|XPU|HIP|MPS backend) out of memory",
         cause="the GPU is out of memory",
