@@ -148,7 +148,7 @@ SIGNATURES = {
         r"mat1 and mat2 shapes cannot be multiplied \((?P<shapes>[^)]+)\)",
         r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
-        r"RuntimeError: (?P<shapes>Function \w+ returned an invalid gradient at index \d+ - got .+ but expected shape .+)$",
+        r"RuntimeError: (?P<shapes>Function \w+ returned an invalid gradient at index \d+ - got .+ but expected .+)$",
         r"RuntimeError: (?P<shapes>\w+\(\w*\): number of dimensions in the tensor input does not match .+)$",
         r"RuntimeError: (?P<shapes>(?:weight should have at least \w+ dimensions|Dimension out of range \(.+|"
         r"Expected (?:both dimensions of mat2|\d+D (?:\(\w+\) )?(?:or \d+D \(\w+\) )?input) .+))$",
