@@ -285,7 +285,9 @@ class Checkpoints:
     def claim(self) -> None:
         """Lock the folder against other trainings, and remove incomplete checkpoints of a killed one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = (self.folder / ".lock").open("w")  # held until this process ends
+        # Held until this process ends. A link that somebody else left there is not followed: its target is not ours.
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
+        self.lock = os.fdopen(os.open(self.folder / ".lock", flags, 0o666), "rb+", buffering=0)
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -346,12 +348,18 @@ def update_of(path: Path) -> int:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest. Raises an error if it was changed or belongs to another checkpoint."""
+    """Return the manifest. Raises an error if it was changed, belongs to another checkpoint or says nothing of one."""
+    if (path / MANIFEST).exists() and not (path / MANIFEST).is_file():
+        raise OSError("not a regular file")
     manifest = json.loads((path / MANIFEST).read_text())
     if manifest.pop("self") != digest_of(manifest):
         raise ValueError("changed since it was written")
     if manifest["update"] != update_of(path):
         raise ValueError(f"of update {manifest['update']}")
+    if not all(isinstance(manifest[name], dict) for name in ("bytes", "sha256", "config")):
+        raise ValueError("of another form")
+    if manifest["bytes"].keys() != manifest["sha256"].keys():
+        raise ValueError("its sizes and hashes are of different files")
     return manifest
 
 
@@ -372,11 +380,12 @@ def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
     """Return the differences from the manifest: in names and sizes, and in contents if `hashes` is given."""
     try:
         manifest = read_manifest(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return [f"{MANIFEST}: {type(error).__name__} {error}"]
     sizes, found = manifest["bytes"], {name: (path / name).stat().st_size for name in files_in(path)}
     damage = [f"{name}: not in the manifest" for name in found.keys() - sizes.keys() - {MANIFEST}]
     damage += [f"{name}: missing" for name in sizes.keys() - found.keys()]
+    damage += [f"{name}: neither a file nor a folder" for name in others_in(path)]
     damage += [f"{n}: {found[n]} bytes, not {sizes[n]}" for n in sizes.keys() & found.keys() if found[n] != sizes[n]]
     if damage or hashes is None:
         return sorted(damage)
@@ -401,6 +410,12 @@ def files_in(folder: Path) -> list[str]:
     """Return the names of all files below a folder, largest first."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [str(p.relative_to(folder)) for p in sorted(files, key=lambda p: (-p.stat().st_size, p))]
+
+
+def others_in(folder: Path) -> list[str]:
+    """Return the names of pipes, devices, links to folders and the like, which an engine would follow or wait for."""
+    others = (path for path in folder.rglob("*") if not path.is_file() and (path.is_symlink() or not path.is_dir()))
+    return [str(path.relative_to(folder)) for path in others]
 
 
 def hash_files(folder: Path, names: list[str]) -> dict[str, str]:
