@@ -156,6 +156,11 @@ def test_batch_scripts(where: int, noise: str, tmp_path_factory: pytest.TempPath
     quickly(lambda: check_and_import(folder, "job.sbatch"))
 
 
+def test_a_backslash_before_a_space_begins_no_other_command(tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text(SBATCH.replace("srun torchrun ", "srun torchrun\\ "))
+    check_and_import(tmp_path, "job.sbatch")
+
+
 CLUSTER = {**plans.with_changes(BASE, {"machine.num_processes": 1}).model_dump(mode="json")["cluster"], "kind": "slurm"}
 
 

@@ -147,9 +147,7 @@ def test_code_that_came_with_a_checkpoint_never_runs(
     assert not (tmp_path / "canary").exists()
 
 
-def test_a_damaged_checkpoint_that_is_named_does_not_answer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_checkpoint_that_is_named_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, 300)
     (tmp_path / "task.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
     (path / "model").write_bytes(b"weightz")
