@@ -81,19 +81,22 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
         data = own_data(train, task, config)
     found["stage"] = "train"
     usual, *changed = asked["variants"]
+    few, *more = depths = asked["depths"] or [0]
     try_it = functools.partial(tried, asked, train, task, config, data)
+    runs, guessed = try_it(usual, [few])  # before the others, which begin with all that it imported and cached
     # A change that fails, or that ends the process, is no change to propose.
-    beside = [Beside(functools.partial(try_it, variant)) for variant in changed]
-    results = [try_it(usual), *(one.result() or ([], set()) for one in beside)]
+    beside = [Beside(functools.partial(try_it, variant, depths)) for variant in changed]
+    others, lines = try_it(usual, more)
+    results = [(runs + others, guessed | lines), *(one.result() or ([], set()) for one in beside)]
     found["variants"] = [runs for runs, _ in results]
     found["guessed"] = sorted(set().union(*(guessed for _, guessed in results)))
     found["seconds"] = round(time.monotonic() - BEGAN, 1)
 
 
-def tried(asked: dict[str, Any], train: Any, task: Any, config: Any, data: Any, variant: Any) -> Any:
+def tried(asked: dict[str, Any], train: Any, task: Any, config: Any, data: Any, variant: Any, depths: Any) -> Any:
     """What a variant shows with each number of layers, and the lines whose values were guessed."""
     runs, guessed = [], set()  # type: list[Any], set[str]
-    for depth in asked["depths"] or [0]:
+    for depth in depths:
         run = Run(asked, train, task, dataclasses.replace(config, **variant["values"]), data)
         runs.append(run.measured(depth, recomputes=variant["recomputes"]))
         guessed |= run.guesses.seen
