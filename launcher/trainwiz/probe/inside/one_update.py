@@ -87,7 +87,8 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
     # A change that fails, or that ends the process, is no change to propose.
     beside = [Beside(functools.partial(try_it, variant, depths)) for variant in changed]
     others, lines = try_it(usual, more)
-    results = [(runs + others, guessed | lines), *(one.result() or ([], set()) for one in beside)]
+    results: list[Any] = [(runs + others, guessed | lines)]
+    results += [one.result() or ([], set()) for one in beside]
     found["variants"] = [runs for runs, _ in results]
     found["guessed"] = sorted(set().union(*(guessed for _, guessed in results)))
     found["seconds"] = round(time.monotonic() - BEGAN, 1)
@@ -142,9 +143,8 @@ def surround(world: int, *, sharded: bool) -> None:
     # accelerate shards on GPUs only, and gives DDP the number of a GPU where it sees several of them.
     answer = ("gloo", kinds.MULTI_GPU if sharded else kinds.MULTI_CPU if world > 1 else kinds.NO)
     state.PartialState._prepare_backend = lambda *_, **__: answer
-    importlib.import_module("accelerate.utils.other").is_deepspeed_available = lambda: (
-        False
-    )  # no engine here is its own
+    other: Any = importlib.import_module("accelerate.utils.other")
+    other.is_deepspeed_available = lambda: False  # no engine here is its own
     store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
     dist.init_process_group("fake", store=store, rank=0, world_size=world)
     # By their address accelerate finds parameters again after they were sharded.
