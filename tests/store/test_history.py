@@ -122,6 +122,8 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
         history.find("nonsense", project)
     with pytest.raises(UsageError, match="has no runs"):
         history.find("latest", project / "runs")
+    with pytest.raises(UsageError, match="my-projct is no folder, and"):
+        history.find("my-projct", project / "runs")
     # A folder that is named is the one that is spoken of, and never the one where somebody happens to stand.
     with pytest.raises(UsageError, match=f"{project}/runs/runs has no runs"):
         history.find(str(project / "runs"))
@@ -280,6 +282,9 @@ def test_logs_are_shown_as_they_are(
     assert capfdbinary.readouterr().out == f"rank 0 of {NAMES[0]}\n".encode()
     assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "7"]) == 2
     assert b"choose one of the ranks that have logs: 0, 1" in capfdbinary.readouterr().err
+    Run(project / "runs" / NAMES[1]).log(1).write_bytes(b"")
+    assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "1"]) == 0
+    assert capfdbinary.readouterr() == (b"", f"rank 1 of run {NAMES[1]} has written nothing\n".encode())
 
 
 def follower(project: Path) -> "pexpect.spawn[str]":
@@ -513,6 +518,9 @@ def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert trainwiz(["diff", first, first]) == 0
     assert "no differences in what was recorded" in capsys.readouterr().out
     assert trainwiz(["diff", first, str(project / "nowhere")]) == 2
+    capsys.readouterr()
+    assert trainwiz(["diff", first, "--json"]) == 0, "from a folder without runs: the newest of the same project"
+    assert json.loads(capsys.readouterr().out)["after"] == max(NAMES)
 
 
 def test_differences_fit_a_narrow_terminal(project: Path) -> None:
