@@ -188,7 +188,7 @@ def test_a_row_becomes_the_project(capsys: pytest.CaptureFixture[str], tmp_path:
     assert made["batch"]["gradient_accumulation_steps"] == chosen["gradient_accumulation_steps"]
     assert made["model"]["activation_checkpointing"] == chosen["activation_checkpointing"]
     assert made["machine"]["num_processes"] == 4
-    capsys.readouterr()
+    assert "--machine 4xA100-40GB " in capsys.readouterr().err
     # The project is where the next plan begins.
     again = rows(capsys, "made", "--gpus", "8xH100")
     assert (again["model"], again["gpus"]) == ("llama-1b", 8)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trainwiz.errors import UsageError
 from trainwiz.machine import Interpreter, Machine, Toolchain
+from trainwiz.message import say
 from trainwiz.network import ports
 from trainwiz.probe import host, toolchain
 from trainwiz.probe import interpreter as interpreters
 from trainwiz.probe.interpreter import PendingInterpreter
 from trainwiz.store import cache, machines, records
+from trainwiz.workflows.planning.quantity import machine_named
 
 if TYPE_CHECKING:
     from trainwiz.finding import Finding
@@ -21,6 +25,8 @@ if TYPE_CHECKING:
     from trainwiz.project import Disagreement
     from trainwiz.rules import Facts
 
+_NAMED = re.compile(r"\d+\s*[x×*]", re.IGNORECASE)
+"""How a machine begins that is named by its GPUs."""
 _pending: dict[str, PendingInterpreter] = {}
 """Interpreters that `machine(wait=False)` began to look at; the next call takes them up."""
 
@@ -37,14 +43,16 @@ def machine(
     fresh: bool = False,
     interfaces: bool = True,
 ) -> Machine:
-    """The machine in a file, else this one, with the interpreter that will train (default: the one running).
+    """The machine in a file or of a name like `8xH100`, else this one, with the interpreter that will train.
+
+    `python` is that interpreter; by default the one that runs this.
 
     The interpreter is remembered, so that a second launch imports torch nowhere. Where it is not, `wait=False`
     starts looking and returns at once without it; `fresh` looks again. `interfaces` are for plans of several machines.
-    Raises `UsageError` for a bad file.
+    Raises `UsageError` for a bad file or name.
     """
     if machine_file is not None:
-        return machines.read(machine_file)
+        return _described(machine_file)
     executable = python or sys.executable
     interpreter = None if fresh else _recalled(executable)
     if interpreter is None and executable not in _pending:
@@ -53,6 +61,18 @@ def machine(
     if interpreter is None and wait:
         interpreter = _looked_at(executable)
     return dataclasses.replace(here, interpreter=interpreter)
+
+
+def _described(name: str) -> Machine:
+    if not _NAMED.match(name) or os.path.exists(name):
+        return machines.read(name)
+    machine, count = machine_named(name, "--machine")
+    if count > 1:
+        raise UsageError(
+            say("--machine {given}: these are {count} machines", given=repr(name), count=count),
+            say("name one, and give the number by machine.num_machines"),
+        )
+    return machine
 
 
 def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:

@@ -171,6 +171,8 @@ def _loaded_in_parts(plan: Plan) -> Fix:
     strategy = strategies.of(plan)
     if strategy.uses_deepspeed and strategy.partitions_weights:
         return remedy("set strategy.zero3_init to true", {"strategy.zero3_init": True})
+    if strategy.builds_once:
+        return remedy("set strategy.kind to deepspeed, with strategy.zero_stage 3 and strategy.zero3_init true")
     return remedy("set strategy.kind to fsdp, or to deepspeed with strategy.zero_stage 3 and strategy.zero3_init true")
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainwiz.decide import Source
 
 _PYTHON = say("Python interpreter that will run the training.")
-_MACHINE = say("Plan for the machine described in FILE.")
+_MACHINE = say("Plan for the machine described in FILE, or named by its GPUs: 8xH100.")
 _FORCE = say("Overwrite files of yours, after showing the diff.")
 _ON_CONFLICT = say("What to do with files of yours: keep, overwrite or beside (write .new files).")
 

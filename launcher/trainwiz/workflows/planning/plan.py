@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -24,7 +22,7 @@ from trainwiz.models import Transformer
 from trainwiz.plan import Plan
 from trainwiz.project import ModelFacts
 from trainwiz.render import PLAN_FILE
-from trainwiz.store import machines, plans
+from trainwiz.store import plans
 from trainwiz.ui import console
 from trainwiz.ui import planning as table
 from trainwiz.workflows.create import answers
@@ -289,24 +287,23 @@ def _pick(request: PlanRequest, setting: Setting, rows: list[table.Row]) -> None
             say("--pick {given}: no such row that fits", given=repr(request.pick)),
             say("rows that fit: {rows}", rows=possible or "-"),
         )
-    with tempfile.TemporaryDirectory() as folder:
-        machine = Path(folder) / "machine.json"
-        machine.write_text(json.dumps(machines.to_dict(setting.machine)), encoding="utf-8")
-        console.talk(t("row {number}: {strategy}", number=chosen.number, strategy=chosen.candidate.name))
-        init.init(
-            InitRequest(
-                place=request.place,
-                defaults=True,
-                yes=request.yes,
-                assignments=(*request.assignments, *_settings(setting, chosen.candidate)),
-                machine=str(machine) if request.gpus else request.machine or None,
-                strategy=chosen.candidate.name,
-                task=request.task or None,
-                model=request.model or None,
-                sequence_length=request.sequence_length or None,
-                steps=request.steps or None,
-            )
+    console.talk(t("row {number}: {strategy}", number=chosen.number, strategy=chosen.candidate.name))
+    # Of several machines, one: their number is a setting.
+    named = f"{len(setting.machine.gpus)}x{setting.machine.gpus[0].name}" if request.gpus else ""
+    init.init(
+        InitRequest(
+            place=request.place,
+            defaults=True,
+            yes=request.yes,
+            assignments=(*request.assignments, *_settings(setting, chosen.candidate)),
+            machine=named or request.machine or None,
+            strategy=chosen.candidate.name,
+            task=request.task or None,
+            model=request.model or None,
+            sequence_length=request.sequence_length or None,
+            steps=request.steps or None,
         )
+    )
 
 
 def _settings(setting: Setting, chosen: Candidate) -> tuple[str, ...]:

@@ -18,20 +18,25 @@ _HOST_GIB = 2000
 """Host memory of a machine that was only named: that of a DGX, so that nothing is ruled out by it."""
 
 
-def machine_named(text: str) -> tuple[Machine, int]:
+def machine_named(text: str, option: str = "--gpus") -> tuple[Machine, int]:
     """The machine that `8xH100` means, and how many of it. Raises `UsageError`."""
     found = re.fullmatch(r"(?:([1-9]\d{0,4})\s*[x×*]\s*)?(\S.*)", text.strip(), flags=re.IGNORECASE)
     model = gpu_model(found[2]) if found else None
     if found is None or model is None:
         raise UsageError(
-            say("--gpus {given}: not a known GPU", given=repr(text)),
+            say("{option} {given}: not a known GPU", option=option, given=repr(text)),
             say("write a number and one of {names}: 8xH100", names=", ".join(one.name for one in MODELS)),
         )
     count = int(found[1] or 1)
     machines = -(-count // _LARGEST_MACHINE)
     if count % machines or (machines > 1 and count // machines != _LARGEST_MACHINE):
         raise UsageError(
-            say("--gpus {given}: {count} GPUs are not a whole number of 8-GPU machines", given=repr(text), count=count),
+            say(
+                "{option} {given}: {count} GPUs are not a whole number of 8-GPU machines",
+                option=option,
+                given=repr(text),
+                count=count,
+            ),
             say("write up to 8 GPUs, or a multiple of 8"),
         )
     gpus = tuple(
