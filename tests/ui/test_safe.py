@@ -30,3 +30,8 @@ def test_json_says_the_same_without_them() -> None:
     text = safe_json(json.dumps(value, ensure_ascii=False))
     assert json.loads(text) == value
     assert text.isprintable()
+
+
+def test_passwords_of_urls_are_not_printed() -> None:
+    assert safe("data.train: https://me:hunter22@example.com/d.jsonl") == "data.train: https://***@example.com/d.jsonl"
+    assert safe_json('{"path": "p/https:/me:hunter22@example.com"}') == '{"path": "p/https:/***@example.com"}'

@@ -41,8 +41,8 @@ _WHOLE_CUES = (
     *("ASIA", "AROA", "AIDA", "AIza", "ya29.", "dapi", "SG.", "eyJ", "PRIVATE KEY"),
 )
 """One of these is in every text that `_WHOLE` changes; looking for them is many times faster."""
-_URL = re.compile(r"(?<=://)[^/\s:@]{0,256}:[^\s@]{1,512}(?=@)")
-"""User and password in a URL."""
+_URL = re.compile(r"(?:(?<=://)|(?<=\w:/))[^/\s:@]{0,256}:[^\s@]{1,512}(?=@)")
+"""User and password in a URL, also in one that was taken for a path and lost a slash."""
 _AFTER = re.compile(
     # What follows a header, a parameter of a URL, or a name that is only given to secrets.
     r"(?i)(\bbearer\s+(?=\S*[\d._~+/=-])|\bbearer\s+(?=\S{24})"
@@ -73,12 +73,16 @@ _HASHES = re.compile(r"(?i)(?:commit|revision|rev|sha1?|hash|head|snapshots?|tre
 _BEFORE = 16
 
 
+def without_passwords(words: str) -> str:
+    """Text with users and passwords of URLs hidden."""
+    return _URL.sub(HIDDEN, words) if ":/" in words and "@" in words else words
+
+
 def hidden(words: str) -> str:
     """Text with everything that looks like a token hidden."""
     if any(cue in words for cue in _WHOLE_CUES):
         words = _WHOLE.sub(HIDDEN, words)
-    if "://" in words:
-        words = _URL.sub(HIDDEN, words)
+    words = without_passwords(words)
     lowered = words.lower()
     if any(cue in lowered for cue in _AFTER_CUES):
         words = _AFTER.sub(lambda match: f"{match[1]}{HIDDEN}", words)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from trainwiz.record import tokens
+
 STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim": "2", "bold": "1"}
 """The parameters of SGR (ECMA-48, 8.3.117) for each style."""
 _OWN = "|".join(re.escape(f"\x1b[{code}m") for code in ("0", *STYLES.values()))
@@ -13,10 +15,14 @@ _FOUND = re.compile(f"({_OWN})|(\r$)|{_CONTROLS}", re.MULTILINE)
 
 
 def safe(text: str) -> str:
-    """The text with a mark in place of each control character; trainwiz's own styles, tabs and line ends stay."""
-    return _FOUND.sub(lambda found: found.group(1) or ("" if found.group(2) else "�"), text)
+    """The text with a mark in place of each control character; trainwiz's own styles, tabs and line ends stay.
+
+    Passwords in URLs, which findings repeat from a plan, are hidden.
+    """
+    return _FOUND.sub(lambda found: found.group(1) or ("" if found.group(2) else "�"), tokens.without_passwords(text))
 
 
 def safe_json(text: str) -> str:
-    """JSON with what a terminal would obey as escapes."""
+    """JSON with what a terminal would obey as escapes, and without passwords of URLs."""
+    text = tokens.without_passwords(text)
     return re.sub("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found.group()):04x}", text)
