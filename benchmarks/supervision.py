@@ -219,7 +219,7 @@ def main() -> None:
         "",
         "| promise | measured |",
         "|---|---|",
-        f"| the launcher's memory < 65 MB | {spent.resident_bytes / 1e6:.0f} MB resident |",
+        f"| the launcher's memory < 50 MB | {spent.resident_bytes / 1e6:.0f} MB resident |",
         f"| the launcher's time < 1 % of a core | {spent.share:.2%} over {spent.seconds:.0f} s, 10 updates a second |",
     ]
     for name, seen in floods.items():

@@ -183,6 +183,29 @@ class Limit:
         return f"time.sleep({seconds * self.times:.1f})"
 
 
+def let_go(folder: Path, said: str, *words: str) -> tuple[int, str]:
+    """Launch, and let rank 1 go on once this is said: its exit code and all that it said.
+
+    The limit grows with the slowest update, so that no number of seconds is long enough on every machine.
+    """
+    command = [*TRAINWIZ, "launch", *words]
+    with subprocess.Popen(
+        command, cwd=folder, text=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stderr
+        heard = []
+        for line in process.stderr:
+            heard.append(line)
+            if said in line:
+                break
+        else:
+            raise AssertionError("".join(heard))
+        # A file, or a pipe at which rank 1 waits: where it does not, this fails and does not wait for it.
+        os.close(os.open(folder / "go", os.O_WRONLY | os.O_CREAT | os.O_NONBLOCK))
+        heard += process.stderr
+        return process.wait(180), "".join(heard)
+
+
 def hanging(folder: Path, trouble: str = "pass", *, skipped: int = -1, length: int = 60) -> Path:
     script = LOOP.replace("TROUBLE", trouble).replace("SKIPPED", str(skipped)).replace("LENGTH", str(length))
     made = project(folder / "p", script)
@@ -221,8 +244,9 @@ def test_the_hung_rank_is_named_and_the_run_ended(tmp_path: Path, trouble: str, 
 def test_the_plan_says_what_a_hang_is_and_an_option_says_otherwise(
     tmp_path: Path, options: tuple[str, ...], code: int
 ) -> None:
+    # What is to be ended never comes back by itself: the limit grows with the slowest update before.
     limit = Limit()
-    folder = hanging(tmp_path, limit.sleep(6))
+    folder = hanging(tmp_path, "time.sleep(600)" if code else limit.sleep(6))
     plan = folder / "trainwiz.yaml"
     changes = {"supervision.on_hang": "stop", "supervision.hang_limit": float(limit.words[1])}
     plan.write_text(plans.edited(plan, changes, comment="tried"))
@@ -243,23 +267,19 @@ def test_a_skipped_collective(tmp_path: Path) -> None:
 
 @pytest.mark.waits
 def test_by_default_it_is_only_said_and_a_straggler_is_named_when_it_comes_back(tmp_path: Path) -> None:
-    limit = Limit()
-    folder = hanging(tmp_path, limit.sleep(5))
-    done = launch(folder, *limit.words)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count("no progress for") == 1
-    assert re.search(
-        r"progress resumed after \d+ s: the ranks were waiting for rank 1, slower than the others", done.stderr
-    )
+    folder = hanging(tmp_path, 'open("go").read()')
+    os.mkfifo(folder / "go")
+    code, said = let_go(folder, "waiting for rank 1", *Limit(3).words)
+    assert code == 0, said
+    assert said.count("no progress for") == 1, said
+    assert re.search(r"progress resumed after \d+ s: the ranks were waiting for rank 1, slower than the others", said)
 
 
 def test_a_busy_rank_is_not_ended(tmp_path: Path) -> None:
-    limit = Limit()
-    busy = f"until = time.monotonic() + {7 * limit.times}\n        while time.monotonic() < until: sum(range(1000))"
-    done = launch(hanging(tmp_path, busy), "--on-hang", "stop", *limit.words)
-    assert done.returncode == 0, done.stderr
-    assert "rank 1 is busy in load_batch" in done.stderr
-    assert "rank 1, alive but slow (a straggler)" in done.stderr
+    folder = hanging(tmp_path, 'while not os.access("go", os.F_OK): sum(range(1000))')
+    code, said = let_go(folder, "rank 1, alive but slow (a straggler)", "--on-hang", "stop", *Limit().words)
+    assert code == 0, said
+    assert "rank 1 is busy in load_batch" in said
 
 
 def test_a_slow_start_and_a_slow_update_are_no_alarm(tmp_path: Path) -> None:

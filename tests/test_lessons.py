@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from trainwiz.cli.app import COMMANDS
@@ -21,7 +22,9 @@ PAGE = "# x\n\n```python\nprint(6 * 7)\n```\n\n```text\n{shown}```\n"
 
 def test_the_lessons_show_what_their_code_prints() -> None:
     pages = sorted((DOCS / "lessons").glob("*.md"))
-    assert len(pages) >= 9
+    assert len(pages) >= 18
+    chinese = {page.name for page in pages if page.name.endswith(".zh-CN.md")}
+    assert {f"{page.stem}.zh-CN.md" for page in pages if page.name not in chinese} == chinese
     for page in pages:
         assert re.search(r"```text\n\S", page.read_text()), f"{page.name} shows nothing"
     assert "w = 2.04000" in (DOCS / "lessons" / "accumulation.md").read_text()
@@ -37,6 +40,16 @@ def test_another_output_is_noticed(tmp_path: Path) -> None:
     for shown in ("", "41\n", "42\n"):
         page.write_text(PAGE.format(shown=shown))
         assert renewed(page) == PAGE.format(shown="42\n")
+
+
+def test_a_translation_shows_the_blocks_of_its_page(tmp_path: Path) -> None:
+    translated = runpy.run_path(str(RUN))["translated"]
+    page = tmp_path / "page.zh-CN.md"
+    page.write_text(PAGE.format(shown="41\n").replace("# x", "# 某").replace("6 * 7", "6 * 6"))
+    assert translated(PAGE.format(shown="42\n"), page) == PAGE.format(shown="42\n").replace("# x", "# 某")
+    page.write_text("# 某\n")
+    with pytest.raises(ValueError, match="needs 1 blocks"):
+        translated(PAGE.format(shown="42\n"), page)
 
 
 def pages_of(nav: Any) -> list[str]:

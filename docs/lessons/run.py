@@ -1,5 +1,7 @@
 """Run the pages' Python blocks, and write what they print into the text block behind each.
 
+A translation (NAME.zh-CN.md) shows the blocks of its page.
+
 python docs/lessons/run.py            renew the pages
 python docs/lessons/run.py --check    exit with 1 if a page shows something else than its code prints
 """
@@ -14,12 +16,22 @@ import warnings
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+_CHINESE = ".zh-CN.md"
 _BLOCK = re.compile(r"(```python\n(?P<code>.*?)```\n\n```text\n)(?P<shown>.*?)(```\n)", re.DOTALL)
 
 
 def pages() -> list[Path]:
-    """The lessons."""
-    return sorted(FOLDER.glob("*.md"))
+    """The lessons, without their translations."""
+    return sorted(page for page in FOLDER.glob("*.md") if not page.name.endswith(_CHINESE))
+
+
+def translated(text: str, translation: Path) -> str:
+    """The translation's text with the blocks of its page. Raises `ValueError` where their numbers differ."""
+    shown = [found[0] for found in _BLOCK.finditer(text)]
+    written = translation.read_text()
+    if len(_BLOCK.findall(written)) != len(shown):
+        raise ValueError(f"{translation.name} needs {len(shown)} blocks of code with output")
+    return _BLOCK.sub(lambda _: shown.pop(0), written)
 
 
 def renewed(page: Path) -> str:
@@ -40,10 +52,12 @@ def main() -> int:
     stale = []
     for page in pages():
         text = renewed(page)
-        if text != page.read_text():
-            stale.append(page.name)
-            if "--check" not in sys.argv:
-                page.write_text(text)
+        translation = page.with_name(f"{page.stem}{_CHINESE}")
+        for file, current in ((page, text), (translation, translated(text, translation))):
+            if current != file.read_text():
+                stale.append(file.name)
+                if "--check" not in sys.argv:
+                    file.write_text(current)
     sys.stdout.write(f"changed: {' '.join(stale)}\n" if stale else "all lessons are current\n")
     return int("--check" in sys.argv and bool(stale))
 

@@ -18,6 +18,11 @@ def width(text: str) -> int:
     return len(text) if text.isascii() else sum(map(_columns, text))
 
 
+def one_line(text: str) -> str:
+    """Text of others on one line, without characters that would move the cursor."""
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
 def cut(text: str, columns: int) -> str:
     """As much of the beginning as fits into so many columns."""
     used = 0

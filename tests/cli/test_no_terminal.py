@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import projects
 import pytest
 
-from trainwiz.cli import run
+from trainwiz.cli import app, run
 from trainwiz.cli.app import COMMANDS
 
 RUN = "2031-01-01_00-00-00-1"
@@ -66,6 +67,20 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_every_command_is_typed() -> None:
     assert COMMANDLINES.keys() == COMMANDS.keys()
+
+
+def test_the_page_for_programs_has_every_command_with_its_json() -> None:
+    """A command without `--json` says there why."""
+    page = (Path(__file__).parents[2] / "docs" / "programs.md").read_text()
+    rows = {
+        name: (json, words) for name, json, words in re.findall(r"^\| ([a-z-]+) \| (yes|no) \| (.+) \|$", page, re.M)
+    }
+    assert rows.keys() == COMMANDS.keys()
+    built = app.command([])
+    for name, (written, words) in rows.items():
+        options = {option for parameter in built.commands[name].params for option in parameter.opts}
+        assert (written == "yes") == ("--json" in options), name
+        assert len(words.split()) >= 3, name
 
 
 @pytest.mark.timeout(120)

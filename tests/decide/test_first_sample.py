@@ -46,3 +46,21 @@ def test_the_review_shows_roles_what_is_learned_and_how_it_begins(monkeypatch: p
     assert "the first: system → user → assistant* (* is learned), Hello" in shown
     other = summary.lines(decide({"task": "sft", "data.train": "talks.jsonl"}, None))["data.train"]
     assert "learned" not in other
+
+
+@pytest.mark.parametrize(
+    ("task", "row", "shown"),
+    [
+        ("text_classification", {"text": "a fine film", "label": 1}, "a fine film → 1"),
+        ("text_regression", {"id": 7, "review": "so\x1b[2J so", "score": 2.5}, "so [2J so → 2.5"),
+        ("text_classification", {"text": "a" * 90, "label": "good"}, f"{'a' * 35}… → good"),
+        ("causal_lm", {"title": "x", "text": "Once upon\n a time"}, "Once upon a time"),
+        ("causal_lm", {"prompt": "Ask me", "answer": "b"}, "Ask me"),
+        ("image_classification", {"image": "a.png", "label": 1}, None),
+        ("text_classification", {}, None),
+    ],
+)
+def test_the_review_shows_the_first_text_with_its_label(task: str, row: dict[str, Any], shown: str | None) -> None:
+    data = DataFacts(name="texts.csv", kind="file", first=row, samples=40)
+    told = summary.lines(decide({"task": task, "data.train": "texts.csv"}, None, data=data)).get("data.text_column")
+    assert (told and told.removeprefix("First text").strip()) == shown

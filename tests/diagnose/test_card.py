@@ -96,7 +96,7 @@ def test_a_long_exception_can_be_read_whole_in_80_columns(tmp_path: Path) -> Non
     log.write_text(f'Traceback (most recent call last):\n  File "train.py", line 3, in step\n    go()\n{words}\n')
     lines = on_a_terminal("diagnose", str(log))
     assert max(map(len, lines)) <= 80
-    start = next(n for n, line in enumerate(lines) if line.startswith("exception: "))
+    start = next(n for n, line in enumerate(lines) if line.startswith("evidence: "))
     assert "word14" in " ".join(lines[start:])
     log.write_text(log.read_text().replace(words, "RuntimeError: short"))
     assert not any(line.startswith("exception: ") for line in on_a_terminal("diagnose", str(log)))

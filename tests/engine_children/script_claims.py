@@ -52,6 +52,7 @@ def tw702_other_ranks_states_are_missing() -> Any:
             engine.save_state(str(folder))
         dist.barrier()
         found.append(sorted(p.name for p in folder.glob("random_states_*")))
+        dist.barrier()  # the other rank saves next
     return found
 
 

@@ -67,8 +67,14 @@ def test_a_job_is_submitted_listed_and_stopped(project: Path, cli: Cli) -> None:
     sbatch = program(project, "sbatch", "echo 17")
     program(project, "scontrol", 'echo "JobId=17 JobState=PENDING Reason=Resources Restarts=0"')
     scancel = program(project, "scancel", "true")
-    code, out, err = cli("submit")
-    assert (code, out) == (0, "17\n"), err
+    code, out, _ = cli("submit", "--dry-run", "--json")
+    shown = json.loads(out)
+    assert (code, shown["commands"], shown["errors"]) == (0, [["sbatch", "--parsable", "job.sbatch"]], 0)
+    assert shown["files"] == {"job.sbatch": (project / "job.sbatch").read_text()}
+    assert not sbatch.exists()
+    code, out, err = cli("submit", "--json")
+    told = {"job": "17", "scheduler": "slurm", "commands": [["sbatch", "--parsable", "job.sbatch"]]}
+    assert (code, json.loads(out)) == (0, told), err
     assert sbatch.read_text() == "--parsable job.sbatch\n"
     assert "trainwiz stop 17" in err
     code, out, _ = cli("runs", "--json")

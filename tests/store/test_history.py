@@ -280,6 +280,9 @@ def test_logs_are_shown_as_they_are(
     assert capfdbinary.readouterr().out == f"rank 0 of {NAMES[0]}\n".encode()
     assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "7"]) == 2
     assert b"choose one of the ranks that have logs: 0, 1" in capfdbinary.readouterr().err
+    Run(project / "runs" / NAMES[1]).log(1).write_bytes(b"")
+    assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "1"]) == 0
+    assert capfdbinary.readouterr() == (b"", f"rank 1 of run {NAMES[1]} has written nothing\n".encode())
 
 
 def follower(project: Path) -> "pexpect.spawn[str]":
@@ -513,6 +516,9 @@ def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert trainwiz(["diff", first, first]) == 0
     assert "no differences in what was recorded" in capsys.readouterr().out
     assert trainwiz(["diff", first, str(project / "nowhere")]) == 2
+    capsys.readouterr()
+    assert trainwiz(["diff", first, "--json"]) == 0, "from a folder without runs: the newest of the same project"
+    assert json.loads(capsys.readouterr().out)["after"] == max(NAMES)
 
 
 def test_differences_fit_a_narrow_terminal(project: Path) -> None:

@@ -140,9 +140,11 @@ def exported_is_final(folder: Path, output: Path) -> None:
     shutil.rmtree(folder / "output", ignore_errors=True)
     shutil.copytree(output / "checkpoints", folder / "output" / "checkpoints")
     target = output / "exported"
-    done = projects.trainwiz("export", str(folder), "--output", str(target))
+    done = projects.trainwiz("export", str(folder), "--output", str(target), "--json")
     assert done.code == 0, done.err
-    assert done.out.strip() == str(target)
+    told = json.loads(done.out)
+    assert (told["written"], told["uploaded"]) == ([str(target)], None)
+    assert Path(told["checkpoint"]).parent == folder / "output" / "checkpoints"
     files = sorted(path.name for path in (output / "model").iterdir())
     assert files == sorted(path.name for path in target.iterdir())
     for name in files:

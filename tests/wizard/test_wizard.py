@@ -300,7 +300,9 @@ def test_chinese_does_not_break_it(start: Start) -> None:
     terminal.expect("causal_lm")
     terminal.child.send("?")
     terminal.expect("task.py")
-    terminal.child.send("\x03")
+    terminal.expect("Ctrl-C")
+    # Between two questions the terminal is not raw, and makes this signal of a Ctrl-C.
+    terminal.child.kill(signal.SIGINT)
     assert terminal.end() == 130
 
 

@@ -7,6 +7,8 @@ from typing import Any
 import pytest
 from projects import REGRESSION, launch, make, metrics, trainwiz
 
+from trainwiz.workflows.launch import project as launching
+
 ALONE = {
     **REGRESSION,
     "machine.num_processes": 1,
@@ -211,3 +213,18 @@ def test_secrets_in_the_settings_are_hidden(project: Path) -> None:
     assert done.code == 0, done.err
     assert "abcdefgh" not in "".join(p.read_text() for p in (project / "runs/latest").glob("*.json"))
     assert json.loads((project / "runs/latest/config.json").read_text())["hub_token"] == "***"
+
+
+@pytest.mark.parametrize(
+    ("typed", "added"),
+    [
+        (["--n_steps", "2"], ["--n_epochs", "0"]),
+        (["--n_epochs=1", "--seed", "3"], ["--n_steps", "0"]),
+        (["--n_steps", "2", "--n_epochs", "0"], []),
+        (["--seed", "3"], []),
+        ([], []),
+    ],
+)
+def test_a_typed_length_replaces_one_that_counts_otherwise(typed: list[str], added: list[str]) -> None:
+    """`launch -- --n_steps 2` also shortens a plan that counts epochs."""
+    assert list(launching._with_one_length(typed)) == [*typed, *added]

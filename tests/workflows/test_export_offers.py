@@ -152,6 +152,24 @@ def test_a_plan_uploads_its_model_and_a_refusal_leaves_it_there(
         monkeypatch.setenv("HF_TOKEN", "hf_right")
 
 
+def test_a_trial_is_not_uploaded(
+    hub: list[tuple[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`launch -- --n_steps 2` must not replace the model that a whole training uploaded."""
+    run, plan = runs.create(tmp_path), plans.with_changes(BASE, {"model.push_to_hub": "me/mine"})
+    adapter(run.folder / "model", 8)
+    for key, planned, used in (("schedule.n_steps", None, 2), ("data.train", "all", "few"), ("model.name", "a", "b")):
+        run.record("command", {"instead_of_plan": {key: {"plan": planned, "used": used}}})
+        publication.publish(sys.executable, plan, run)
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"used {used} for {key}, where the plan has {planned or 'null'}" in said
+        assert "--push me/mine" in said
+        assert not hub
+    run.record("command", {"instead_of_plan": {"optimizer.learning_rate": {"plan": 0.1, "used": 0.2}}})
+    publication.publish(sys.executable, plan, run)
+    assert "adapter_config.json" in {line["value"]["path"] for line in _files(hub)}
+
+
 def test_a_signal_ends_an_upload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 import _thread
 import os
+import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import plans
 import pytest
+import yaml
 
 from trainwiz import strategies
 from trainwiz.errors import Refused
 from trainwiz.machine import Cpu, Interpreter, Machine
 from trainwiz.plan import Plan
 from trainwiz.process.lines import Lines
+from trainwiz.rehearsal import setup
+from trainwiz.store.rehearsals import Workspace
 from trainwiz.ui import ops as shown
-from trainwiz.workflows.launch import ops
+from trainwiz.workflows.launch import ops, script
+from trainwiz.workflows.launch.request import Request
+from trainwiz.workflows.rehearse import rehearsal, trial_run
 
 OFFLOAD = {"strategy__kind": "deepspeed", "strategy__zero_stage": 2, "strategy__offload_optimizer_device": "cpu"}
 BUILDER = """#!/bin/sh
@@ -51,14 +59,21 @@ def machine(deepspeed: str = "0.19.8") -> Machine:
     return Machine(cpu=Cpu(model="", physical_cores=1, usable_cores=1), interpreter=interpreter)
 
 
-def build(folder: Path, body: str = COMPILES, *, on: Machine | None = None, **values: object) -> int:
+def build(
+    folder: Path,
+    body: str = COMPILES,
+    *,
+    on: Machine | None = None,
+    by: Callable[..., None] = ops.build,
+    **values: object,
+) -> int:
     """Have the ops built by a stand-in; return how many it was asked for."""
     python = folder / "python"
     python.write_text(BUILDER.replace("BODY", body))
     python.chmod(0o755)
     calls = folder / "extensions" / "calls"
     calls.unlink(missing_ok=True)
-    ops.build(plan(**values), python=str(python), machine=on or machine())
+    by(plan(**values), python=str(python), machine=on or machine())
     return len(calls.read_text()) if calls.exists() else 0
 
 
@@ -155,6 +170,48 @@ def test_a_failure_that_nobody_knows_says_its_last_line(tmp_path: Path, capsys: 
     assert str(refused.value) == f"DeepSpeed cannot compile its op cpu_adam (exit code 1): {problem}"
     assert str(refused.value.remedy).startswith("to check the compiler, ninja, headers and nvcc, run: trainwiz doctor")
     assert problem in capsys.readouterr().err
+
+
+def test_a_foreign_script_is_started_without_an_op_that_cannot_be_compiled(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    build(tmp_path, "echo 'fatal error: no compiler'; exit 1", by=ops.build_if_possible)
+    said = capsys.readouterr().err
+    assert "DeepSpeed cannot compile its op cpu_adam (exit code 1): fatal error: no compiler" in said
+    assert "the script is started all the same" in said
+
+
+def test_a_rehearsal_and_a_foreign_script_compile_before_their_ranks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Compiles(Exception):
+        """In place of compiling, and of what would come after it."""
+
+    asked: list[tuple[Plan, dict[str, Any]]] = []
+
+    def compiles(plan: Plan, **values: Any) -> None:
+        asked.append((plan, values))
+        raise Compiles
+
+    monkeypatch.setattr(ops, "build", compiles)
+    small = setup.small_copy(plan(machine__device="cuda"), {}, by_hand={})
+    here = trial_run.Environment(folder=tmp_path, python="python", workspace=Workspace(None), machine=machine())
+    with pytest.raises(Compiles):
+        rehearsal._results(here, small)
+    assert asked[0][0].machine.device == "cpu"
+    assert asked[0][1]["added"]["CUDA_VISIBLE_DEVICES"] == ""
+
+    (tmp_path / "their.py").write_text("print()")
+    config = {"distributed_type": "DEEPSPEED", "num_processes": 1, "mixed_precision": "no"}
+    config["deepspeed_config"] = {"zero_stage": 2, "offload_optimizer_device": "cpu", "gradient_clipping": 1.0}
+    (tmp_path / "theirs.yaml").write_text(yaml.safe_dump(config))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    monkeypatch.setattr(script.preflight, "insist", lambda _: None)
+    with pytest.raises(Compiles):
+        script.launch(Request(config="theirs.yaml", words=("their.py",), python=sys.executable))
+    chosen = asked[1][0]
+    assert strategies.of(chosen).ops(chosen) == ("cpu_adam", "deepspeed_shm_comm")
 
 
 def test_who_waited_for_a_dead_builder_builds_itself(

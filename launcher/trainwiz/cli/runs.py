@@ -86,6 +86,7 @@ def export(
     trust: bool = typer.Option(
         False, "--trust", help=t("Also load classes that are not known, which lets the checkpoint run any code.")
     ),
+    json: bool = typer.Option(False, "--json", help=t("Print what was written as JSON.")),
 ) -> None:
     """Compare the checkpoint with its manifest, gather its weights, write them, and read them back."""
     from trainwiz.workflows.weights import export
@@ -101,6 +102,7 @@ def export(
             gguf=gguf or None,
             repository=push or None,
             public=public,
+            json=json,
         )
     )
 
@@ -119,11 +121,15 @@ def logs(
     logs.show(target, run or None, rank, follow=follow)
 
 
-def watch(target: str = _TARGET, run: str = _RUN) -> None:
+def watch(
+    target: str = _TARGET,
+    run: str = _RUN,
+    json: bool = typer.Option(False, "--json", help=t("Print what is known now as JSON.")),
+) -> None:
     """Watch live on a terminal until the run ends or q is pressed; without one, print a snapshot."""
     from trainwiz.workflows import watch
 
-    watch.watch(target, run or None)
+    watch.watch(target, run or None, as_json=json)
 
 
 def report(

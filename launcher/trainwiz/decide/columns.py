@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from trainwiz import columns
 from trainwiz.decide.decision import Decision
 from trainwiz.message import say
 
@@ -62,5 +63,5 @@ def _named(first: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 def _shown(value: Any) -> str | None:
     if value is None:
         return None
-    text = " ".join(str(value).split())
+    text = columns.one_line(str(value))
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trainwiz import columns
+
 _TALKS = ("messages", "conversations", "conversation")
 _QUESTIONS = ("instruction", "prompt", "query", "question", "problem")
 _ANSWERS = ("output", "completion", "response", "answer", "solution")
@@ -57,5 +59,5 @@ def _of_messages(talk: Sequence[Any]) -> tuple[Turn, ...]:
 
 
 def _beginning(text: str) -> str:
-    line = " ".join(text.split())
+    line = columns.one_line(text)
     return line if len(line) <= _MOST_CHARACTERS else f"{line[: _MOST_CHARACTERS - 1]}…"

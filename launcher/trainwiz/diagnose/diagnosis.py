@@ -136,8 +136,8 @@ def _goes_on(lines: Sequence[Line], diagnosis: Diagnosis) -> Message:
     exception = log_text.exception(lines)
     failed = max(exception.number if exception else 0, diagnosis.line or 0)
     # Indented lines may belong to the exception.
-    after = sum(line.number > failed and not line.text.startswith((" ", "\t")) for line in lines)
-    if after < _GOES_ON or not failed:
+    after = [line for line in lines if line.number > failed and not line.text.startswith((" ", "\t"))]
+    if not failed or (len(after) < _GOES_ON and not log_text.is_finished(after)):
         return diagnosis.how
     return say("the log contains a failure, but continues for {n} more lines", n=lines[-1].number - failed)
 
@@ -152,7 +152,8 @@ def _of(
     followed: tuple[int, ...] = (),
 ) -> Diagnosis:
     own = [line for line in lines if line.rank == rank] if any(line.rank == rank for line in lines) else list(lines)
-    exception = log_text.exception(own) or (None if code else log_text.bare_exception(own))
+    # Python ends with 1 after an exception; a traceback may have been pasted without its first line.
+    exception = log_text.exception(own) or (None if code and code != 1 else log_text.bare_exception(own))
     found = recognise(lines, rank=rank)
     if exception is not None and found is not None and found.signature.name == "child_failed":
         found = None  # a rank said more than its launcher
@@ -167,6 +168,7 @@ def _of(
         chosen, values = _without_exception(code, observed or {}), {"log": log}
     if chosen is None:
         cause, remedy = _unknown(exception, code, own, log)
+        shown = exception
     else:
         cause, remedy = Message(chosen.cause.template, values), Message(chosen.remedy.template, values)
     return Diagnosis(
@@ -210,7 +212,8 @@ def _suspects(
     lines: Sequence[Line], rank: int | None, chosen: Signature | None, shown: Line | None
 ) -> tuple[tuple[str, Message], ...]:
     """The next causes that the log speaks of, in other lines than the one that is explained."""
-    left = [s for s in SIGNATURES if s is not chosen]
+    # A launcher's report that a rank failed is no cause beside one.
+    left = [s for s in SIGNATURES if s is not chosen and s.name != "child_failed"]
     suspects: list[tuple[str, Message]] = []
     for _ in range(_SUSPECTS + 2):
         found = recognise(lines, left, rank=rank)

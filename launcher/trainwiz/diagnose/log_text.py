@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 LAST_LINES = 12
 _LONGEST_LINE = 8000
@@ -30,6 +30,8 @@ _BOXED = (
 )
 # A traceback that is printed after a progress bar begins in the middle of a line.
 _BEGINNING = re.compile(r"(?<=[^\s:─])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
+# torchrun's report quotes the traceback that a rank recorded, two columns further to the right.
+_RECORDED = re.compile(r"^  traceback : (Traceback \(most recent call last\):)$")
 # tqdm does not end the line of its bar, and what is printed next follows on the same line.
 _BAR = re.compile(r"(\| *[\d.]+\w?/[\d.]+\w? \[[^\]\r\n]*\])(?=[^\s\r])")
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<function>.+)$')
@@ -50,9 +52,12 @@ _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
+_PROGRESS = re.compile(r"\d+%\|.*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]*\] *$")
+_FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
 _LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
 _LAUNCHERS_LINE = re.compile(
-    r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|[WEI]\d{4} .*torch/distributed/|srun: |[=-]+$|"
+    r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|"
+    r"\[.*\] exits with return code = |[WEI]\d{4} .*torch/distributed/|srun: |[=-]+$|"
     r"  (?:time|host|rank|exitcode|error_file|traceback) +: |(?:Failures|Root Cause .*):$|\[\d+\]:$|\S+ FAILED$|"
     r"  <NO_OTHER_FAILURES>|(?:ERROR|WARNING):torch\.distributed\.elastic"
 )
@@ -99,7 +104,16 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
             if match:
                 rank, cleaned = int(match[1]), cleaned[match.end() :]
             lines.append(Line(number, rank, _unboxed(cleaned, rank, boxed)))
-    return tuple(line for line in lines if line.text)
+    return tuple(line for line in _without_report(lines) if line.text)
+
+
+def _without_report(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines, with a traceback that torchrun's report quotes as Python prints it."""
+    quoted = False
+    for line in lines:
+        begins = _RECORDED.match(line.text)
+        quoted = bool(begins) or (quoted and line.text.startswith("  ") and not _LAUNCHERS_LINE.match(line.text))
+        yield replace(line, text=begins[1] if begins else line.text[2:]) if quoted else line
 
 
 def _unboxed(line: str, rank: int | None, boxed: set[int | None]) -> str:
@@ -117,7 +131,7 @@ def _unboxed(line: str, rank: int | None, boxed: set[int | None]) -> str:
 
 
 def without_ignored(lines: Sequence[Line]) -> Sequence[Line]:
-    """The lines without what Python ignored while it ended, unless there is no other traceback."""
+    """The lines without what Python ignored while it ended, unless no other exception is there."""
     ignored: set[int] = set()
     own = False
     for start, end in _blocks(lines):
@@ -126,14 +140,18 @@ def without_ignored(lines: Sequence[Line]) -> Sequence[Line]:
             ignored |= set(range(start - 1, next(raised, end - 1) + 1))
         else:
             own = True
-    return [line for i, line in enumerate(lines) if i not in ignored] if own else lines
+    kept = [line for i, line in enumerate(lines) if i not in ignored]
+    # The traceback of a rank may have been pasted without its first line.
+    return kept if own or any(line.rank is not None and _PASTED_ERROR.match(line.text) for line in kept) else lines
 
 
 def bare_exception(lines: Sequence[Line]) -> Line | None:
     """The line that names an exception at the end of a log that has no traceback, such as one that was pasted."""
-    said = [line for line in lines[-_PASTED:] if _PASTED_ERROR.match(line.text)]
-    if not said and any(line.text.startswith('  File "') for line in lines[-2 * _PASTED :]):
-        said = [line for line in lines[-_PASTED:] if _BARE_ERROR.match(line.text)]
+    ranks = [line for line in lines if not _LAUNCHERS_LINE.match(line.text)]
+    said = [line for line in ranks[-_PASTED:] if _PASTED_ERROR.match(line.text)]
+    if not said and any(line.text.startswith('  File "') for line in ranks[-2 * _PASTED :]):
+        said = [line for line in ranks[-_PASTED:] if _BARE_ERROR.match(line.text)]
+    said = said or [line for line in ranks if line.rank is not None and _PASTED_ERROR.match(line.text)]
     return next((line for line in reversed(said) if not _LAUNCHERS_OWN.search(line.text)), None)
 
 
@@ -152,7 +170,18 @@ def last_words(lines: Sequence[Line]) -> tuple[str, ...]:
 def last_of_script(lines: Sequence[Line]) -> str:
     """The last line that no launcher wrote; empty: there is none."""
     own = lines[: _launcher_report(lines)]
-    return next((line.text for line in reversed(own) if not _LAUNCHERS_LINE.match(line.text)), "")
+    words = (line.text for line in reversed(own) if not _LAUNCHERS_LINE.match(line.text))
+    return next((said for said in words if not is_progress(said)), "")
+
+
+def is_progress(words: str) -> bool:
+    """Whether the line is a progress bar's, which says nothing of how a program ended."""
+    return bool(_PROGRESS.search(words))
+
+
+def is_finished(lines: Sequence[Line]) -> bool:
+    """Whether a Trainer of transformers says here that it came to its end."""
+    return any(_FINISHED.match(line.text) for line in lines)
 
 
 def exception(lines: Sequence[Line]) -> Line | None:

@@ -17,6 +17,9 @@ _MATCHES = 64
 """Matches of one pattern in one log; more show nothing new."""
 _WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
 """A line printed by Python's `warnings`."""
+# IPython's tracebacks show the lines around each call, with their numbers.
+_NUMBERED = re.compile(r"(?:-+> ?| +)\d+(?: |$)")
+_CELL = re.compile(r"(?:File \S+:\d+, in |Cell In ?\[\d+\], line \d+|<ipython-input-|[~/]\S+ in \w+\()")
 _NATIVE = re.compile(
     r"(?:torch|triton|deepspeed)\.|(?:[\w.]+\.)?(?:(?:Runtime|OS|IO|Import|Memory|System|Connection\w*"
     r"|Timeout|EOF|BrokenPipe|"
@@ -108,6 +111,8 @@ def _found(signature: Signature, text: str) -> list[re.Match[str]]:
 def _is_source(lines: Sequence[Line], i: int) -> bool:
     """Whether the line is source code shown by a traceback; it holds messages that were not raised."""
     line = lines[i]
+    if _NUMBERED.match(line.text) and any(_CELL.match(near.text) for near in lines[max(0, i - 64) : i]):
+        return True
     if not line.text.startswith("    "):
         return False
     above = next((lines[k] for k in range(i - 1, max(-1, i - 64), -1) if lines[k].rank == line.rank), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 
 from trainwiz.message import Message
@@ -24,8 +25,7 @@ class Signature:
     ) -> None:
         self.name = name
         """Stable; records and JSON have it. In a table of `known` it is the key."""
-        self.patterns = tuple(re.compile(pattern, re.MULTILINE) for pattern in patterns)
-        """Any of them suffices."""
+        self._patterns = patterns
         self.cause = Message(cause)
         self.remedy = Message(remedy)
         """What to do, with the words to type."""
@@ -39,6 +39,11 @@ class Signature:
         """Whether native code writes this at exit, even after an exception, which is then the cause."""
         self.as_warning = as_warning
         """Whether a warning of Python's `warnings` shows it, too; after most of them a program goes on."""
+
+    @functools.cached_property
+    def patterns(self) -> tuple[re.Pattern[str], ...]:
+        """Any of them suffices. Compiled at the first use: a launch knows all signatures, and most end without one."""
+        return tuple(re.compile(pattern, re.MULTILINE) for pattern in self._patterns)
 
     def named(self, name: str) -> Signature:
         """The same signature, with its name from the table that holds it."""

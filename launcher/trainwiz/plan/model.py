@@ -74,6 +74,8 @@ def _time_limit(value: object) -> object:
     return value
 
 
+# Letters and digits of patterns are spelled out: \w and \d mean those of all scripts, and a repetition of them in a
+# pattern takes megabytes and milliseconds when pydantic compiles it.
 Text = Annotated[str, AfterValidator(_printable), Field(max_length=4096)]
 Sources = Annotated[
     str,
@@ -86,7 +88,7 @@ Sources = Annotated[
 Weights = Annotated[
     Text,
     BeforeValidator(_listed_numbers),
-    Field(pattern=r"^(\d+\.?\d*|\.\d+)(, *(\d+\.?\d*|\.\d+))*$"),
+    Field(pattern=r"^([0-9]+\.?[0-9]*|\.[0-9]+)(, *([0-9]+\.?[0-9]*|\.[0-9]+))*$"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}, "minItems": 1}]}),
 ]
 """A number for each source of data: a list, or the numbers with commas between."""
@@ -96,25 +98,29 @@ Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 """At least 0, and less than 1."""
 Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$")]
 """Parts of parameters' names, with commas between: `embed,layers.0.`."""
-ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=(\d+\.?\d*|\.\d+)(,[^\s,=]+=(\d+\.?\d*|\.\d+))*$")]
+ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+)(,[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+))*$")]
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
-Repository = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}$")]
+Modules = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(,[A-Za-z_][A-Za-z0-9_.-]*)*$")]
+"""Names of modules, with commas between: `q_proj,v_proj`."""
+Repository = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$")]
 """A repository of the hub: `organisation/name`."""
 TimeLimit = Annotated[
-    Text, BeforeValidator(_time_limit), Field(pattern=r"^([1-9]\d{0,4}[mhd]|(\d{1,3}-)?\d{1,3}:[0-5]\d:[0-5]\d)$")
+    Text,
+    BeforeValidator(_time_limit),
+    Field(pattern=r"^([1-9][0-9]{0,4}[mhd]|([0-9]{1,3}-)?[0-9]{1,3}:[0-5][0-9]:[0-5][0-9])$"),
 ]
 """A length of time: `90m`, `12h`, `2d`, `12:00:00` or `1-12:00:00`."""
-Name = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9]([\w.@+-]*[A-Za-z0-9])?$")]
+Name = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.@+-]*[A-Za-z0-9])?$")]
 """A name that a scheduler's administrator gave: a partition, an account, a queue."""
 JobName = Annotated[Text, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
 """A name that every scheduler takes, with room for what Kubernetes adds."""
-Quantity = Annotated[Text, Field(pattern=r"^[1-9]\d{0,5}[MGT]i?$")]
+Quantity = Annotated[Text, Field(pattern=r"^[1-9][0-9]{0,5}[MGT]i?$")]
 """An amount of memory: `64G`, `512Gi`."""
 Folder = Annotated[Text, Field(pattern=r"^/[^\\:\"'$`]*$")]
 """An absolute path."""
-Image = Annotated[Text, Field(max_length=512, pattern=r"^[A-Za-z0-9][\w.:/@-]*$")]
+Image = Annotated[Text, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/@-]*$")]
 """A container image: `registry/name:tag`."""
-Infra = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9*][\w.:@*-]*(/[\w.:@*-]+){0,9}$")]
+Infra = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9*][A-Za-z0-9_.:@*-]*(/[A-Za-z0-9_.:@*-]+){0,9}$")]
 """Where SkyPilot may rent: `aws`, `gcp/us-central1`, `k8s/context`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -140,10 +146,10 @@ class Model(_Section):
     adapter: v.Adapter = "none"
     lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
     lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)]
-    lora_targets: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] = "all-linear"
+    lora_targets: Modules = "all-linear"
     lora_dropout: Share = 0.0
     lora_rslora: bool = False
-    modules_to_save: Annotated[Text, Field(pattern=r"^[A-Za-z_][\w.-]*(,[A-Za-z_][\w.-]*)*$")] | None = None
+    modules_to_save: Modules | None = None
     merge_adapter: bool = False
     output_dtype: v.OutputDtype = "source"
     push_to_hub: Repository | None = None
@@ -255,7 +261,7 @@ class Evaluation(_Section):
     """When the model is evaluated (`evaluation_steps` in updates, 0: after each epoch), and what is made of it."""
 
     evaluation_steps: CountOrZero = 0
-    best_metric: Annotated[Text, Field(pattern=r"^[A-Za-z_]\w*$")] | None = None
+    best_metric: Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
     best_mode: v.BestMode = "auto"
     patience: CountOrZero = 0
     gather_outputs: bool = False
@@ -367,7 +373,7 @@ class Plan(_Section):
     cluster: Cluster = Cluster()
     deepspeed: dict[Annotated[str, AfterValidator(_free_setting)], JsonValue] = {}
     """Path in ds_config.json → value: settings of DeepSpeed beyond the plan's keys. null leaves one to DeepSpeed."""
-    ignore: dict[Annotated[str, Field(pattern=r"^TW\d{1,3}$")], Text] = {}
+    ignore: dict[Annotated[str, Field(pattern=r"^TW[0-9]{1,3}$")], Text] = {}
     """Rule id (or a prefix of one) → why this project may break it."""
 
     def get(self, key: str) -> Any:

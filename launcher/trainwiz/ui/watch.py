@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from trainwiz import columns
 from trainwiz.language import t, text
@@ -14,7 +15,7 @@ from trainwiz.record import curve, metrics
 from trainwiz.record.complaints import Complaint
 from trainwiz.record.metrics import Record
 from trainwiz.record.run import Summary
-from trainwiz.ui import console
+from trainwiz.ui import console, runs
 from trainwiz.ui.live import used
 from trainwiz.ui.rate import rate
 from trainwiz.ui.runs import STYLES, state_name
@@ -61,6 +62,23 @@ def frame(view: View, width: int, height: int) -> list[str]:
     middle = ["", *drawn, ""] if drawn else [""]
     lines = [*above, *middle, *below]
     return lines[:height]
+
+
+def to_dict(view: View) -> dict[str, Any]:
+    """A run for `--json`: its line of `trainwiz runs`, and what is known of it while it goes on."""
+    newest = next((dict(record) for record in reversed(view.records) if "update" in record), None)
+    return {
+        **runs.to_dict(view.summary),
+        "seconds_left": view.seconds_left,
+        "lowest_loss": view.lowest_loss,
+        "newest": newest,
+        "memory": [
+            {"rank": rank, "host_bytes": host, "gpu_bytes": gpu, "most_host_bytes": view.most.get(rank)}
+            for rank, (host, gpu) in sorted(view.memory.items())
+        ],
+        "place": view.place or None,
+        "warnings": [{"text": one.text, "ranks": one.ranks, "times": one.times} for one in view.complaints],
+    }
 
 
 def braille() -> bool:

@@ -50,7 +50,8 @@ def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
     if shown:
         _once_rendered(question.application, shown)
     try:
-        reply = question.unsafe_ask()
+        # Its own handler of SIGINT loses a Ctrl-C that comes while the terminal is not raw yet: asyncio's does not.
+        reply = question.application.run(handle_sigint=False)
     except EOFError:
         raise KeyboardInterrupt from None
     return reply if isinstance(reply, Reply) else Reply(value=str(reply))

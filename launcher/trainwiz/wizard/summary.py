@@ -13,6 +13,8 @@ from trainwiz.vocabulary import spelled
 if TYPE_CHECKING:
     from trainwiz.decide import Decided
 
+_FIRST_TEXT = 36
+"""Characters of the first text that are shown, so that its label has room."""
 _BAR = 10
 """Characters of the bar that shows how full a GPU is."""
 
@@ -32,6 +34,7 @@ def _named(decided: Decided) -> Mapping[str, tuple[str, str] | None]:
         "model.name": None if task.own_code else (t("Model"), _model(decided)),
         "model.adapter": (t("Trained"), _trained(decided)) if task.adapters else None,
         "data.train": None if task.own_code else (t("Data"), _data(decided)),
+        "data.text_column": (t("First text"), first) if (first := _first_text(decided)) else None,
         "batch.sequence_length": (t("Text lengths"), _lengths(decided)) if decided.outlook.lengths else None,
         "data.eval": (t("Evaluation"), _evaluation(decided)),
         "machine.num_processes": (t("Machine"), _machine(decided)),
@@ -72,6 +75,17 @@ def _data(decided: Decided) -> str:
     roles = " → ".join(f"{turn.role}{'*' if turn.learned else ''}" for turn in turns)
     told = next((turn for turn in turns if turn.learned), turns[0]).text
     return t("{data}; the first: {roles} (* is learned), {text}", data=words, roles=roles, text=told)
+
+
+def _first_text(decided: Decided) -> str:
+    """The beginning of the first text as the model will see it, and its labels; empty where it is not known."""
+    data, task, first = decided.plan.data, tasks.of(decided.plan), dict(decided.outlook.columns)
+    if decided.outlook.turns or not task.text_column or data.text_column not in first:
+        return ""
+    whole = first[data.text_column]
+    shown = whole if columns.width(whole) <= _FIRST_TEXT else f"{columns.cut(whole, _FIRST_TEXT - 1)}…"
+    labels = [first[name.strip()] for name in data.label_column.split(",") if name.strip() in first]
+    return f"{shown} → {', '.join(labels)}" if task.labelled and labels else shown
 
 
 def _lengths(decided: Decided) -> str:

@@ -46,7 +46,9 @@ Arguments behind `--` go to train.py: `trainwiz launch DIR -- --n_steps 10`.
     trainwiz logs --rank 1                      the log of a rank of the newest run
     trainwiz diagnose DIR --json                cause, how certain, rank, evidence, remedy; also for any log file
     trainwiz checkpoints DIR --json             which are complete
-    trainwiz export DIR                         weights for from_pretrained
+    trainwiz watch DIR --json                   a run now: updates, loss, time left, memory by rank
+    trainwiz export DIR --json                  weights for from_pretrained: what was written
+    trainwiz sample DIR "PROMPT" --json         what the model makes of it
 
 `DIR/runs/ID/metrics.jsonl` has one JSON object per logged update, `outcome.json` how it ended, `command.json` what was
 started with which versions.

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from trainwiz.record.differences import differences
-from trainwiz.store import history
+from trainwiz.store import history, runs
+from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import differences as shown
 
 
 def show(before: str, after: str, *, as_json: bool) -> None:
     """Compare plan, versions, machine, code and result of two runs, given by name or folder."""
-    a, b = history.find(before), history.find(after)
+    a = history.find(before)
+    # The newest run "here" is that of the first one's project, where it was named from elsewhere.
+    b = history.find(after) if after != runs.LATEST or runs.every(Path()) else history.find(after, _project_of(a))
     found = differences(history.read(a), history.read(b))
     if as_json:
         console.data_json(shown.to_dict(a.name, b.name, found))
     else:
         shown.show(a.name, b.name, found)
+
+
+def _project_of(run: Run) -> Path:
+    return run.folder.parent.parent if run.folder.parent.name == runs.RUNS else Path()

@@ -12,6 +12,7 @@ from typing import IO
 
 from trainwiz import files
 from trainwiz.errors import UsageError
+from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.store import history, liveness
 from trainwiz.store.runs import Run
@@ -29,6 +30,9 @@ def show(target: str, run: str | None, rank: int, *, follow: bool) -> None:
         _copy(file, lambda: follow and _is_running(found))
     except KeyboardInterrupt:
         sys.stdout.flush()
+        return
+    if file.is_file() and not file.stat().st_size:
+        console.talk(t("rank {rank} of run {name} has written nothing", rank=rank, name=found.name), style="dim")
 
 
 def _file(run: Run, rank: int, follow: bool) -> Path:

@@ -17,7 +17,7 @@ from trainwiz.store import history, jsonl
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
 from trainwiz.ui import console, fullscreen
-from trainwiz.ui.watch import View, frame
+from trainwiz.ui.watch import View, frame, to_dict
 
 _EVERY_SECONDS = 1.0
 _SNAPSHOT = (80, 24)
@@ -35,10 +35,13 @@ _REST = 20
 _QUIT = ("q", "Q", "\x1b")
 
 
-def watch(target: str, run: str | None) -> None:
-    """Draw a run until it ends or a key of `_QUIT` is pressed; without a terminal, print a snapshot."""
+def watch(target: str, run: str | None, *, as_json: bool = False) -> None:
+    """Draw a run until it ends or a key of `_QUIT` is pressed; without a terminal, or as JSON, print a snapshot."""
     watched = Watched(history.find(run, Path(target)) if run else history.find(target))
     view = watched.view()
+    if as_json:
+        console.data_json(to_dict(view))
+        return
     if fullscreen.available() and view.summary.state is State.RUNNING:
         if _draw_until_the_end(watched):
             return

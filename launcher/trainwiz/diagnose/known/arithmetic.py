@@ -130,6 +130,12 @@ SIGNATURES = {
         cause="a recurrent layer is trained in evaluation mode, for which cuDNN has no backward",
         remedy="call model.train() after each evaluation, before the next forward pass",
     ),
+    "inference_tensor": Signature(
+        r"RuntimeError: (?:Cannot set version_counter for inference tensor|Inference tensors cannot be saved for "
+        r"backward|Inplace update to inference tensor outside InferenceMode)",
+        cause="a tensor that was made under torch.inference_mode is used in training",
+        remedy="use torch.no_grad there, or .clone() the tensor outside of inference_mode",
+    ),
     "no_gradient": Signature(
         r"element 0 of tensors does not require grad and does not have a grad_fn",
         r"DistributedDataParallel is not needed when a module doesn't have any parameters? that requires? a gradient",
@@ -142,6 +148,10 @@ SIGNATURES = {
         r"mat1 and mat2 shapes cannot be multiplied \((?P<shapes>[^)]+)\)",
         r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
+        r"RuntimeError: (?P<shapes>Function \w+ returned an invalid gradient at index \d+ - got .+ but expected .+)$",
+        r"RuntimeError: (?P<shapes>\w+\(\w*\): number of dimensions in the tensor input does not match .+)$",
+        r"RuntimeError: (?P<shapes>(?:weight should have at least \w+ dimensions|Dimension out of range \(.+|"
+        r"Expected (?:both dimensions of mat2|\d+D (?:\(\w+\) )?(?:or \d+D \(\w+\) )?input) .+))$",
         r"(?P<shapes>stack expects each tensor to be equal size)",
         r"/collate\.py\"[\s\S]{0,600}?RuntimeError: (?P<shapes>Trying to resize storage that is not resizable)",
         r"(?P<shapes>Expected input batch_size \(\d+\) to match target batch_size \(\d+\))",

@@ -129,6 +129,11 @@ SIGNATURES = {
         remedy="CUDA libraries (libcudart, libcudnn, libnvrtc …): reinstall the package that needs them, for torch's "
         "CUDA version; libGL: apt-get install libgl1, or pip install opencv-python-headless",
     ),
+    "static_tls": Signature(
+        r"ImportError: (?P<library>\S+): cannot allocate memory in static TLS block",
+        cause="{library} was loaded too late: the program's memory for thread-local data is used up",
+        remedy="load it first: LD_PRELOAD={library} trainwiz launch, or import its package before torch",
+    ),
     "broken_library": Signature(
         r"(?:^|[ :])(?P<library>[\w./+-]+\.so[\w.]*): (?:undefined symbol|version `)",
         r"^(?P<library>[\w./+-]+\.so[\w.]*)\n: undefined symbol",

@@ -50,6 +50,7 @@ SIGNATURES = {
         r"Timed out waiting \d+ms for (?P<operation>\w+) operation to complete",
         r"Application timeout caused pair closure(?P<operation>)",
         r"due to ProcessGroupNCCL watchdog hang(?P<operation>)",
+        r"Getting socket times out\. Reason: Remote Rank did not send the data in time(?P<operation>)",
         cause="a rank timed out: another rank was slow, stuck or gone during the collective {operation}",
         remedy="compare the ranks' last log lines to find the rank that is somewhere else (evaluation, saving, an "
         "uneven loader); to record each rank's collectives, run: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
@@ -63,9 +64,25 @@ SIGNATURES = {
         r"(?:(?:\n(?!Last error)[^\n]+)?\nLast error:\n(?P<problem>[^\n]+))?",
         r"NCCL error in: [^\n]*, (?P<problem>internal error)(?: - please report[^\n]*|, NCCL[^\n]*)$"
         r"(?!\nncclInternalError)",
+        r"RuntimeError: NCCL Error \d+: (?P<problem>(?:internal|unhandled \w+|remote process) error)[^\n]*",
         cause="NCCL failed because of the network, memory or a driver: {problem}",
         remedy="to see which, run: NCCL_DEBUG=INFO trainwiz launch; then select the network with NCCL_SOCKET_IFNAME, "
         "or test with NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1",
+        transient=None,
+    ),
+    "hccl_busy": Signature(
+        r"Failed to initialize the HCCP process\. Reason: Maybe the last training process is running",
+        cause="a process of an earlier training still holds the NPU",
+        remedy="end it (npu-smi info shows its id), wait ten seconds, and launch again",
+        transient=True,
+    ),
+    "hccl_system": Signature(
+        r"RuntimeError: \[ERROR\] HCCL error in: (?P<problem>\S+)",
+        r"HCCL function error: (?P<problem>.+)$",
+        r"OPS function error: (?P<problem>Hccl\w+, error code is \d+)(?!.*(?:\n.*){0,4}Getting socket times out)",
+        cause="HCCL, the communication of the NPUs, failed: {problem}",
+        remedy="read the lines with EI or EJ codes below it, and plog/ in ~/ascend/log of the rank that failed first; "
+        "to see more, run: ASCEND_GLOBAL_LOG_LEVEL=1 ASCEND_SLOG_PRINT_TO_STDOUT=1 trainwiz launch",
         transient=None,
     ),
     "nccl_usage": Signature(

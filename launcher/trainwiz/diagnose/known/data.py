@@ -108,6 +108,7 @@ SIGNATURES = {
         r"(?<!\S)(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are identical that )?nothing would be left to "
         r"train",
         r"the (?:training|evaluation) data is empty(?P<source>)",
+        r"^No data found\. Please verify arguments \((?P<source>train_data_dir) must be",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
         cause="no usable samples in the data {source}",

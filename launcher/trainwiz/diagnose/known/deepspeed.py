@@ -99,11 +99,19 @@ SIGNATURES = {
         r"RuntimeError: still have inflight params|IndexError: pop from an empty deque",
         r"RuntimeError: disagreement between rank\d+ and rank\d+",
         r"RuntimeError: 'weight' must be 2-D",
-        cause="a weight is used while ZeRO 3 holds only its shard: it was not gathered, or the ranks "
+        cause="a weight is used while ZeRO 3 or FSDP holds only its shard: it was not gathered, or the ranks "
         "run different layers",
         remedy="call modules, not functions with their weights; outside of forward use "
         "deepspeed.zero.GatheredParameters; run the same layers on every rank (mixture of experts: "
         "deepspeed.utils.set_z3_leaf_modules); or use ZeRO 2",
+    ),
+    "mixed_sharding": Signature(
+        r"RuntimeError: (?P<operation>[\w.]+): got mixed torch\.Tensor and DTensor",
+        cause="{operation} gets a sharded tensor (DTensor) and a whole one: not everything that it takes was sharded "
+        "by fully_shard or the tensor parallel plan",
+        remedy="run the layer by calling the module that was sharded, not its inner parts or its weights alone; shard "
+        "every module that has weights of its own, make the optimizer afterwards, and distribute what is "
+        "created by hand: distribute_tensor(t, mesh, placements), or take whole weights with .full_tensor()",
     ),
     "dummy_optimizer": Signature(
         r"'DummyOptim' object has no attribute|'DummyScheduler' object has no attribute",

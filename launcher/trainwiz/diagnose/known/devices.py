@@ -47,6 +47,17 @@ SIGNATURES = {
         "places it is the hardware (overclocking, heat)",
         transient=None,
     ),
+    "npu_fault": Signature(
+        r"(?:ACL stream synchronize failed|aclrtSynchronizeStream\w* failed), error code:\s*(?P<code>\d+)",
+        cause="an operation on an NPU failed, and was noticed only when the stream was waited for (code {code})",
+        remedy="to see which operation, run: ASCEND_LAUNCH_BLOCKING=1 trainwiz launch; then read plog/ in ~/ascend/log",
+        transient=None,
+    ),
+    "npu_operation": Signature(
+        r"Could not run '(?P<operation>npu::\w+)' with arguments from the 'CPU' backend",
+        cause="a tensor that {operation} takes is on the CPU, not on the NPU",
+        remedy="move model and batch to the NPU first: .to('npu'), and import torch_npu before the model",
+    ),
     "device_ordinal": Signature(
         r"(?:CUDA error: |cuda runtime error \(\d+\) : |CUDA driver error: )invalid device ordinal",
         cause="a rank requested a GPU that it cannot see: there are more ranks than GPUs",

@@ -11,6 +11,7 @@ SIGNATURES = {
         r"PytorchStreamWriter failed writing file",
         r"unexpected pos \d+ vs \d+",
         r"I/O error: (?:No space left on device|Disk quota exceeded)",
+        r"SafetensorError: .*(?:StorageFull|FilesystemQuotaExceeded|No space left on device|Disk quota exceeded)",
         cause="the disk is full, or your quota is used up",
         remedy="check with df -h; free space on the disk of runs/, or lower checkpoint.checkpoints_total_limit",
         plan_change="fewer_checkpoints",

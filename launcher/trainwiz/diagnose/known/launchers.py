@@ -184,10 +184,17 @@ SIGNATURES = {
         r"^Root Cause \(first observed failure\):",
         r"^subprocess\.CalledProcessError: Command .* returned non-zero exit status \d+",
         r"^Error: failed to run torchrun ",
+        r"\] exits with return code = [1-9]\d*$",
         r"\b(?:exited with code|exitCode:|terminated with exit code) [1-9]\d*\b",
         cause="a rank failed, but this log has nothing of what it wrote",
         remedy="read that rank's own log; torchrun writes them with --log-dir logs --redirects 3, and trainwiz launch "
         "always does",
+        secondary=True,
+    ),
+    "other_file": Signature(
+        r"^Read file <(?P<file>[^>]+)> for stderr output of this job\.",
+        cause="the job's errors are in another file: {file}",
+        remedy="run: trainwiz diagnose {file}",
         secondary=True,
     ),
     "quit_while_ending": Signature(
@@ -198,7 +205,7 @@ SIGNATURES = {
         at_exit=True,
     ),
     "interrupted": Signature(
-        r"^(?:\[rank\d+\]: )?KeyboardInterrupt$",
+        r"^(?:\[rank\d+\]: )?KeyboardInterrupt:?$",
         cause="interrupted by Ctrl-C",
         remedy="to continue, run: trainwiz launch --resume",
         transient=True,

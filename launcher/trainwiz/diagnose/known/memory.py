@@ -16,7 +16,7 @@ SIGNATURES = {
     "engine_memory": Signature(
         r"No available memory for the cache blocks|Free memory on device .* is less than desired GPU m"
         r"emory utilization",
-        r"larger than the maximum number of tokens that can be stored in KV cache",
+        r"larger than the (?:maximum number of tokens that can be stored in KV cache|available KV cache memory)",
         cause="the GPU has too little memory left for vLLM's cache, next to the training",
         remedy="lower gpu_memory_utilization if the training shares the GPU (colocate: 0.3), raise it if vLLM has the "
         "GPU alone; or lower vLLM's max_model_len",
@@ -24,7 +24,7 @@ SIGNATURES = {
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
-        r"RuntimeError: CUDA error: out of memory",
+        r"(?:Runtime|Accelerator)Error: CUDA error: out of memory",
         r"Cuda failure (?:\d+ )?'out of memory'",
         r"(?:NPU|XPU|HIP|MPS backend) out of memory",
         cause="the GPU is out of memory",

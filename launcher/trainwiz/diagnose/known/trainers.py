@@ -41,10 +41,17 @@ SIGNATURES = {
         remedy="correct their spelling, or delete them; a newer version may have renamed them",
     ),
     "no_valid_samples": Signature(
-        r"RuntimeError: Cannot find valid samples, check `data/README\.md`",
+        r"RuntimeError: Cannot find (?:valid|sufficient) samples, (?:check `data/README\.md`|consider increasing)",
         cause="LLaMA-Factory found no sample that it can use: columns, roles or template do not fit the data",
         remedy="compare columns and tags of the data set in data/dataset_info.json with one row of the file; a "
         "conversation must begin with the user and end with the assistant",
+    ),
+    "generation_server": Signature(
+        r"ConnectionError: The vLLM server can't be reached at (?P<address>\S+)",
+        cause="the server that generates for the training does not answer at {address}",
+        remedy="start it first, on GPUs of its own: trl vllm-serve --model NAME; check its host and port in "
+        "vllm_server_host and vllm_server_port, and its own log",
+        transient=None,
     ),
     "versions_apart": Signature(
         r"AttributeError: '\w*(?:Adam|AdamW|SGD|Adafactor|Lion)\w*' object has no attribute '(?:train|eval)'",

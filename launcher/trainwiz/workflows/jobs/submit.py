@@ -47,15 +47,22 @@ def submit(request: Request) -> int:
     # This machine need not be like those that will train: what its rules say of it means nothing there.
     findings = facts.findings(plan, str(folder), None, ignore=request.ignore)
     if request.dry_run:
-        shown.show(findings)
-        _show(plan, folder, commands)
+        if request.json:
+            files = dict(_job_files(plan, folder))
+            console.data_json({**shown.to_dict(findings), "files": files, "commands": commands})
+        else:
+            shown.show(findings)
+            _show(plan, folder, commands)
         return 1 if errors(findings) else 0
     preflight.insist(findings)
     _insist_on_files(plan, folder)
     _insist_on_program(scheduler, folder, commands)
     job = _submitted(scheduler, plan, folder, commands)
     jobs.add(folder, Submitted(job=job, submitted=time.strftime("%Y-%m-%dT%H:%M:%S%z")))
-    console.data(job.id)
+    if request.json:
+        console.data_json({"job": job.id, "scheduler": job.scheduler, "commands": commands})
+    else:
+        console.data(job.id)
     where = [] if request.folder == "." else [request.folder]
     console.talk(t("submitted: job {id}", id=job.id), style="good")
     for line, what in (
@@ -74,14 +81,20 @@ def by_hand(folder: Path, commands: Sequence[Sequence[str]]) -> str:
 
 
 def _show(plan: Plan, folder: Path, commands: Sequence[Sequence[str]]) -> None:
-    from trainwiz.render import job_files
-
-    present = artifacts.texts(folder, [file.path for file in job_files(plan)])
-    for file in job_files(plan):
-        console.talk(t("{file}:", file=folder / file.path), style="dim")
-        console.data(present.get(file.path, file.text).rstrip("\n"))
+    for path, content in _job_files(plan, folder):
+        console.talk(t("{file}:", file=folder / path), style="dim")
+        console.data(content.rstrip("\n"))
     console.talk(t("would run:"), style="dim")
     console.data(by_hand(folder, commands))
+
+
+def _job_files(plan: Plan, folder: Path) -> list[tuple[str, str]]:
+    """The scheduler's files as they are in the project, or as they would be."""
+    from trainwiz.render import job_files
+
+    files = job_files(plan)
+    present = artifacts.texts(folder, [file.path for file in files])
+    return [(file.path, present.get(file.path, file.text)) for file in files]
 
 
 def _insist_on_files(plan: Plan, folder: Path) -> None:

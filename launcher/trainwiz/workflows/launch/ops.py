@@ -17,6 +17,7 @@ from trainwiz.message import Message, say
 from trainwiz.outcome import shell_code
 from trainwiz.plan import Plan
 from trainwiz.probe import locks, ops
+from trainwiz.probe.interpreter import installed
 from trainwiz.process.lines import Lines
 from trainwiz.store import cache
 from trainwiz.ui import console
@@ -38,12 +39,16 @@ def remove_left_locks(plan: Plan) -> None:
 
 
 # docs/decisions/deepspeed.md: The launcher has DeepSpeed's ops compiled before the ranks start
-def build(plan: Plan, *, python: str, machine: Machine) -> None:
-    """Have this plan's ops compiled by DeepSpeed, where they are not. Raises `Refused` where that fails."""
+def build(plan: Plan, *, python: str, machine: Machine, added: Mapping[str, str] | None = None) -> None:
+    """Have this plan's ops compiled by DeepSpeed, where they are not. Raises `Refused` where that fails.
+
+    `added` are variables that the ranks get beside those of the strategy.
+    """
     wanted = strategies.of(plan).ops(plan)
     if not wanted:
         return
-    environ = {**os.environ, **strategies.of(plan).environment(plan.machine.device), "PYTHONUNBUFFERED": "1"}
+    device = strategies.of(plan).environment(plan.machine.device)
+    environ = {**os.environ, **device, **(added or {}), "PYTHONUNBUFFERED": "1"}
     key = _key(wanted, environ, python, machine)
     if _as_remembered(cache.recall("ops", key), wanted):
         return
@@ -62,6 +67,15 @@ def build(plan: Plan, *, python: str, machine: Machine) -> None:
     if build.compiled:
         build.progress.done()
     cache.remember("ops", key, {op: _times(file) for op, file in build.files.items()})
+
+
+def build_if_possible(plan: Plan, *, python: str, machine: Machine) -> None:
+    """The same for a script that trainwiz did not write, which may need no op: a failure is shown, and no more."""
+    try:
+        build(plan, python=python, machine=machine)
+    except Refused as refused:
+        console.failure(refused)
+        console.talk(t("the script is started all the same: it may do without this op"), style="warning")
 
 
 @dataclass(kw_only=True)
@@ -167,7 +181,8 @@ def _kept(build: _Build) -> Path | None:
 def _key(wanted: Sequence[str], environ: Mapping[str, str], python: str, machine: Machine) -> str:
     """What must be the same for libraries to be used again."""
     interpreter = machine.interpreter
-    versions = [interpreter.version(name) if interpreter else None for name in ("torch", "deepspeed")]
+    packages = ("torch", "deepspeed")
+    versions = [interpreter.version(name) if interpreter else installed(python, name) for name in packages]
     built_for = interpreter.cuda_build if interpreter else None
     gpus = sorted({gpu.name for gpu in machine.gpus})
     folder = locks.extensions_folder(environ)

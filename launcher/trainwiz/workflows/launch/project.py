@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -37,12 +38,15 @@ _WAIT_SECONDS = 30.0
 """How long a person's machines wait for each other."""
 _JOB_WAIT_SECONDS = 600.0
 """The same in a scheduler's job: a machine may still be pulling its image when another is ready."""
+_LENGTHS = frozenset({"--n_steps", "--n_epochs"})
+"""Arguments of train.py, one of which must be 0."""
 
 
 def launch(request: Request) -> int:
     """Check and run a project; return the training's exit code. Raises `Refused` on findings of level error."""
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent
+    request = dataclasses.replace(request, arguments=_with_one_length(request.arguments))
     machine = facts.machine(
         machine_file=request.machine or None,
         python=request.python,
@@ -52,6 +56,15 @@ def launch(request: Request) -> int:
     findings = _findings(request, plan, folder, machine)
     debugged = debugger.chosen(request, world=plan.machine.num_processes, machines=plan.machine.num_machines)
     return launch_plan(request, plan, folder, machine, findings, debugged)
+
+
+def _with_one_length(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The script's arguments; a length that is typed replaces the plan's, also where that counts the other way."""
+    typed = {word.partition("=")[0] for word in arguments}
+    if len(given := typed & _LENGTHS) != 1:
+        return tuple(arguments)
+    (other,) = _LENGTHS - given
+    return (*arguments, other, "0")
 
 
 def launch_plan(

@@ -23,7 +23,7 @@ from trainwiz.store import plans, runs
 from trainwiz.ui import console
 from trainwiz.workflows import facts
 from trainwiz.workflows.check import configurations, preflight
-from trainwiz.workflows.launch import debugger, dry_run, supervision
+from trainwiz.workflows.launch import debugger, dry_run, ops, supervision
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
 
@@ -49,9 +49,11 @@ def launch(request: Request) -> int:
     _check_usage(request)
     values = plans.document(request.config).values
     machine = facts.machine(machine_file=request.machine or None, python=request.python, folder=os.curdir)
-    findings = _findings(request, machine)
+    findings, plan = _findings(request, machine)
     if not request.dry_run:
         preflight.insist(findings)
+        if plan:
+            ops.build_if_possible(plan, python=request.python, machine=machine)
     world = max(1, _whole_number(values.get("num_processes"), 1))
     with ports.claim(_whole_number(values.get("main_process_port"), 29500)) as port:
         command = commands.for_accelerate_config(
@@ -132,15 +134,18 @@ def _place(request: Request, values: Mapping[str, Any]) -> tuple[str, ...]:
     return ("--machine_rank", str(rank), *(("--main_process_ip", address) if address else ()))
 
 
-def _findings(request: Request, machine: Machine) -> tuple[Finding, ...]:
-    """What the rules say of the files and their script, of the machine, and of the part of a plan that they hold."""
+def _findings(request: Request, machine: Machine) -> tuple[tuple[Finding, ...], Plan | None]:
+    """What the rules say of the files and their script, of the machine, and of the part of a plan that they hold.
+
+    And that part of a plan, with trainwiz's defaults for the rest.
+    """
     read = request.script if request.script.endswith(".py") else None
     files = configurations.load([request.config], script=read, versions=_versions(machine), here=not request.machine)
     in_files = files.findings([], [*request.ignore, *_TAKEN_CARE_OF])
     plan = plan_of(files.accelerate(request.config), on_gpus=bool(machine.gpus))
     applicable = [r for r in rules.load() if "project" not in r.needs and "estimate" not in r.needs]
     chosen = [r for r in applicable if "plan" not in r.needs or (plan and r.field.startswith(_ABOUT))]
-    return (*in_files, *check(Facts(plan=plan, machine=machine), rules=chosen, ignore=request.ignore))
+    return (*in_files, *check(Facts(plan=plan, machine=machine), rules=chosen, ignore=request.ignore)), plan
 
 
 def _versions(machine: Machine) -> dict[str, str]:

@@ -22,6 +22,7 @@ from trainwiz.store import plans, rehearsals
 from trainwiz.store.rehearsals import Workspace
 from trainwiz.ui import console
 from trainwiz.ui import rehearsal as card
+from trainwiz.workflows.launch import ops
 from trainwiz.workflows.rehearse import trial_run
 from trainwiz.workflows.rehearse.request import Request
 from trainwiz.workflows.rehearse.trial_run import Environment
@@ -136,6 +137,8 @@ def _results(environment: Environment, small: Setup) -> dict[str, RunResult]:
     """Run one after the other; none after the first failed, and none that would resume from one that failed."""
     results: dict[str, RunResult] = {}
     planned = list(small.runs())
+    # Within the ranks it would be taken for a hang.
+    ops.build(small.plan, python=environment.python, machine=environment.machine, added=programs.CPU_ONLY)
     for number, run in enumerate(planned, start=1):
         if run.name != "whole" and not results["whole"].succeeded:
             break

@@ -35,6 +35,8 @@ class Request:
     """The repository of the Hugging Face hub to upload the model to, `ORG/NAME`; None: nothing leaves the machine."""
     public: bool = False
     """Whether a repository that is made for it can be read by everybody."""
+    json: bool = False
+    """Print what was written as JSON."""
 
 
 def export(request: Request) -> None:
@@ -50,8 +52,13 @@ def export(request: Request) -> None:
     written = gathered.gather(python, project, checkpoint, targets, average=request.average, trust=request.trust)
     if converter and request.gguf:
         written.append(gguf.convert(python, converter, targets, request.gguf))
-    for each in written:
-        console.data(str(each))
+    if not request.json:
+        for each in written:
+            console.data(str(each))
     serving.show(targets[MODEL], targets[MERGED])
-    if request.repository:
-        hub.push(python, targets[MODEL], request.repository, public=request.public)
+    url = hub.push(python, targets[MODEL], request.repository, public=request.public) if request.repository else None
+    if request.json:
+        # When all is done: a program reads a single value, and an upload that fails is an exit code.
+        names = [str(each) for each in written]
+        serve = serving.command(targets[MODEL], targets[MERGED])
+        console.data_json({"checkpoint": str(checkpoint), "written": names, "serve": serve, "uploaded": url})

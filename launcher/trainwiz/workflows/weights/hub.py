@@ -24,8 +24,8 @@ def check_name(repository: str) -> None:
         )
 
 
-def push(python: str, folder: Path, repository: str, *, public: bool) -> None:
-    """Upload the folder with the login of the hub's own client."""
+def push(python: str, folder: Path, repository: str, *, public: bool) -> str:
+    """Upload the folder with the login of the hub's own client; its address there. Raises `TrainwizError`."""
     console.talk(
         t("uploading {folder} to {name} (public)", folder=folder, name=repository)
         if public
@@ -47,6 +47,7 @@ def push(python: str, folder: Path, repository: str, *, public: bool) -> None:
             ),
             style="warning",
         )
+    return found.url
 
 
 def _remedy(status: int | None, folder: Path, repository: str) -> Message:

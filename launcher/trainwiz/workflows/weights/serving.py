@@ -15,11 +15,17 @@ _USUAL_RANK = 16
 
 def show(folder: Path, merged: Path) -> None:
     """Print how to talk to the model and how to serve it, if it is one that writes text."""
-    whole = merged if merged.is_dir() else folder
-    if not models.writes_text(whole):
+    serve = command(folder, merged)
+    if serve is None:
         return
     console.talk(t("talk to it:   {command}", command=f"trainwiz chat {shlex.quote(str(folder))}"))
-    console.talk(t("serve it:     {command}", command=vllm(whole)))
+    console.talk(t("serve it:     {command}", command=serve))
+
+
+def command(folder: Path, merged: Path) -> str | None:
+    """The line that serves the model; None for one that writes no text."""
+    whole = merged if merged.is_dir() else folder
+    return vllm(whole) if models.writes_text(whole) else None
 
 
 def vllm(folder: Path) -> str:
