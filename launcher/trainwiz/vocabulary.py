@@ -54,6 +54,19 @@ TRACKERS: dict[str, tuple[str, ...]] = {
     "colossalai": ("tensorboard", "wandb"),
 }
 """The trackers that each engine's loop writes to."""
+COLUMN_WORDS = (
+    "messages",
+    "system",
+    "tools",
+    "history",
+    "prompt",
+    "input",
+    "completion",
+    "chosen",
+    "rejected",
+    "label",
+)
+"""What a column of conversations or preferences can be read as."""
 USUAL_TASK: Task = "causal_lm"
 """The default task of a plan and of the first question, which cannot wait for pydantic."""
 

@@ -47,6 +47,7 @@ CHANGED: dict[str, Any] = {
     "data.weigh_by": "samples",
     "data.train_on": "all",
     "data.chat_template": "chatml",
+    "data.columns": "prompt=q,completion=a",
     "data.text_column": "body",
     "data.label_column": "stars",
     "data.image_column": "file",

@@ -32,3 +32,25 @@ def test_the_column_is_what_to_change(task: str, first: dict[str, Any], where: s
     )
     found = rules.check(facts, rules=[rule for rule in rules.of_plans() if rule.id == "TW512"])
     assert [finding.where for finding in found] == [where]
+
+
+@pytest.mark.parametrize(
+    ("task", "first", "columns"),
+    [
+        ("sft", {"问题": "why?", "回答": "so"}, "prompt=问题,completion=回答"),
+        ("sft", {"question": "why?", "answers": {"text": ["so"]}}, "prompt=question,completion=answers.text.0"),
+        ("preference", {"prompt": "why?", "better": "so", "worse": "no"}, "prompt=prompt,chosen=better,rejected=worse"),
+    ],
+)
+def test_the_remedy_names_the_columns_that_may_be_meant(task: str, first: dict[str, Any], columns: str) -> None:
+    train = DataFacts(name="a.csv", kind="file", detail="the first row is of another form", first=first)
+    facts = Facts(
+        plan=plans.make(task=task, data__train="a.csv"),
+        machine=None,
+        project=Project(folder=".", train=train),
+        estimate=None,
+    )
+    (found,) = rules.check(facts, rules=[rule for rule in rules.of_plans() if rule.id == "TW512"])
+    assert found.where == "data.columns"
+    assert found.fix is not None
+    assert found.fix.changes == {"data.columns": columns}

@@ -13,7 +13,7 @@ from test_tasks import load
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from trainwiz.probe import conversations
+from trainwiz.tasks import chat_columns
 
 CHATS = Path(__file__).parent / "chats"
 SHAPES = {shape["name"]: shape for shape in yaml.safe_load((CHATS / "shapes.yaml").read_text())["shapes"]}
@@ -229,5 +229,5 @@ def test_the_time_for_a_conversation_grows_with_its_length(made: ModuleType) -> 
 
 def test_the_probe_knows_the_columns_of_a_conversation(made: ModuleType) -> None:
     code = made.chat.conversations
-    assert (conversations.TALKS, conversations.ANSWERS) == (code.TALKS, code.ANSWERS)
-    assert (*code.QUESTIONS, "input") == conversations.QUESTIONS
+    assert (code.TALKS, (*code.ANSWERS, "target")) == (chat_columns.TALKS, chat_columns.ANSWERS)
+    assert (*code.QUESTIONS, "input") == chat_columns.QUESTIONS

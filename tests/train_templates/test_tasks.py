@@ -42,6 +42,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 GENERATED = (
     *("task", "train", "adapter", "average", "batches", "chat", "chat_template", "checkpoints", "conversations"),
     *(
+        "column_names",
         "documents",
         "encoders",
         "evaluation",

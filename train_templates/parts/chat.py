@@ -45,6 +45,10 @@ from typing import NamedTuple
 import chat_template
 
 # end: own_template
+# feature: own_columns
+import column_names
+
+# end: own_columns
 import conversations
 import model_folder
 
@@ -93,10 +97,20 @@ def first_question(config: Any) -> str:
     # end: embedded_data
     row = next(iter(Sources(config.train_data, "train", 1)))
     # feature: documents
+    # feature: plain_columns
     talk = conversations.read(row)
+    # end: plain_columns
+    # feature: own_columns
+    talk = conversations.read(row, columns=config.columns)
+    # end: own_columns
     # end: documents
     # feature: answers
+    # feature: plain_columns
     talk = conversations.read(row, preferences.preference_of).answers[0]
+    # end: plain_columns
+    # feature: own_columns
+    talk = conversations.read(row, preferences.preference_of, config.columns).answers[0]
+    # end: own_columns
     # end: answers
     return next((str(message["content"]) for message in talk.messages if message["role"] == "user"), "")
 
@@ -134,6 +148,9 @@ def recipe_of(
     # feature: own_data
     talks = Sources(source, split, config.max_rows)
     # end: own_data
+    # feature: own_columns
+    decided_by, code = [*decided_by, config.columns], [*code, column_names.__file__]
+    # end: own_columns
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
     # feature: own_template
@@ -158,7 +175,12 @@ def encoded(talker: Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:
     samples: list[list[int]] = []
     notes: Notes = {}
     for row in rows:
+        # feature: plain_columns
         talk = row[1] if isinstance(row[1], Conversation) else conversations.read(row)
+        # end: plain_columns
+        # feature: own_columns
+        talk = row[1] if isinstance(row[1], Conversation) else conversations.read(row, columns=talker.columns)
+        # end: own_columns
         merge(notes, dict.fromkeys(conversations.notes_on(talk, talker.reads), (1, talk.place)))
         samples += samples_of(talker, talk)
     return samples, notes
@@ -207,6 +229,9 @@ class Chat:
         self.special = tuple(token.content for token in self.tokenizer.added_tokens_decoder.values() if token.special)
         self.rendered: dict[tuple[int, ...], str] = {}  # of the current conversation
         self.latest = "", Coded([], [], [])
+        # feature: own_columns
+        self.columns = config.columns
+        # end: own_columns
 
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the samples of a conversation. Tokens that are given but not learned are complemented.
@@ -504,6 +529,9 @@ class Chat:
     def __init__(self, config: Any) -> None:
         assert config.vocab_size > self.END
         self.tokenizer = model_folder.byte_tokenizer(self.END, self.TEMPLATE)  # does the same, for other programs
+        # feature: own_columns
+        self.columns = config.columns
+        # end: own_columns
 
     def encode(self, talk: Conversation) -> list[list[int]]:
         """Return the conversation as one sample. Tokens that are given but not learned are complemented."""

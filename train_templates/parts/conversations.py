@@ -29,6 +29,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+# feature: own_columns
+import column_names
+
+# end: own_columns
 from sources import Row, TableRow
 
 Message = dict[str, Any]
@@ -69,6 +73,10 @@ class Conversation:
     """Fields of messages that only a template may read."""
     empty: int = 0
     """Answers that are not learned, because they say nothing."""
+    # feature: own_columns
+    told: list[str] = field(default_factory=list)
+    """What there is to tell of the columns that it was read from."""
+    # end: own_columns
 
 
 # feature: embedded_data
@@ -98,13 +106,27 @@ def embedded_conversations(split: str) -> Iterator[Conversation]:
 
 
 # end: embedded_data
-def read(row: Row, convert: Callable[[Any], Any] | None = None) -> Any:
+def read(
+    row: Row,
+    convert: Callable[[Any], Any] | None = None,
+    # feature: own_columns
+    columns: str = "",
+    # end: own_columns
+) -> Any:
     """Return the conversation of a row, or what `convert` makes of it. Exit if it cannot be used."""
     place, value = row
     try:
         value = json.loads(value) if isinstance(value, bytes | str) else value
         # In a table, None stands for what a row does not have, down to the arguments of calls.
-        conversation = (convert or conversation_of)(dense(value) if isinstance(value, TableRow) else value)
+        value = dense(value) if isinstance(value, TableRow) else value
+        # feature: own_columns
+        value, told = column_names.renamed(value, columns)
+        # end: own_columns
+        conversation = (convert or conversation_of)(value)
+        # feature: own_columns
+        for talk in getattr(conversation, "answers", [conversation]):
+            talk.told = told
+        # end: own_columns
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         reason = error if type(error) is ValueError else repr(error)
         raise SystemExit(f"{place}: this conversation cannot be used: {reason}") from None
@@ -200,6 +222,8 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
         asked = "\n".join(text_of(part, "user") for part in (question, further) if part)
         turns.append(({"role": "user", "content": asked}, False))
     if isinstance(answer, list):
+        if answer and all(isinstance(text, str) for text in answer):
+            raise ValueError(f"its answer is a list of texts; name one of them in data.columns, as answers.0: {names}")
         return turns + turns_of(answer)
     return [*turns, ({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
 
@@ -356,6 +380,9 @@ def notes_on(talk: Conversation, reads: Callable[[str], bool]) -> list[str]:
     unread = sorted(name for name in talk.fields if not reads(name))
     kinds = [f"ignored column: {name}" for name in sorted(talk.ignored)]
     kinds += [f"field of messages that the chat template does not read: {name}" for name in unread]
+    # feature: own_columns
+    kinds += talk.told
+    # end: own_columns
     kinds += ["answers that say nothing, which are not learned"] * bool(talk.empty)
     kinds += ["conversations without an answer to learn"] * (not any(talk.learned[1:]))
     return kinds

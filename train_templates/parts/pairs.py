@@ -67,7 +67,13 @@ def encoded(talker: chat.Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]
     documents: list[list[int]] = []
     notes: Notes = {}
     for row in rows:
+        # feature: plain_columns
         found = row[1] if isinstance(row[1], Preference) else conversations.read(row, preference_of)
+        # end: plain_columns
+        # feature: own_columns
+        columns = talker.columns
+        found = row[1] if isinstance(row[1], Preference) else conversations.read(row, preference_of, columns)
+        # end: own_columns
         if not SINGLE and len(found.answers) == 1:
             raise SystemExit(
                 f"{found.place}: this conversation cannot be used: it has one answer with a label, and this loss "

@@ -61,6 +61,9 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: own_columns
+    columns: str = "prompt=question,completion=answer"  # what columns of other names are read as
+    # end: own_columns
     max_rows: int = 0  # rows that are read of each source; 0: all
     min_tokens: int = 0  # samples whose longest answer with its prompt is shorter are left out
     max_tokens: int = 0  # longer ones, too; 0: none

@@ -68,6 +68,9 @@ class TaskConfig:
     source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
     weigh_by: str = "tokens"  # or samples
     # end: weighted
+    # feature: own_columns
+    columns: str = "prompt=question,completion=answer"  # what columns of other names are read as
+    # end: own_columns
     max_rows: int = 0  # rows that are read of each source; 0: all
     min_tokens: int = 0  # shorter conversations are left out
     max_tokens: int = 0  # longer ones, too; 0: none

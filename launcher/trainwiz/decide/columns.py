@@ -8,6 +8,7 @@ from typing import Any
 from trainwiz import columns
 from trainwiz.decide.decision import Decision
 from trainwiz.message import say
+from trainwiz.tasks import chat_columns
 
 TEXTS = ("text", "content", "document", "sentence", "review", "body", "article", "comment", "question", "code", "story")
 IMAGES = ("image", "file_name", "filename", "image_path", "filepath", "path", "file", "img", "picture", "id")
@@ -32,6 +33,7 @@ _SHOWN = 60
 
 def decide_columns(d: Decision) -> None:
     """The names of the columns, with what stands there in the first row."""
+    _decide_words(d)
     if not d.first or not (d.task.text_column or d.task.backbones):
         for key in ("data.text_column", "data.image_column", "data.label_column"):
             d.settle_default(key, say("the usual name"))
@@ -49,6 +51,16 @@ def decide_columns(d: Decision) -> None:
         shown = _shown(d.first.get(name)) if key == own or d.task.labelled else None
         reason = say("the first row has there: {value}", value=shown) if shown else say("the usual name")
         d.settle(key, name, reason, kind="found" if shown else "default")
+
+
+def _decide_words(d: Decision) -> None:
+    """What columns are read as, where their names are not those that task.py knows."""
+    guess = chat_columns.guessed(d.first, compares=not d.task.talks) if d.first and d.task.chats else None
+    if not guess or not guess.sure or chat_columns.problem(d.first, compares=not d.task.talks) is None:
+        d.settle_default("data.columns", say("names that task.py knows, such as prompt and completion"))
+        return
+    shown = "; ".join(f"{name}: {_shown(chat_columns.value_at(d.first, name))}" for name in guess.columns.values())
+    d.settle("data.columns", guess.spelled, say("the first row has there: {value}", value=shown), kind="found")
 
 
 def shown_columns(d: Decision) -> tuple[tuple[str, str], ...]:

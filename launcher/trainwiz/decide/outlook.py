@@ -17,6 +17,7 @@ from trainwiz.estimate import estimate
 from trainwiz.estimate.gpus import gpu_model
 from trainwiz.estimate.speed import pace
 from trainwiz.estimate.state import work_of
+from trainwiz.tasks.chat_columns import renamed
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -57,7 +58,7 @@ def outlook(d: Decision, plan: Plan) -> Outlook:
     known: dict[str, Any] = {
         "parameters": d.parameters,
         "samples": samples_of(d),
-        "turns": turns(d.first) if d.task.talks else (),
+        "turns": turns(renamed(d.first, d.values["data.columns"])) if d.task.talks else (),
         "columns": shown_columns(d),
         "lengths": of_rows(d, plan.batch.sequence_length),
         "updates": updates,

@@ -58,6 +58,23 @@ def _listed_numbers(value: object) -> object:
     return value
 
 
+def _mapped(value: object) -> object:
+    # A mapping in a file; everywhere else a plan has one text, with commas between.
+    if isinstance(value, dict) and value and all(isinstance(name, str) for each in value.items() for name in each):
+        return ",".join(f"{word}={name}" for word, name in value.items())
+    return value
+
+
+def _column_words(text: str) -> str:
+    pairs = re.split(rf",(?=\s*(?:{'|'.join(v.COLUMN_WORDS)})=)", text)
+    words = [pair.partition("=")[0].strip() for pair in pairs]
+    if not all(pair.partition("=")[2].strip() for pair in pairs) or not set(words) <= set(v.COLUMN_WORDS):
+        raise PydanticCustomError("column_words", "no column for a word")
+    if len(set(words)) < len(words):
+        raise PydanticCustomError("column_words", "two columns for a word")
+    return ",".join(f"{word}={pair.partition('=')[2].strip()}" for word, pair in zip(words, pairs, strict=True))
+
+
 def _free_setting(path: str) -> str:
     if path in v.DECIDED_SETTINGS:
         raise PydanticCustomError("setting_decided", "a key of the plan", {"decides": v.DECIDED_SETTINGS[path]})
@@ -92,6 +109,15 @@ Weights = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "number"}, "minItems": 1}]}),
 ]
 """A number for each source of data: a list, or the numbers with commas between."""
+Columns = Annotated[
+    str,
+    BeforeValidator(_mapped),
+    AfterValidator(_printable),
+    AfterValidator(_column_words),
+    Field(max_length=4096),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]}),
+]
+"""What columns are read as: a mapping, or `prompt=问题,completion=回答`."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
 CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
@@ -163,6 +189,7 @@ class Data(_Section):
     source_weights: Weights | None = None
     weigh_by: v.WeighBy = "tokens"
     eval: Sources | None
+    columns: Columns | None = None
     text_column: Text = "text"
     image_column: Text = "image"
     label_column: Text = "label"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from pydantic_core import ErrorDetails
 
+from trainwiz import vocabulary as v
 from trainwiz.message import Message, say
 from trainwiz.plan.model import Plan, fields
 
@@ -160,6 +161,13 @@ def problem(error: ErrorDetails) -> Message:
             return say("deepspeed: {value} is set by {key}; set that key instead", value=value, key=context["decides"])
         case "setting_foreign":
             return say("deepspeed: the training loop does not support the setting {value}", value=value)
+        case "column_words":
+            return say(
+                "{key}: {value} is not of the form prompt=question,completion=answer, each of {words} at most once",
+                key=key,
+                value=value,
+                words=", ".join(v.COLUMN_WORDS),
+            )
         case "source_name":
             return say("{key}: {name} is not a name without commas", key=key, name=context["name"])
         case "value_error" if "control" in str(context.get("error")):

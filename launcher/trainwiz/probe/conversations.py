@@ -16,6 +16,7 @@ from trainwiz.probe import first_rows, sources
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
 from trainwiz.project import DataFacts
+from trainwiz.tasks import chat_columns
 from trainwiz.vocabulary import EMBEDDED
 
 MODULES = (
@@ -23,10 +24,6 @@ MODULES = (
     "textwrap time"
 )
 """The modules whose documentation is the embedded data."""
-TALKS = ("messages", "conversations", "conversation")
-QUESTIONS = ("instruction", "prompt", "query", "question", "problem", "input")
-ANSWERS = ("output", "completion", "response", "answer", "solution")
-"""The columns of a conversation, as the generated conversations.py names them."""
 _LEAST_BYTES = 40
 """The size of the shortest possible conversation in a file."""
 
@@ -39,7 +36,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
 
 def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
     """A conversation makes at most one sample, packed or not (with a few chat templates, one more per answer)."""
-    found = sources.looked_at(files, _problem, reading)
+    found = sources.looked_at(files, lambda file, head: _problem(file, head, reading), reading)
     plain = all(map(first_rows.plain, files))
     at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES) if plain else None
     return replace(found, samples_at_most=at_most)
@@ -75,17 +72,39 @@ def embedded_talks(split: str) -> Iterator[list[str]]:
             yield said + (["user:\nTell me more.", f"assistant:\n{rest.strip()}"] if rest else [])
 
 
-def _problem(file: Path, head: Head) -> str:
+def _problem(file: Path, head: Head, reading: Reading) -> str:
     """Why task.py cannot read the file, by its first conversation; empty if no reason is found."""
-    columns = {name for _, row in head.rows[:1] for name, value in row.items() if value is not None}
-    found = columns & set(TALKS) or (columns & set(QUESTIONS) and columns & {*ANSWERS, "target"})
-    if found or not head.rows:
+    if not head.rows:
+        return ""
+    row = head.rows[0][1]
+    if problem := absent(file, head, reading):
+        return problem
+    if chat_columns.problem(chat_columns.renamed(row, reading.columns), compares=False) is None:
         return ""
     return t(
         "{file}: the first row has neither messages nor a question with an answer; it has {columns}",
         file=file.name,
-        columns=", ".join(sorted(columns)) or "-",
+        columns=shown(row),
     )
+
+
+def absent(file: Path, head: Head, reading: Reading) -> str:
+    """Which column of data.columns none of the first rows has; empty: they have all."""
+    for word, name in chat_columns.named(reading.columns or "").items() if reading.columns else ():
+        if all(chat_columns.value_at(row, name) is None for _, row in head.rows):
+            return t(
+                '{file}: data.columns reads "{column}" as {word}, and none of the rows has it; the first has {columns}',
+                file=file.name,
+                column=name,
+                word=word,
+                columns=shown(head.rows[0][1]),
+            )
+    return ""
+
+
+def shown(row: Mapping[str, Any]) -> str:
+    """The columns of a row that hold something."""
+    return ", ".join(sorted(name for name, value in row.items() if value is not None)) or "-"
 
 
 CONVERSATIONS = Kind(

@@ -38,6 +38,8 @@ class Reading:
     """Whether several documents share a sample."""
     two_answers: bool = True
     """Whether a sample of preferences is two answers, or one."""
+    columns: str | None = None
+    """What columns of conversations and preferences are read as; None: their names say it."""
     text_column: str = "text"
     """The column of the texts, or of the files of images."""
     label_column: str = "label"

@@ -8,16 +8,13 @@ from pathlib import Path
 
 from trainwiz.language import t
 from trainwiz.probe import first_rows, sources
-from trainwiz.probe.conversations import embedded_talks
+from trainwiz.probe.conversations import absent, embedded_talks, shown
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
 from trainwiz.project import DataFacts
+from trainwiz.tasks import chat_columns
 from trainwiz.vocabulary import EMBEDDED
 
-CHOSEN = ("chosen", "chosen_response", "preferred_output", "preferred")
-REJECTED = ("rejected", "rejected_response", "non_preferred_output", "dispreferred")
-LABELS = ("label", "kto_tag")
-"""The columns of a preference, as the generated preferences.py names them."""
 _ANSWER_BEGINS = "assistant:\n"
 _LEAST_BYTES = 30
 """The size of the shortest possible answer in a file, with its prompt."""
@@ -49,22 +46,25 @@ def _problem(file: Path, head: Head, reading: Reading) -> str:
     """Why task.py cannot read the file, by its first row; empty if no reason is found."""
     if not head.rows:
         return ""
-    columns = {name for name, value in head.rows[0][1].items() if value is not None}
-    if columns & set(CHOSEN) and columns & set(REJECTED):
-        return ""
-    shown = ", ".join(sorted(columns)) or "-"
-    if columns & set(LABELS) and not columns & {*CHOSEN, *REJECTED}:
-        if not reading.two_answers:
+    if problem := absent(file, head, reading):
+        return problem
+    row = head.rows[0][1]
+    match chat_columns.problem(chat_columns.renamed(row, reading.columns), compares=True):
+        case None:
             return ""
-        return t(
-            "{file}: the first row has one answer with a label, which only the loss kto learns from; it has {columns}",
-            file=file.name,
-            columns=shown,
-        )
+        case "label" if not reading.two_answers:
+            return ""
+        case "label":
+            return t(
+                "{file}: the first row has one answer with a label, which only the loss kto learns from; it has "
+                "{columns}",
+                file=file.name,
+                columns=shown(row),
+            )
     return t(
         "{file}: the first row has neither chosen and rejected answers nor an answer with a label; it has {columns}",
         file=file.name,
-        columns=shown,
+        columns=shown(row),
     )
 
 

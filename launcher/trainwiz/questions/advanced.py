@@ -425,6 +425,15 @@ ADVANCED: tuple[Question, ...] = (
         "then ends with what ends an answer in it. Special tokens that it writes must be in the tokenizer.",
     ),
     Question(
+        key="data.columns",
+        prompt=say("What columns are read as (null: their names say it)"),
+        when=_renders_talks,
+        help="Columns of conversations or preferences under names of their own: prompt=ask,completion=reply reads the "
+        "column ask as the prompt and reply as the answer. Words: messages, system, tools, history, prompt, input, "
+        "completion; of preferences also chosen, rejected, label. answers.text.0 is a path into a column with parts. "
+        "The default is guessed from the first row of the data.",
+    ),
+    Question(
         key="data.text_column",
         prompt=say("Column of the texts"),
         when=_reads_columns,

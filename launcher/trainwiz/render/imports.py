@@ -16,6 +16,7 @@ NEIGHBOURS = frozenset(
         "batches",
         "chat",
         "chat_template",
+        "column_names",
         "checkpoints",
         "conversations",
         "documents",

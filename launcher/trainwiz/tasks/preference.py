@@ -19,7 +19,7 @@ TASK = Task(
     data_names=TABLE_NAMES,
     data_forms=say(
         'a row holds "chosen" and "rejected", as texts beside a "prompt", as messages or as transcripts; or "prompt", '
-        '"completion" and "label"'
+        '"completion" and "label"; other names: data.columns, as prompt=question,chosen=better,rejected=worse'
     ),
     packages=("transformers",),
     parts=(

@@ -19,7 +19,10 @@ TASK = Task(
     adapters=True,
     data_prompt=say("Preferences: embedded, files, folders, patterns, or hub ids, with commas between"),
     data_names=TABLE_NAMES,
-    data_forms=say('a row holds "chosen" and "rejected", as texts beside a "prompt", as messages or as transcripts'),
+    data_forms=say(
+        'a row holds "chosen" and "rejected", as texts beside a "prompt", as messages or as transcripts; other names: '
+        "data.columns, as prompt=question,chosen=better,rejected=worse"
+    ),
     packages=("transformers",),
     parts=(
         "model_folder.py",

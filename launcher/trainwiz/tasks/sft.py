@@ -18,7 +18,7 @@ TASK = Task(
     data_names=TABLE_NAMES,
     data_forms=say(
         'a row holds "messages" (OpenAI), "conversations" (ShareGPT), "instruction" and "output" (Alpaca), "prompt" '
-        'and "completion", or "query" and "response"'
+        'and "completion", or "query" and "response"; other names: data.columns, as prompt=question,completion=answer'
     ),
     packages=("transformers",),
     parts=(

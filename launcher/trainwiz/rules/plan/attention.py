@@ -112,6 +112,23 @@ def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violation
         yield violation("data.chat_template: {name}: {detail}", fix, name=name, detail=project.chat_template)
 
 
+@rule("TW550", level=Level.ERROR, field="data.columns")
+def only_conversations_have_words_for_columns(plan: Plan) -> Violations:
+    """data.columns is for conversations and preferences.
+
+    Without it: the key is not read, and texts come from the column that data.text_column names.
+    Why: documents and labelled texts have one column of texts, and another one of labels.
+    Instead: remove data.columns, and set data.text_column or data.label_column.
+    Source: the generated column_names.py, which only plans for conversations and preferences have
+    """
+    if plan.data.columns is not None and not tasks.of(plan).chats:
+        yield violation(
+            "data.columns is {columns}, but the task {task} has neither conversations nor preferences",
+            remedy("leave {key} empty", {"data.columns": None}, key="data.columns"),
+            task=plan.task,
+        )
+
+
 @rule("TW547", level=Level.ERROR, field="data.source_weights")
 def each_source_has_a_weight(plan: Plan) -> Violations:
     """data.source_weights needs a positive number for each source of data.train, and a task that learns documents.

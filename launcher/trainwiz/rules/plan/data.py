@@ -12,6 +12,7 @@ from trainwiz.plan import Plan, defaults
 from trainwiz.project import DataFacts, ModelFacts, Project
 from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
+from trainwiz.tasks import chat_columns
 
 PREFETCHED = 2
 """Batches that each worker of a DataLoader has ready: https://pytorch.org/docs/stable/data.html (prefetch_factor)."""
@@ -46,15 +47,26 @@ def data_is_readable(plan: Plan, project: Project) -> Violations:
     Without it: the training stops with `not a JSON object`, `no column "text"`, `this conversation cannot be used`,
     `these labels cannot be classes`, `not valid UTF-8` or `no pictures`, when it comes to that line.
     Why: .jsonl is one JSON object per line, .csv and .tsv name their columns in the first line, .txt is UTF-8 text and
-    .npz holds arrays; texts and labels are in the columns that data.text_column and data.label_column name.
+    .npz holds arrays; texts and labels are in the columns that data.text_column and data.label_column name, and
+    conversations and preferences in columns of well-known names, or in those that data.columns names.
     Instead: name the right columns, or convert the file; to read another format, change sources.py.
     Source: the generated sources.py and task.py
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
-            fix = _remedy(data.remedy or tasks.of(plan).data_forms)
-            where = _missing_column(plan, data) or key
+            words = None if data.remedy else _words_of_columns(plan, data)
+            fix = words or _remedy(data.remedy or tasks.of(plan).data_forms)
+            where = _missing_column(plan, data) or ("data.columns" if words else key)
             yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=where)
+
+
+def _words_of_columns(plan: Plan, data: DataFacts) -> Fix | None:
+    """The setting that reads columns of other names; None where nothing is likely."""
+    task = tasks.of(plan)
+    guess = chat_columns.guessed(data.first, compares=not task.talks) if task.chats and data.first else None
+    if guess is None or guess.spelled == plan.data.columns:
+        return None
+    return remedy("set data.columns to {columns}", {"data.columns": guess.spelled}, columns=guess.spelled)
 
 
 def _missing_column(plan: Plan, data: DataFacts) -> str | None:

@@ -1,0 +1,60 @@
+"""Columns of data under names of their own: which one is read as the prompt, the answer, and so on.
+
+`prompt=问题,completion=回答` reads the column 问题 as a prompt, and 回答 as its answer. A name that no column
+has can be a path into one: `answers.text.0` is the first item of `text` in the column `answers`.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+WORDS = {
+    "messages": ("messages", "conversations", "conversation"),
+    "system": ("system", "system_prompt"),
+    "tools": ("tools", "functions"),
+    "history": ("history",),
+    "prompt": ("instruction", "prompt", "query", "question", "problem"),
+    "input": ("input", "context"),
+    "completion": ("output", "completion", "response", "answer", "solution", "target"),
+    "chosen": ("chosen", "chosen_response", "preferred_output", "preferred"),
+    "rejected": ("rejected", "rejected_response", "non_preferred_output", "dispreferred"),
+    "label": ("label", "kto_tag"),
+}
+"""What a column can be read as, each with the names that are read so without being told."""
+
+
+@functools.cache
+def named(columns: str) -> dict[str, str]:
+    """Return the column that is read as each word."""
+    return dict(pair.strip().split("=", 1) for pair in re.split(rf",(?=\s*(?:{'|'.join(WORDS)})=)", columns))
+
+
+def renamed(row: Any, columns: str) -> tuple[Any, list[str]]:
+    """Return a row with its columns under the words that they are read as, and what there is to tell of the others."""
+    if not isinstance(row, dict):
+        return row, []
+    names = named(columns)
+    found = {word: value_at(row, name) for word, name in names.items()}
+    used = {name if name in row else name.partition(".")[0] for name in names.values()}
+    usual = {name for word in names for name in WORDS[word]}  # another column stands for them
+    told = [f"ignored column: {name}" for name in row if name in usual - used]
+    told += [f'no column "{name}"' for word, name in names.items() if found[word] is None]
+    rest = {name: value for name, value in row.items() if name not in usual | used}
+    return rest | {word: value for word, value in found.items() if value is not None}, told
+
+
+def value_at(row: dict[str, Any], name: str) -> Any:
+    """Return the value of a column, or what a path leads to. None: there is nothing."""
+    if name in row:
+        return row[name]
+    value: Any = row
+    for part in name.split("."):
+        if isinstance(value, dict):
+            value = value.get(part)
+        elif isinstance(value, list) and re.fullmatch(r"-?\d+", part):
+            value = value[int(part)] if -len(value) <= int(part) < len(value) else None
+        else:
+            return None
+    return value
