@@ -48,10 +48,16 @@ def plant(checkpoint: Path, name: str, canary: Path, *, zipped: bool = True) -> 
 def renew(checkpoint: Path, name: str) -> None:
     """Make the manifest say what a file holds now, as anybody can who has no key."""
     manifest = json.loads((checkpoint / "manifest.json").read_text())
-    del manifest["self"]
     content = (checkpoint / name).read_bytes()
     manifest["bytes"][name] = len(content)
     manifest["sha256"][name] = hashlib.sha256(content).hexdigest()
+    reseal(checkpoint, **manifest)
+
+
+def reseal(checkpoint: Path, **said: object) -> None:
+    """Change what the manifest says, and seal it anew."""
+    manifest = {**json.loads((checkpoint / "manifest.json").read_text()), **said}
+    del manifest["self"]
     digest = hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
     (checkpoint / "manifest.json").write_text(json.dumps({**manifest, "self": digest}))
 

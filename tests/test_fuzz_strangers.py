@@ -23,8 +23,11 @@ from trainwiz import schedulers, tasks
 from trainwiz.adoption import adopt
 from trainwiz.cli import run as trainwiz
 from trainwiz.diagnose import flight_recorder
+from trainwiz.network import orders
 from trainwiz.network.coordination import Line
+from trainwiz.network.messages import Unacceptable
 from trainwiz.network.pages import PageServer
+from trainwiz.outcome import Outcome
 from trainwiz.probe import model as models
 from trainwiz.probe.cache import HubCache
 from trainwiz.record.run import Recorded
@@ -34,6 +37,7 @@ from trainwiz.store import calibration, jobs, machines, runs
 from trainwiz.store.runs import Run
 from trainwiz.workflows.board import Board
 from trainwiz.workflows.create import import_files
+from trainwiz.workflows.launch import lockstep
 from trainwiz.workflows.launch.formation import Formation
 from trainwiz.workflows.replay import sources
 
@@ -150,6 +154,11 @@ def test_batch_scripts(where: int, noise: str, tmp_path_factory: pytest.TempPath
     folder = tmp_path_factory.mktemp("sbatch")
     (folder / "job.sbatch").write_text(SBATCH[:where] + noise + SBATCH[where:], errors="replace")
     quickly(lambda: check_and_import(folder, "job.sbatch"))
+
+
+def test_a_backslash_before_a_space_begins_no_other_command(tmp_path: Path) -> None:
+    (tmp_path / "job.sbatch").write_text(SBATCH.replace("srun torchrun ", "srun torchrun\\ "))
+    check_and_import(tmp_path, "job.sbatch")
 
 
 CLUSTER = {**plans.with_changes(BASE, {"machine.num_processes": 1}).model_dump(mode="json")["cluster"], "kind": "slurm"}
@@ -336,6 +345,51 @@ def test_requests_to_the_board(
     connection.close()
 
 
+REPORT = {
+    "attempt": 0,
+    "exit_code": 1,
+    "codes": {"2": 1, "3": None},
+    "first_failed": 2,
+    "culprits": [2],
+    "stopped": False,
+    "hung": False,
+    "leaving": False,
+}
+OVER = {
+    "do": "over",
+    "exit_code": 1,
+    "first_failed": 2,
+    "machine": [1, "host"],
+    "lost": {"1": "gone"},
+    "stopped": False,
+}
+START = {
+    "do": "start",
+    "formation": {
+        "attempt": 0,
+        "machines": [0, 1],
+        "port": 29500,
+        "resume": False,
+        "batch": {"micro": 2, "accumulation": 3, "world": 2},
+    },
+}
+
+
+@BOUNDED
+@given(reported=changed(REPORT), started=changed(START), over=changed(OVER))
+def test_what_launchers_tell_each_other(
+    reported: dict[str, Any], started: dict[str, Any], over: dict[str, Any]
+) -> None:
+    """Whatever is understood can be acted on."""
+    own = Outcome(exit_code=1, codes={0: -15})
+    with contextlib.suppress(Unacceptable):
+        lockstep._joined(own, {1: orders.report(reported)}, [], {})
+    with contextlib.suppress(Unacceptable):
+        Formation.told(orders.order(started, 1)["formation"])
+    with contextlib.suppress(Unacceptable):
+        lockstep._over(own, orders.order(over, 1))
+
+
 @BOUNDED
 @given(said=st.lists(VALUES | st.binary(max_size=40), max_size=5))
 def test_lines_between_launchers(said: list[object]) -> None:
@@ -348,8 +402,6 @@ def test_lines_between_launchers(said: list[object]) -> None:
         heard.append(value)
         if value is None:
             ended.set()
-        elif value.get("do") == "form":
-            Formation.told(value)
 
     line = Line(ours, hear)
     for each in said:

@@ -96,18 +96,28 @@ def set_literals(source: str, class_name: str, values: Mapping[str, Any]) -> str
     Values go in as `repr` of plain literals: an answer can never become code. Raises `ValueError` if the class is
     missing, or if a value is not a plain literal.
     """
-    tree = ast.parse(source)
-    config = next((n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == class_name), None)
+    lines = source.encode().splitlines(keepends=True)  # the tree counts columns in bytes
+    for name, number, begin, end in _defaults(source, class_name):
+        if name in values:
+            line = lines[number - 1]
+            lines[number - 1] = line[:begin] + _literal(values[name]).encode() + line[end:]
+    return b"".join(lines).decode()
+
+
+@functools.lru_cache(maxsize=64)
+def _defaults(source: str, class_name: str) -> tuple[tuple[str, int, int, int], ...]:
+    """The defaults of one line each: field, line from 1, and the columns between which it stands.
+
+    The same few templates are rendered again and again while a plan changes.
+    """
+    config = next((n for n in ast.parse(source).body if isinstance(n, ast.ClassDef) and n.name == class_name), None)
     if config is None:
         raise ValueError(f"no class {class_name}")
-    lines = source.encode().splitlines(keepends=True)  # the tree counts columns in bytes
-    for target, default in _annotated(config):
-        if target.id in values and default.lineno == default.end_lineno:
-            literal = _literal(values[target.id])
-            line = lines[default.lineno - 1]
-            end = default.end_col_offset
-            lines[default.lineno - 1] = line[: default.col_offset] + literal.encode() + line[end:]
-    return b"".join(lines).decode()
+    return tuple(
+        (target.id, default.lineno, default.col_offset, default.end_col_offset or 0)
+        for target, default in _annotated(config)
+        if default.lineno == default.end_lineno
+    )
 
 
 def with_constant(source: str, name: str, value: str | Sequence[str] | Mapping[str, str | float]) -> str:

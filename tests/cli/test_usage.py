@@ -102,6 +102,16 @@ def test_each_command_is_in_one_group_and_has_an_example_that_can_be_typed() -> 
         (["zzz"], "unknown command zzz", "run: trainwiz --help"),
         (["init", "--stepz", "3"], "unknown option --stepz; did you mean --steps?", "run: trainwiz init --help"),
         (["check", "--qqqq"], "unknown option --qqqq", "run: trainwiz check --help"),
+        (
+            ["check", "--unsafe_fixes"],
+            "unknown option --unsafe_fixes; did you mean --unsafe-fixes?",
+            "run: trainwiz check --help",
+        ),
+        (
+            ["launch", "p", "--n_steps", "3"],
+            "unknown option --n_steps",
+            "arguments of the training script go behind --, as in: trainwiz launch DIR -- --n_steps …",
+        ),
         (["doctor", "a", "b", "c"], "unexpected arguments: b c", "run: trainwiz doctor --help"),
         (["init", "--steps"], "--steps needs a value", ""),
         (["init", "--yes=3"], "--yes takes no value", ""),

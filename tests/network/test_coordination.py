@@ -135,7 +135,13 @@ LOST_A_PEER = Outcome(exit_code=1, codes={0: -15})
 
 
 def report(world: World, rank: int, code: int = 0, **more: Any) -> None:
-    values = {"exit_code": abs(code), "codes": {str(rank): code}, "first_failed": rank if code else None, **more}
+    values = {
+        "attempt": 0,
+        "exit_code": abs(code),
+        "codes": {str(rank): code},
+        "first_failed": rank if code else None,
+        **more,
+    }
     world.others[rank].report(**{"culprits": [rank] if code else [], **values})
 
 
@@ -282,11 +288,8 @@ def test_a_machine_that_was_asked_to_stop_begins_no_other_attempt(make: Callable
     alone = dataclasses.replace(
         world.leading.prepared, team=dataclasses.replace(world.leading.prepared.team, link=link)
     )
-    formation = Formation(
-        attempt=0, machines=(0, 1), port=1, batch=Batch(micro=2, accumulation=3, world=2), resume=False
-    )
     for _ in range(2):
-        world.coordinator.tell(1, do="start", formation=formation.to_dict())
+        world.coordinator.tell(1, do="start", formation=START.to_dict())
     begun: list[int] = []
 
     def once(prepared: Prepared, _inbox: Inbox) -> Outcome:
@@ -296,6 +299,53 @@ def test_a_machine_that_was_asked_to_stop_begins_no_other_attempt(make: Callable
     outcome = lockstep.Following(alone).run(once, world.audience, lambda: 3)
     assert (len(begun), outcome.exit_code, outcome.signal) == (1, 75, 15)
     assert not world.audience.said
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"ready": [1]},
+        {"exit_code": 1},
+        {"attempt": 0, "exit_code": "1"},
+        {"attempt": 0, "exit_code": 1, "codes": {"x": 1}},
+        {"attempt": 0, "exit_code": 1, "culprits": ["a"]},
+        {"attempt": 0, "exit_code": 1, "first_failed": {}},
+        {"attempt": 0, "exit_code": 1, "more": 1},
+    ],
+    ids=str,
+)
+def test_a_report_of_other_types_is_a_lost_machine(make: Callable[..., World], said: dict[str, Any]) -> None:
+    world = make()
+    world.join(1)
+    world.others[1].report(**said)
+    until(lambda: 1 in world.coordinator.lost)
+    assert "cannot be understood" in str(world.coordinator.lost[1].why)
+    assert not world.coordinator.reports
+
+
+START = Formation(attempt=0, machines=(0, 1), port=1, batch=Batch(micro=2, accumulation=3, world=2), resume=False)
+OVER = {"do": "over", "exit_code": 0, "first_failed": None, "machine": None, "lost": {}, "stopped": False}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"do": "run", "argv": ["sh"]},
+        {"do": "end", "attempt": None},
+        {"do": "start", "formation": {**START.to_dict(), "port": "1"}},
+        {"do": "start", "formation": {**START.to_dict(), "machines": [0, 2]}},
+        {"do": "start", "formation": {**START.to_dict(), "batch": {"micro": 0}}},
+        {**OVER, "machine": [1]},
+        {**OVER, "lost": {"a": "b"}},
+    ],
+    ids=str,
+)
+def test_an_order_of_other_types_is_a_lost_machine_0(make: Callable[..., World], said: dict[str, Any]) -> None:
+    world = make()
+    world.join(1)
+    world.coordinator.tell(1, **said)
+    why = world.others[1].next(20)
+    assert "cannot be understood" in str(why)
 
 
 def test_silence_is_a_lost_machine_and_strangers_are_not_kept(

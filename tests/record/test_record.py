@@ -154,6 +154,15 @@ def test_any_range_has_a_few_marks(low: float, span: float) -> None:
     assert made.low <= low <= low + span <= made.high
 
 
+@pytest.mark.parametrize("low", [-1.7e308, -1e200, 0.0, 1e308])
+@pytest.mark.parametrize("high", [1e200, 1.7e308, 10**400])
+def test_numbers_at_the_end_of_floats_have_an_axis(low: float, high: float) -> None:
+    for made in (scale.scale([low, high], marks=6, whole=True), scale.scale([low, high])):
+        assert 2 <= len(made.marks) <= 12
+        assert 0 <= made.place(min(low, high)) <= made.place(max(low, high)) <= 1
+    assert "<svg" in chart.svg([("loss", [(low, 1.0), (high, low)])], label="", across="")
+
+
 def test_updates_are_marked_at_whole_numbers() -> None:
     assert all(m == int(m) for m in scale.scale([1, 3], marks=9, whole=True).marks)
 

@@ -122,6 +122,8 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
         history.find("nonsense", project)
     with pytest.raises(UsageError, match="has no runs"):
         history.find("latest", project / "runs")
+    with pytest.raises(UsageError, match="my-projct is no folder, and"):
+        history.find("my-projct", project / "runs")
     # A folder that is named is the one that is spoken of, and never the one where somebody happens to stand.
     with pytest.raises(UsageError, match=f"{project}/runs/runs has no runs"):
         history.find(str(project / "runs"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import planting
 import projects
 import pytest
 from plans import BASE
@@ -203,6 +204,45 @@ def test_every_changed_bit_and_every_cut_is_found(module: ModuleType, start: Sta
     assert module.damage_in(checkpoint.with_name("checkpoint-00000009"), {}) == [
         "manifest.json: ValueError of update 7"
     ]
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("module", ["foreground"], indirect=True)
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda path: planting.reseal(path, bytes=[1]), "manifest.json: AttributeError"),
+        (lambda path: planting.reseal(path, config=None), "of another form"),
+        (lambda path: planting.reseal(path, sha256={}), "of another form"),
+        (lambda path: (path / "manifest.json").write_text("[]"), "manifest.json: "),
+        (lambda path: (path / "manifest.json").write_text("[" * 60_000), "RecursionError"),
+        (lambda path: (path / "manifest.json").unlink() or os.mkfifo(path / "manifest.json"), "not a regular file"),
+        (lambda path: os.mkfifo(path / "optimizer.pt"), "optimizer.pt: neither a file nor a folder"),
+        (lambda path: (path / "other").symlink_to(path / "deep"), "other: neither a file nor a folder"),
+    ],
+)
+def test_what_a_stranger_made_of_it_is_damage(
+    module: ModuleType, start: Start, tmp_path: Path, damage: Callable[[Path], object], says: str
+) -> None:
+    training = start()
+    training.checkpoints.resume(SAMPLES)
+    training.train(7)
+    end(training)
+    checkpoint = tmp_path / "run" / "checkpoints" / "checkpoint-00000007"
+    damage(checkpoint)
+    (found,) = module.damage_in(checkpoint)
+    assert says in found
+
+
+@pytest.mark.parametrize("module", ["foreground"], indirect=True)
+def test_a_lock_that_leads_elsewhere_is_not_followed(start: Start, tmp_path: Path) -> None:
+    theirs, folder = tmp_path / "theirs", tmp_path / "run" / "checkpoints"
+    theirs.write_text("of somebody")
+    folder.mkdir(parents=True)
+    (folder / ".lock").symlink_to(theirs)
+    with pytest.raises(SystemExit, match=r"\.lock"):
+        start().checkpoints.resume(SAMPLES)
+    assert theirs.read_text() == "of somebody"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from plans import BASE
 
 from trainwiz import checkpoint, language
 from trainwiz import plan as plans
+from trainwiz.cli import run as trainwiz
 from trainwiz.plan import Plan
 from trainwiz.store import checkpoints
 
@@ -109,6 +111,14 @@ def test_the_comparing_shows_how_far_it_is(tmp_path: Path) -> None:
         lambda path: (path / "stray.pkl").write_bytes(b""),
         lambda path: (path / "deep" / "optimizer").write_bytes(b""),
         lambda path: path.rename(path.with_name("checkpoint-00000400")),
+        lambda path: rewrite(path, sha256={"a\0b": ""}),
+        lambda path: rewrite(path, sha256={"\ud800": ""}),
+        lambda path: rewrite(path, sha256={"../../../../etc/hostname": ""}),
+        lambda path: os.mkfifo(path / "pipe"),
+        lambda path: (path / "zero").symlink_to("/dev/zero"),
+        lambda path: (path / "state").symlink_to(path / "deep"),
+        lambda path: (path / "manifest.json").unlink() or os.mkfifo(path / "manifest.json"),
+        lambda path: (path / "manifest.json").write_text("[" * 60_000),
     ],
 )
 def test_what_is_not_as_written_is_found(tmp_path: Path, damage: object) -> None:
@@ -121,6 +131,30 @@ def test_what_is_not_as_written_is_found(tmp_path: Path, damage: object) -> None
     found = checkpoints.verify(path, seconds=9)
     assert found
     assert found.damaged
+
+
+@pytest.mark.parametrize("command", ["export", "chat"])
+def test_code_that_came_with_a_checkpoint_never_runs(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path / "downloaded", 300)
+    for folder in (path, path.parent):
+        (folder / "task.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
+    for place in (path, path.parent):
+        language.choose(["--lang", "en"], {})
+        assert trainwiz([command, str(place)]) == 2
+    assert "no task.py found above" in capsys.readouterr().err
+    assert not (tmp_path / "canary").exists()
+
+
+def test_a_damaged_checkpoint_that_is_named_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = write(tmp_path, 300)
+    (tmp_path / "task.py").write_text(f"open({str(tmp_path / 'canary')!r}, 'w')\n")
+    (path / "model").write_bytes(b"weightz")
+    language.choose(["--lang", "en"], {})
+    assert trainwiz(["chat", str(path)]) == 1
+    assert f"{path} is damaged: model" in capsys.readouterr().err
+    assert not (tmp_path / "canary").exists()
 
 
 def plan_of(kind: str, world: int, **changes: object) -> Plan:

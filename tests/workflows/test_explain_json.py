@@ -26,5 +26,6 @@ def test_rules_and_keys_as_json(capsys: pytest.CaptureFixture[str], monkeypatch:
     assert keys["seed"]["default"] == 42
     assert (keys["engine"]["decided_by_init"], keys["engine"]["legal"]) == (True, "accelerate | colossalai")
     assert explained("seed", capsys) == [keys["seed"]]
+    assert explained("learning_rate", capsys) == [keys["optimizer.learning_rate"]], "also without its section"
     assert run(["explain", "TW999", "--json"]) == 2
     assert run(["explain", "batch.nothing", "--json"]) == 2

@@ -18,10 +18,12 @@ from test_tasks import load
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainwiz.cli import run as trainwiz
+from trainwiz.probe.inside import gather_weights
 from trainwiz.probe.talker import PROGRAM
 from trainwiz.workflows.talk import chat
 
 pytestmark = pytest.mark.filterwarnings("default")
+AUTO = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
 GREEDY = ("--temperature", "0", "--max-tokens", "12")
 
 
@@ -207,6 +209,12 @@ def test_the_program_says_what_it_cannot_load(model: Path, tmp_path: Path) -> No
     (broken / "model.safetensors").write_bytes(b"no tensors")
     said = subprocess.run([sys.executable, str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
     assert json.loads(said)["problem"] == "not_loaded"
+    config, canary = json.loads((model / "config.json").read_text()), tmp_path / "canary"
+    (broken / "config.json").write_text(json.dumps({**config, "model_type": "new", "auto_map": AUTO}))
+    (broken / "code.py").write_text(f"open({str(canary)!r}, 'w')\n")
+    with pytest.raises(Exception, match="trust_remote_code"):
+        gather_weights.loaded(PROGRAM).loaded(broken, "cpu")
+    assert not canary.exists(), "nobody was asked, and no code of the folder ran"
     (broken / "tokenizer.json").unlink()
     (broken / "tokenizer_config.json").unlink()
     said = subprocess.run([sys.executable, str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout

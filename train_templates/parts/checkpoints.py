@@ -30,7 +30,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 # end: fsdp
 
-from trust import UnknownClass, known_classes_only, signature
+from trust import UnknownClass, digest_of, is_own, known_classes_only, others_in, signature
 
 if TYPE_CHECKING:
     from train import Config
@@ -285,7 +285,8 @@ class Checkpoints:
     def claim(self) -> None:
         """Lock the folder against other trainings, and remove incomplete checkpoints of a killed one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self.lock = (self.folder / ".lock").open("w")  # held until this process ends
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # what a link leads to is not ours to write
+        self.lock = os.fdopen(os.open(self.folder / ".lock", flags, 0o666), "rb+", 0)  # held until this process ends
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -346,19 +347,17 @@ def update_of(path: Path) -> int:
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest. Raises an error if it was changed or belongs to another checkpoint."""
+    """Return the manifest. Raises an error if it was changed, belongs to another checkpoint or says nothing of one."""
+    if MANIFEST in others_in(path):
+        raise OSError("not a regular file")
     manifest = json.loads((path / MANIFEST).read_text())
     if manifest.pop("self") != digest_of(manifest):
         raise ValueError("changed since it was written")
     if manifest["update"] != update_of(path):
         raise ValueError(f"of update {manifest['update']}")
+    if manifest["bytes"].keys() != manifest["sha256"].keys() or not isinstance(manifest["config"], dict):
+        raise ValueError("of another form")
     return manifest
-
-
-def is_own(manifest: dict[str, Any]) -> bool:
-    """Return whether this user's key signed the manifest."""
-    rest = {name: value for name, value in manifest.items() if name != "signed"}
-    return bool(manifest.get("signed")) and manifest["signed"] == signature(digest_of(rest))
 
 
 # feature: selected
@@ -372,11 +371,12 @@ def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
     """Return the differences from the manifest: in names and sizes, and in contents if `hashes` is given."""
     try:
         manifest = read_manifest(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         return [f"{MANIFEST}: {type(error).__name__} {error}"]
     sizes, found = manifest["bytes"], {name: (path / name).stat().st_size for name in files_in(path)}
     damage = [f"{name}: not in the manifest" for name in found.keys() - sizes.keys() - {MANIFEST}]
     damage += [f"{name}: missing" for name in sizes.keys() - found.keys()]
+    damage += [f"{name}: neither a file nor a folder" for name in others_in(path)]
     damage += [f"{n}: {found[n]} bytes, not {sizes[n]}" for n in sizes.keys() & found.keys() if found[n] != sizes[n]]
     if damage or hashes is None:
         return sorted(damage)
@@ -418,11 +418,6 @@ def sha256(path: Path) -> str:
         while chunk := file.read(1 << 20):
             digest.update(chunk)
     return digest.hexdigest()
-
-
-def digest_of(manifest: dict[str, Any]) -> str:
-    """Return the hash of a manifest's values."""
-    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def sync(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import importlib
+import json
 import os
 import pickle
 import re
@@ -123,6 +124,23 @@ def _classes() -> list[Any]:
             with suppress(ImportError, AttributeError):  # an engine of another version
                 found.append(getattr(importlib.import_module(module), name))
     return found
+
+
+def others_in(folder: Path) -> list[str]:
+    """Return the names of pipes, devices, links to folders and the like, which an engine would follow or wait for."""
+    others = (path for path in folder.rglob("*") if not path.is_file() and (path.is_symlink() or not path.is_dir()))
+    return [str(path.relative_to(folder)) for path in others]
+
+
+def digest_of(manifest: dict[str, Any]) -> str:
+    """Return the hash of a manifest's values."""
+    return hashlib.sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
+
+
+def is_own(manifest: dict[str, Any]) -> bool:
+    """Return whether this user's key signed the manifest."""
+    rest = {name: value for name, value in manifest.items() if name != "signed"}
+    return bool(manifest.get("signed")) and manifest["signed"] == signature(digest_of(rest))
 
 
 def signature(digest: str) -> str:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
+from trainwiz.cli.options import ARGUMENTS
 from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
 from trainwiz.ui import console
@@ -33,7 +34,19 @@ def translated(error: Any) -> UsageError:
     """A usage error of typer's as one of ours."""
     context = error.ctx
     path = context.command_path if context else "trainwiz"
-    return UsageError(_problem(error, context), say("run: {command} --help", command=path))
+    return UsageError(_problem(error, context), _remedy(error, context, path))
+
+
+def _remedy(error: Any, context: Any, path: str) -> Message:
+    name = getattr(error, "option_name", None)
+    if name and context and ARGUMENTS in context.meta and "_" in name:
+        return say(
+            "arguments of the training script go behind --, as in: {command} DIR -- {word} …; "
+            "to list the options, run: {command} --help",
+            command=path,
+            word=name,
+        )
+    return say("run: {command} --help", command=path)
 
 
 def _has_class(error: Exception, name: str) -> bool:
@@ -62,7 +75,8 @@ def _problem(error: Any, context: Any) -> Message:
 
 
 def _unknown(word: str, known: Iterable[str], problem: Message) -> Message:
-    near = difflib.get_close_matches(word, list(known), n=1)
+    # A name of the script's settings has _ and resembles an option only where that was mistyped.
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.85 if "_" in word else 0.6)
     return say("{problem}; did you mean {near}?", problem=problem, near=near[0]) if near else problem
 
 

@@ -19,7 +19,7 @@ from typing import Any
 
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
-from trainwiz.network import rollcall
+from trainwiz.network import orders, rollcall
 from trainwiz.network.hall import Guest, Hall
 from trainwiz.network.messages import Machine, Unacceptable, Verdict
 from trainwiz.network.rollcall import Roll
@@ -217,10 +217,11 @@ class Coordinator:
         self.notice()
 
     def _take(self, machine: Machine, said: Said) -> None:
-        if said.get("ready"):
+        told = orders.report(said)
+        if told.get("ready"):
             self._ready.add(machine.rank)
         else:
-            self.reports[machine.rank] = said
+            self.reports[machine.rank] = told
 
 
 class Participant:
@@ -230,7 +231,7 @@ class Participant:
         """Raises `TrainwizError` where machine 0 is not reached any more."""
         self.notice: Callable[[], None] = lambda: None
         self._orders: queue.SimpleQueue[Said | Message] = queue.SimpleQueue()
-        self._ended, self._gone = -1, say("")
+        self._rank, self._ended, self._gone = me.rank, -1, say("")
         connection = _connected(me.model_copy(update={"stays": True}), address, port, secret)
         self._line = Line(connection, self._hear, begins=True)
         self._line.say(ready=True)
@@ -259,10 +260,10 @@ class Participant:
         if said is None:
             self._gone = why
             self._orders.put(why)
-        elif said.get("do") == "end":
-            self._ended = max(self._ended, int(said.get("attempt", -1)))
+        elif (told := orders.order(said, self._rank))["do"] == "end":
+            self._ended = max(self._ended, told["attempt"])
         else:
-            self._orders.put(said)
+            self._orders.put(told)
         self.notice()
 
 

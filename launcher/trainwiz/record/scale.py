@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+_FARTHEST = 1e300
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,12 +25,14 @@ class Scale:
 
     def place(self, value: float) -> float:
         """The position of a value on the axis, from 0 to 1."""
-        return (value - self.low) / (self.high - self.low)
+        return (max(-_FARTHEST, min(value, _FARTHEST)) - self.low) / (self.high - self.low)
 
 
 def scale(values: Sequence[float], *, marks: int = 5, whole: bool = False) -> Scale:
     """An axis that shows all values, with about `marks` marks; only at whole numbers if `whole`."""
-    low, high = (min(values), max(values)) if values else (0.0, 1.0)
+    # Further out, differences are no numbers any more.
+    found = [max(-_FARTHEST, min(value, _FARTHEST)) for value in values]
+    low, high = (min(found), max(found)) if found else (0.0, 1.0)
     if low == high:
         # A constant value is shown in the middle.
         margin = abs(low) * 0.5 or 1.0

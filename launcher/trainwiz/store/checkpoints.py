@@ -59,6 +59,11 @@ def folder_of(place: Path) -> Path:
     )
 
 
+def holds_any(folder: Path) -> bool:
+    """Whether a folder is a checkpoint, or a folder of checkpoints."""
+    return (folder / MANIFEST).is_file() or bool(every(folder))
+
+
 def manifest(checkpoint: Path) -> Mapping[str, Any]:
     """The checkpoint's manifest: its update, layout, world and config, and the sizes and hashes of its files.
 
@@ -105,12 +110,13 @@ def verify(
     hashes = manifest(checkpoint).get("sha256")
     if not isinstance(hashes, dict) or _is_of_another(checkpoint):
         return NOTHING
-    strange = _files(checkpoint) - hashes.keys() - {MANIFEST}
-    read, damaged = 0, sorted(strange)
+    # Only what lies in the folder is opened, whatever the manifest names.
+    there = _files(checkpoint)
+    read, damaged = 0, sorted(there - hashes.keys() - {MANIFEST})
     # The smallest first, so that as many as possible are read in the time.
-    for name, digest in sorted(hashes.items(), key=lambda item: _size(checkpoint / item[0])):
+    for name, digest in sorted(hashes.items(), key=lambda item: _size(checkpoint / item[0]) if item[0] in there else 0):
         try:
-            found = _sha256(checkpoint / name, until, clock, progress)
+            found = _sha256(checkpoint / name, until, clock, progress) if name in there else ""
         except OSError:
             found = ""
         if found is None:
@@ -151,7 +157,12 @@ def _is_of_another(checkpoint: Path) -> bool:
 
 
 def _files(folder: Path) -> set[str]:
-    return {os.path.relpath(os.path.join(where, name), folder) for where, _, names in os.walk(folder) for name in names}
+    """All that lies below a folder except folders. A link to one is no folder: an engine would follow it."""
+    found = set()
+    for where, folders, names in os.walk(folder):
+        links = (name for name in folders if os.path.islink(os.path.join(where, name)))
+        found |= {os.path.relpath(os.path.join(where, name), folder) for name in (*names, *links)}
+    return found
 
 
 def _size(path: Path) -> int:

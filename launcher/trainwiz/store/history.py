@@ -32,6 +32,11 @@ def find(word: str, project: Path = Path()) -> Run:
             return Run(Path(os.path.realpath(path)))
         word, project = LATEST, path
     made = runs.every(project)
+    if not made and word != LATEST:
+        raise UsageError(
+            say("{word} is no folder, and {folder} has no runs", word=word, folder=project / runs.RUNS),
+            say("change to a project folder or pass one; `trainwiz launch` creates a run"),
+        )
     if not made:
         raise UsageError(
             say("{folder} has no runs", folder=project / runs.RUNS),

@@ -26,23 +26,30 @@ _ROOTS = ("task", "engine", "seed", "deepspeed", "ignore")
 
 def explain(topic: str, *, as_markdown: bool, as_json: bool = False) -> None:
     """Show the entry of a rule or key, the list of the rules whose ids begin so, or all keys."""
+    keys = _keys(topic)
     if as_json:
-        console.data_json(_values(topic))
+        console.data_json([_key_values(key, _known_key(key)) for key in keys] or _values(topic))
+    elif keys:
+        for key in keys:
+            _show_key(key)
     elif topic.lower() == KEYS:
         for key, info in plan.fields().items():
             _show_entry(key, info)
-    elif "." in topic or topic in _ROOTS:
-        _show_key(topic)
     else:
         _show_rules(topic, as_markdown)
+
+
+def _keys(topic: str) -> list[str]:
+    """The keys of the plan that a topic names: in full, or by the part behind the dot; none for rules."""
+    if "." in topic or topic in _ROOTS:
+        return [topic]
+    return [key for key in plan.fields() if key.rpartition(".")[2] == topic]
 
 
 def _values(topic: str) -> list[dict[str, Any]]:
     """The same for programs: always a list, of one entry for a single rule or key."""
     if topic.lower() == KEYS:
         return [_key_values(key, info) for key, info in plan.fields().items()]
-    if "." in topic or topic in _ROOTS:
-        return [_key_values(topic, _known_key(topic))]
     return [manual.to_dict(rule) for rule in _chosen(topic)]
 
 

@@ -68,7 +68,9 @@ def launched(text: str) -> tuple[str, dict[str, str]]:
             own = commands.Command(command.words[: _script(names, at)], {})
             return names[at], {key: value for key, (value, _) in own.arguments(at + 1).items()}
         for word in command.words:
-            program, options = launched(word.text) if " " in word.text else ("", {})
+            # What stands in quotes may be a command; a backslash before a space makes none, and no word any shorter.
+            is_quoted = len(word.text) < word.span.end - word.span.start
+            program, options = launched(word.text) if is_quoted and " " in word.text else ("", {})
             if program:
                 return program, options
     return "", {}

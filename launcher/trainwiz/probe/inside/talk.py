@@ -18,6 +18,8 @@ from typing import Any
 
 ROOM = 0.85
 """The share of a GPU's free memory that weights may take; the rest is for what is computed."""
+NO_CODE = {"trust_remote_code": False}
+"""Transformers would ask on standard input, where the questions come, whether to run code of the model's folder."""
 MARK = "\u2042"
 """A word that no template has, to see what follows an answer."""
 
@@ -78,7 +80,7 @@ class Model:
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         try:
-            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder)
+            self.tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **NO_CODE)
         except Exception as error:  # tokenizers raise it as it is
             raise Problem("no_tokenizer", detail=first_line(error)) from None
         # For some models, transformers returns one without a vocabulary where its files are missing.
@@ -179,7 +181,7 @@ def loaded(folder: Path, device: str) -> Any:
     if adapter.is_file():
         base = Path(json.loads(adapter.read_text())["base_model_name_or_path"])
         size += sum(file.stat().st_size for file in base.glob("*.safetensors")) if base.is_dir() else 0
-    settings: dict[str, Any] = {argument: "auto"}
+    settings: dict[str, Any] = {argument: "auto", **NO_CODE}
     free = {}
     if device == "auto" and torch.cuda.is_available():
         free = {number: torch.cuda.mem_get_info(number)[0] * ROOM for number in range(torch.cuda.device_count())}

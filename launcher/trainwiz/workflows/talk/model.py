@@ -77,7 +77,7 @@ def found(wanted: Wanted) -> Answerer:
 
 def _holds_checkpoints(place: Path) -> bool:
     """Whether it is a checkpoint, a folder of them, or a project that was trained by hand only."""
-    if (place / checkpoints.MANIFEST).is_file() or checkpoints.every(place):
+    if checkpoints.holds_any(place):
         return True
     return not runs.every(place) and (place / checkpoints.OUTPUT).is_dir()
 
@@ -95,6 +95,7 @@ def _gathered(place: Path, wanted: Wanted, cpu: bool) -> Answerer:
     digest = hashlib.sha256(files.read_bytes(checkpoint / checkpoints.MANIFEST)).hexdigest()[:8]
     target = checkpoint.parent.parent / _KEPT / f"{checkpoint.name}-{digest}{kind}"
     if not models.is_model(target):
+        gathered.refuse_damaged(checkpoint)
         python = interpreter.located(wanted.python or sys.executable)
         gathered.gather(
             python,

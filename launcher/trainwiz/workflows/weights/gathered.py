@@ -24,9 +24,9 @@ MODEL, MERGED = "model", "merged"
 
 
 def project_of(place: Path, folder: Path) -> Path:
-    """The folder with the task that was trained: that of the checkpoints or one above it."""
+    """The folder with the task that was trained, above the checkpoints: code that came with these never runs."""
     for parent in (folder.resolve(), *place.parents):
-        if (parent / "task.py").is_file():
+        if (parent / "task.py").is_file() and not checkpoints.holds_any(parent):
             return parent
     raise UsageError(
         say("no task.py found above {folder}; the model cannot be built", folder=place),
@@ -58,6 +58,20 @@ def chosen(place: Path, update: int | None) -> Checkpoint:
             style="warning",
         )
     raise TrainwizError(say("no intact checkpoint in {folder}", folder=place))
+
+
+def refuse_damaged(checkpoint: Path) -> None:
+    """Raise `TrainwizError` for a checkpoint whose files are not as its manifest says."""
+    found = checkpoints.verify(checkpoint, seconds=float("inf")) or checkpoints.NOTHING
+    if not found.whole:
+        raise TrainwizError(
+            say(
+                "checkpoint {checkpoint} is damaged: {files}",
+                checkpoint=checkpoint,
+                files=", ".join(found.damaged),
+            ),
+            say("list the checkpoints: trainwiz checkpoints {folder}", folder=checkpoint.parent),
+        )
 
 
 def targets_of(target: Path) -> dict[str, Path]:
