@@ -11,6 +11,7 @@ unseen.csv, whose rows were collected later; docs/forecast.md says which of them
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import statistics
 import sys
@@ -37,6 +38,7 @@ COLUMNS = (
 _GIB = 2**30
 _MACHINE = 8
 """Ranks of a machine, where a source has more than one."""
+_ALIKE = 1.1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +48,10 @@ class Forecast:
     row: int
     group: str
     source: str
+    where: tuple[str, str, str, str]
+    """Source, model, GPU and number of GPUs: rows that share them can be ranked."""
+    way: str
+    """The strategy, as the source names it."""
     exact: bool
     peak_gib: float | None
     tokens: float | None
@@ -60,7 +66,8 @@ class Forecast:
 def forecast(line: int, row: dict[str, str]) -> Forecast:
     """The forecast of one row."""
     measured = {"measured_gib": _number(row["peak_gib"]), "measured_tokens": _number(row["tokens_per_s_per_gpu"])}
-    source = row["source"].split(" ")[0]
+    source, way = row["source"].split(" ")[0], row["strategy"]
+    where = (row["source"], row["model"], row["gpu"], row["gpus"])
     try:
         found = recipe(row)
     except Unknown as why:
@@ -68,6 +75,8 @@ def forecast(line: int, row: dict[str, str]) -> Forecast:
             row=line,
             group="",
             source=source,
+            where=where,
+            way=way,
             exact=False,
             peak_gib=None,
             tokens=None,
@@ -88,6 +97,8 @@ def forecast(line: int, row: dict[str, str]) -> Forecast:
         row=line,
         group=found.group,
         source=source,
+        where=where,
+        way=way,
         exact=found.exact,
         peak_gib=_shown(found) / _GIB,
         tokens=speed.tokens_per_second if speed else None,
@@ -150,6 +161,20 @@ def errors(pairs: Iterable[tuple[float | None, float | None]]) -> list[float]:
     return [said / true - 1 for said, true in pairs if said is not None and true]
 
 
+def ranked(rows: Iterable[Forecast], said: str, measured: str) -> list[bool]:
+    """Whether pairs of strategies for one model on the same GPUs are forecast in the order that was measured.
+
+    Pairs that were measured within 10 % of each other have no order.
+    """
+    known = [row for row in rows if getattr(row, said) and getattr(row, measured)]
+    found = []
+    for one, other in itertools.combinations(known, 2):
+        true = getattr(one, measured) / getattr(other, measured)
+        if one.where == other.where and one.way != other.way and not 1 / _ALIKE < true < _ALIKE:
+            found.append((getattr(one, said) > getattr(other, said)) == (true > 1))
+    return found
+
+
 def summary(found: list[float]) -> str:
     """One row of the table."""
     if not found:
@@ -166,7 +191,7 @@ def summary(found: list[float]) -> str:
 
 def table(rows: list[Forecast]) -> str:
     """The errors by group, as Markdown."""
-    return "\n".join([*_memory(rows), "", *_time(rows), "", *_coverage(rows)])
+    return "\n".join([*_memory(rows), "", *_time(rows), "", *_coverage(rows), *_ranking(rows)])
 
 
 _HEAD = ("rows | median | p90 | worst | signed median | more than 5 % below", "---:|---:|---:|---:|---:|---:")
@@ -207,6 +232,15 @@ def _coverage(rows: list[Forecast]) -> list[str]:
     said = sum(row.peak_gib is not None for row in memory), sum(row.tokens is not None for row in speed)
     counted = f"{said[0]} have a forecast, of {len(speed)} with a measured speed {said[1]}"
     return [f"Of {len(memory)} rows with a measured peak {counted}."]
+
+
+def _ranking(rows: list[Forecast]) -> list[str]:
+    memory = ranked((row for row in rows if row.exact), "peak_gib", "measured_gib")
+    speed = ranked(rows, "tokens", "measured_tokens")
+    return [
+        "Two strategies for one model on the same GPUs, measured more than 10 % apart, are forecast in the order",
+        f"measured in {sum(memory)} of {len(memory)} pairs by memory, and in {sum(speed)} of {len(speed)} by speed.",
+    ]
 
 
 def as_json(rows: list[Forecast]) -> str:

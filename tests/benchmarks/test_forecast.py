@@ -55,6 +55,18 @@ def test_speed(rows: list[forecast.Forecast]) -> None:
     assert statistics.quantiles(map(abs, found), n=10)[-1] <= 0.35
 
 
+def test_strategies_are_ranked_as_they_were_measured(rows: list[forecast.Forecast]) -> None:
+    exact = [row for row in rows if row.exact]
+    memory, speed = (
+        forecast.ranked(exact, "peak_gib", "measured_gib"),
+        forecast.ranked(rows, "tokens", "measured_tokens"),
+    )
+    assert len(memory) > 400
+    assert sum(memory) >= 0.99 * len(memory)
+    assert len(speed) > 200
+    assert sum(speed) >= 0.85 * len(speed)
+
+
 def test_four_of_five_rows_get_a_forecast_and_the_others_say_why(rows: list[forecast.Forecast]) -> None:
     for said, measured in (("peak_gib", "measured_gib"), ("tokens", "measured_tokens")):
         known = [row for row in rows if getattr(row, measured)]

@@ -318,19 +318,43 @@ def test_a_model_counts_by_its_own_layers() -> None:
     eight, assumed = known("llama-3.1-8b"), estimate(plan, 8_030_261_248)
     assert eight
     found = estimate(plan, eight.parameters, eight)
-    # 0.383 GiB a layer for one sample of 2048 tokens in 16 bits (published). Under FSDP the peak is in the backward
-    # pass, where a layer and its gradients are whole, and not at the loss with its 14 bytes for each of 1024 logits.
+    # 0.383 GiB a layer for one sample of 2048 tokens in 16 bits (published), and 14 bytes for each of 1024 logits: the
+    # gradient of the head beside them makes the loss the peak.
     half = estimate(
         make(**{**values, "model__name": "org/llama", "batch__sequence_length": 2048}, strategy__kind="fsdp"),
         eight.parameters,
         eight,
     )
-    assert half.activation_bytes_per_rank == pytest.approx(8 * 32 * 0.383 * 2**30, rel=0.01)
+    logits = 14 * 1024 * eight.vocab_size
+    assert half.activation_bytes_per_rank == pytest.approx(8 * 32 * 0.383 * 2**30 + logits, rel=0.01)
     assert found.activation_bytes_per_rank > half.activation_bytes_per_rank
     assert assumed.activation_bytes_per_rank == pytest.approx(found.activation_bytes_per_rank, rel=0.35)
-    # Without accumulation gradients come later; autocast keeps a copy of the weights in 16 bits.
-    assert found.beside_bytes_per_rank - found.device_bytes_per_rank == 2 * eight.parameters
+    # Without accumulation gradients come later, but for the head's; autocast keeps a copy of the weights in 16 bits.
+    head = 4 * eight.vocab_size * eight.hidden_size
+    assert found.beside_bytes_per_rank - found.device_bytes_per_rank == 2 * eight.parameters + head
     assert found.load_bytes_per_machine == 8 * 4 * eight.parameters
+
+
+@pytest.mark.parametrize(
+    ("label", "changes", "each"),
+    [
+        ("ddp", {}, 4),
+        ("fsdp", {}, 2),
+        ("zero2", {}, 2),
+        ("zero3", {}, 0),  # its weights are gathered by the call of a module, which the fused loss does not make
+        ("ddp", {"samples": 1}, 0),  # one chunk
+        ("ddp", {"adapter": "lora"}, 0),
+        ("ddp", {"generates": False}, 0),
+    ],
+)
+def test_a_loss_that_computes_gradients_holds_those_of_the_head(label: str, changes: dict[str, Any], each: int) -> None:
+    eight = known("llama-3.1-8b")
+    assert eight
+    work = Work(parameters=eight.parameters, transformer=eight, precision="bf16", world=8, samples=2, length=1024)
+    work = replace(work, **changes)
+    plain, fused = (needs(labelled(label), replace(work, fused_head=fuses)) for fuses in (False, True))
+    assert fused.at("loss") - plain.at("loss") == each * 128256 * 4096
+    assert fused.at("backward") == plain.at("backward")
 
 
 def test_what_comes_and_goes_beside_the_state() -> None:

@@ -19,6 +19,7 @@ from trainwiz import strategies
 from trainwiz.errors import Refused
 from trainwiz.machine import Cpu, Interpreter, Machine
 from trainwiz.plan import Plan
+from trainwiz.probe import locks
 from trainwiz.process.lines import Lines
 from trainwiz.rehearsal import setup
 from trainwiz.store.rehearsals import Workspace
@@ -48,6 +49,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "extensions"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "extensions").mkdir()
+    monkeypatch.setattr(locks, "_is_contained", lambda _root: False)
 
 
 def plan(**values: object) -> Plan:

@@ -75,6 +75,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         parameters=d.parameters,
         transformer=d.transformer,
         generates=d.task.generative,
+        fused_head=d.task.packs and values["precision.mixed_precision"] != "fp16",
         rows=d.task.rows(values["preference.loss"]),
         adapter=values["model.adapter"],
         lora_rank=values["model.lora_rank"],

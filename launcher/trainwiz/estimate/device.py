@@ -70,6 +70,8 @@ class Work:
     loss: Loss = field(default_factory=Loss)
     samples: int = 1
     """The micro-batch."""
+    fused_head: bool = False
+    """The loss of chunks is computed together with the gradient of the head, which is in memory beside the logits."""
     rows: int = 1
     """Rows of tokens of each sample: two where a loss compares two answers."""
     length: int = 1
@@ -169,7 +171,7 @@ def needs(strategy: Strategy, work: Work) -> Needs:
     moments: dict[Moment, Mapping[str, int]] = {
         "loss": {
             "state": early,
-            "buffers": strategy.loss_buffer_bytes(training),
+            "buffers": strategy.loss_buffer_bytes(training) + _head_gradient_bytes(strategy, work, training),
             "activations": found.saved + found.logits,
         },
         "backward": {
@@ -192,6 +194,16 @@ def _matrices(work: Work) -> int | None:
     """The weights of the layers' matrices, of as many parameters as the model has."""
     shape = work.transformer
     return work.parameters * shape.matrix_weights // shape.parameters if shape else None
+
+
+def _head_gradient_bytes(strategy: Strategy, work: Work, training: Training) -> int:
+    """The gradient of the head's weights, in their type, where the loss computes it chunk by chunk."""
+    shape, chunk = work.transformer, work.loss.tokens_at_once
+    fused = work.fused_head and work.generates and work.adapter == "none" and strategy.fuses_head_loss
+    if shape is None or shape.changed_logits or not fused or chunk is None or work.tokens <= chunk:
+        return 0
+    each = training.weight_bytes if strategy.autocasts else training.compute_bytes
+    return each * shape.vocab_size * shape.hidden_size
 
 
 def _stream_bytes(strategy: Strategy, work: Work) -> int | None:

@@ -112,6 +112,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         checkpointing=plan.model.activation_checkpointing,
         loss=Loss(tokens_at_once=plan.model.loss_chunk),
         samples=plan.batch.per_device_batch_size,
+        fused_head=task.packs and plan.precision.mixed_precision != "fp16",
         rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,
     )

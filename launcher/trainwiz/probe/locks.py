@@ -17,6 +17,11 @@ JUST_NOW = 2.0
 _SHARED = ("nfs", "lustre", "ceph", "gpfs", "beegfs", "cifs", "smb", "fuse", "9p", "afs", "gfs2", "ocfs2", "glusterfs")
 """File systems that other machines may also write to (proc(5), mountinfo); FUSE may be one of them."""
 
+_OWN = "overlay"
+"""The file system that a container has for itself."""
+_FIRST_NAMESPACE = 0xEFFFFFFC
+"""The inode of the PID namespace that sees all processes (PROC_PID_INIT_INO of Linux)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
@@ -25,7 +30,7 @@ class Left:
     path: Path
     inode: int
     shared: bool
-    """Whether a process on another machine, or of another user, may hold it."""
+    """Whether a process on another machine, in another container or of another user may hold it."""
 
 
 def extensions_folder(environ: Mapping[str, str] = os.environ) -> Path:
@@ -69,7 +74,10 @@ def _locks(environ: Mapping[str, str]) -> Iterator[tuple[Path, os.stat_result]]:
 
 
 def _is_shared(file: Path, root: Path) -> bool:
-    """Whether its file system is shared; unknown counts as shared."""
+    """Whether its file system is shared; unknown counts as shared.
+
+    In a container nobody sees the processes of others, which may share all but the container's own layer.
+    """
     try:
         mounts = (root / "proc/self/mountinfo").read_text()
         wanted = os.stat(file).st_dev
@@ -80,8 +88,17 @@ def _is_shared(file: Path, root: Path) -> bool:
         before, _, after = line.partition(" - ")
         numbers = before.split()[2].split(":")
         if os.makedev(int(numbers[0]), int(numbers[1])) == wanted:
-            return after.split()[0].startswith(_SHARED)
+            kind = after.split()[0]
+            return kind.startswith(_SHARED) or (kind != _OWN and _is_contained(root))
     return True
+
+
+def _is_contained(root: Path) -> bool:
+    """Whether this process has a PID namespace of its own, outside of which it sees no process."""
+    try:
+        return os.stat(root / "proc/self/ns/pid").st_ino != _FIRST_NAMESPACE
+    except OSError:
+        return False
 
 
 def _is_anothers(status: os.stat_result) -> bool:

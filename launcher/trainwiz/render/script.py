@@ -101,10 +101,7 @@ def features(plan: Plan) -> frozenset[str]:
         "eval": plan.data.eval is not None,
         "cuda": plan.machine.device == "cuda",
         # fp16 needs the scale of the loss before gradients are rounded, and ZeRO 3 gathers weights by a module's call.
-        "fused": task.packs
-        and plan.engine == "accelerate"
-        and precision != "fp16"
-        and not (strategy.uses_deepspeed and strategy.partitions_weights),
+        "fused": task.packs and strategy.fuses_head_loss and precision != "fp16",
         "mfu": plan.machine.device == "cuda" and task.packs,
         "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,

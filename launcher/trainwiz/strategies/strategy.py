@@ -180,6 +180,11 @@ class Strategy:
         """Of `gradient_bytes`, what is in memory only in the step, also where gradients accumulate."""
         return 0
 
+    @property
+    def fuses_head_loss(self) -> bool:
+        """A loss may compute the gradient of the head's weights itself: they are whole where no module is called."""
+        return self.engine == "accelerate" and not (self.uses_deepspeed and self.partitions_weights)
+
     def loss_buffer_bytes(self, training: Training) -> int:
         """Of `buffer_bytes`, what is in memory while the loss is computed."""
         return self.buffer_bytes(training)

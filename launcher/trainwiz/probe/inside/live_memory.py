@@ -59,6 +59,10 @@ class Live(TorchDispatchMode):
         super().__exit__(*ended)
         torch.UntypedStorage.resize_ = self._resize  # type: ignore[method-assign]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and what would keep a compiler out is called for each operation
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(kind.__name__ == "DTensor" for kind in types):
             return NotImplemented  # its parts come here, too

@@ -15,6 +15,7 @@ import dataclasses
 import functools
 import importlib
 import json
+import multiprocessing
 import os
 import runpy
 import sys
@@ -36,8 +37,10 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 LIVE = runpy.run_path(str(Path(__file__).with_name("live_memory.py")))["Live"]
 BEGAN = time.monotonic()
+DEVICE_OF = torch.ops.prim.device.default
 UPDATES = 2
 """The first one makes the optimizer's state; the second one is like all others."""
+_FEW_TOKENS = 64
 
 
 class Finished(BaseException):
@@ -76,38 +79,82 @@ def look(asked: dict[str, Any], found: dict[str, Any]) -> None:
     if asked["samples"] == "own":
         found["stage"] = "load_train_data"
         data = own_data(train, task, config)
-    found["stage"], found["variants"] = "train", []
-    for variant in asked["variants"]:
-        runs: list[Any] = []
+    found["stage"] = "train"
+    usual, *changed = asked["variants"]
+    few, *more = depths = asked["depths"] or [0]
+    try_it = functools.partial(tried, asked, train, task, config, data)
+    runs, guessed = try_it(usual, [few])  # before the others, which begin with all that it imported and cached
+    # A change that fails, or that ends the process, is no change to propose.
+    beside = [Beside(functools.partial(try_it, variant, depths)) for variant in changed]
+    others, lines = try_it(usual, more)
+    results: list[Any] = [(runs + others, guessed | lines)]
+    results += [one.result() or ([], set()) for one in beside]
+    found["variants"] = [runs for runs, _ in results]
+    found["guessed"] = sorted(set().union(*(guessed for _, guessed in results)))
+    found["seconds"] = round(time.monotonic() - BEGAN, 1)
+
+
+def tried(asked: dict[str, Any], train: Any, task: Any, config: Any, data: Any, variant: Any, depths: Any) -> Any:
+    """What a variant shows with each number of layers, and the lines whose values were guessed."""
+    runs, guessed = [], set()  # type: list[Any], set[str]
+    for depth in depths:
+        run = Run(asked, train, task, dataclasses.replace(config, **variant["values"]), data)
+        runs.append(run.measured(depth, recomputes=variant["recomputes"]))
+        guessed |= run.guesses.seen
+    return runs, guessed
+
+
+class Beside:
+    """A function that runs in a process of its own, which begins with all that is imported here."""
+
+    def __init__(self, function: Any) -> None:
+        processes = multiprocessing.get_context("fork")
+        self._answer, answer = processes.Pipe(duplex=False)
+        # As a daemon it ends with this process, which may fail before it asks for the result.
+        self._process = processes.Process(target=self._run, args=(function, answer), daemon=True)
+        self._process.start()
+        answer.close()
+
+    @staticmethod
+    def _run(function: Any, answer: Any) -> None:
         try:
-            for depth in asked["depths"] or [0]:
-                run = Run(asked, train, task, dataclasses.replace(config, **variant["values"]), data)
-                runs.append(run.measured(depth, recomputes=variant["recomputes"]))
-        except Exception:  # what cannot be changed so is no change to propose
-            if not found["variants"]:
-                raise
+            answer.send(function())
+        except BaseException:  # a task may also end the program
             traceback.print_exc()
-            runs = []
-        found["variants"].append(runs)
-        found["guessed"] = sorted(run.guesses.seen | set(found.get("guessed", ())))
-        found["seconds"] = round(time.monotonic() - BEGAN, 1)
+
+    def result(self) -> Any:
+        """What the function returned; None if it failed."""
+        try:
+            return self._answer.recv()
+        except EOFError:
+            return None
+        finally:
+            self._process.join()
 
 
 def surround(world: int, *, sharded: bool) -> None:
     """The environment of rank 0, and a process group whose collectives do nothing."""
     os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE=str(world), LOCAL_WORLD_SIZE=str(world))
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1", ACCELERATE_TORCH_DEVICE="cpu")
-    torch._dynamo.config.disable = True  # a compiler keeps less than this
+    # A compiler keeps less than this, and takes seconds to import.
+    torch.compile = uncompiled  # type: ignore[assignment]
     state: Any = importlib.import_module("accelerate.state")
     kinds = state.DistributedType
     # accelerate shards on GPUs only, and gives DDP the number of a GPU where it sees several of them.
     answer = ("gloo", kinds.MULTI_GPU if sharded else kinds.MULTI_CPU if world > 1 else kinds.NO)
     state.PartialState._prepare_backend = lambda *_, **__: answer
+    other: Any = importlib.import_module("accelerate.utils.other")
+    other.is_deepspeed_available = lambda: False  # no engine here is its own
     store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore()
     dist.init_process_group("fake", store=store, rank=0, world_size=world)
     # By their address accelerate finds parameters again after they were sharded.
     FakeTensor.data_ptr = lambda self: self.untyped_storage()._cdata  # type: ignore[method-assign]
     nn.Module._apply = converted  # type: ignore[method-assign]
+
+
+def uncompiled(function: Any = None, **_: Any) -> Any:
+    """`torch.compile` that leaves a function, or what it decorates, as it is."""
+    return function if function is not None else lambda decorated: decorated
 
 
 def converted(module: Any, convert: Any, recurse: bool = True) -> Any:
@@ -128,6 +175,7 @@ def keep_kernels_of_gpus_away() -> None:
     with contextlib.suppress(ImportError):
         transformers: Any = importlib.import_module("transformers")
         transformers.utils.is_flash_attn_2_available = lambda: False
+        importlib.import_module("transformers.modeling_utils")  # here, and not again in each process beside this one
 
 
 def own_data(train: Any, task: Any, config: Any) -> Any:
@@ -260,13 +308,24 @@ class Run:
         self.live.keeps = self.updates == UPDATES
         with unset_fake_temporarily():
             if self.data is None:
-                batch, count = made_batch(self.asked["samples"], self.task, self.config)
-                batches = [(batch, count)] * self.config.gradient_accumulation_steps
+                batches = self.made_batches()
             else:
                 order = self.train.RealBatches(self.config, len(self.data), 0, 0, 1)
                 batches = list(self.train.load_batches(self.config, self.data, order))
         convert = functools.partial(tree_map_only, torch.Tensor, self.fake.from_tensor)
         return [(convert(batch), count) for batch, count in batches]
+
+    def made_batches(self) -> list[Any]:
+        """Micro-batches of an update: the last one of the last update is as large as the plan allows.
+
+        Those before it only leave gradients and the optimizer's state, whose sizes do not depend on the samples.
+        """
+        length = min(_FEW_TOKENS, self.config.sequence_length)
+        small = dataclasses.replace(self.config, sequence_length=length, per_device_batch_size=1)
+        configs = [small] * self.config.gradient_accumulation_steps
+        if self.updates == UPDATES:
+            configs[-1] = self.config
+        return [made_batch(self.asked["samples"], self.task, config) for config in configs]
 
     def label(self) -> None:
         """Say of what is in memory whether it is a parameter, a gradient or the optimizer's."""
@@ -389,7 +448,13 @@ class Guesses(TorchDispatchMode):
         super().__init__()
         self.live, self.seen = live, set()  # type: Any, set[str]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here, and what would keep a compiler out is called for each operation
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is DEVICE_OF and isinstance(args[0], FakeTensor):
+            return args[0].fake_device  # asked twice as often as all else together
         if any(kind.__name__ == "DTensor" for kind in types):
             return NotImplemented  # its parts come here, too
         name = func.overloadpacket.__name__

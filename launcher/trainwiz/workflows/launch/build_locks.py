@@ -61,7 +61,7 @@ def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Me
                 continue  # most likely another machine's build that goes on
             tell(
                 say(
-                    "a build lock remains on a disk that other machines may share: {lock}; if no machine is "
+                    "a build lock remains on a disk that other machines or containers may share: {lock}; if none is "
                     "building, delete it, or the next attempt will wait forever",
                     lock=lock.path,
                 )
