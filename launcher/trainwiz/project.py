@@ -78,6 +78,8 @@ class ModelFacts:
     """Its layers are those of a usual model with this many parameters, since no config.json describes them."""
     has_tokenizer: bool | None = None
     """Whether a folder holds a tokenizer's files; None where nobody looked."""
+    quantized: str = ""
+    """The method that its weights are quantized by, as its config.json names it (gptq, fp8); empty: none is known."""
     max_positions: int | None = None
     """The longest sequence in tokens, for models that learn their positions; others have no such limit."""
     detail: str = ""

@@ -271,6 +271,10 @@ def test_a_local_model_is_measured_by_its_headers(tmp_path: Path) -> None:
     found = model(tmp_path, "mine", model__from_scratch=False)
     assert (found.kind, found.parameters, found.size_source) == ("folder", 208, "files")
     assert (found.max_positions, found.has_tokenizer, found.assumed) == (32, False, True)
+    assert found.quantized == ""
+    for told, method in ({"quant_method": "gptq", "bits": 4}, "gptq"), ({"load_in_4bit": True}, "bitsandbytes"):
+        write(tmp_path / "mine/config.json", json.dumps({**config, "quantization_config": told}))
+        assert model(tmp_path, "mine", model__from_scratch=False).quantized == method
 
 
 def test_a_local_model_without_or_with_damaged_weights(tmp_path: Path) -> None:

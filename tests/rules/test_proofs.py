@@ -15,6 +15,7 @@ UNPROVEN = {
     "TW384": "needs megatron-core",
     "TW393": "needs megatron-core",
     "TW536": "no engine asks how large a model is",
+    "TW551": "needs a GPU, and the packages of each method",
     "TW549": "needs the hub; tests/workflows shows how its client refuses",
     "TW534": "needs bitsandbytes",
     "TW621": "needs a scheduler; tests/schedulers shows what its signal does in time",

@@ -91,6 +91,7 @@ def _on_hub(name: str, looking: Looking) -> ModelFacts:
     return ModelFacts(
         name=name,
         kind="hub",
+        quantized=_quantized(config),
         max_positions=_learned(config),
         cached=looking.cache.holds("models", name),
         **_fields(found if found.parameters else _elsewhere(name, looking)),
@@ -223,9 +224,16 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         name=name,
         kind="folder",
         has_tokenizer=has_tokenizer,
+        quantized=_quantized(config),
         max_positions=_learned(config),
         **_fields(found if found.parameters else _elsewhere(folder.name, looking, on_hub=False)),
     )
+
+
+def _quantized(config: Mapping[str, Any]) -> str:
+    """The method of a model whose weights are quantized; empty for others."""
+    told = config.get("quantization_config")
+    return str(told.get("quant_method") or "bitsandbytes") if isinstance(told, Mapping) else ""
 
 
 def _learned(config: Mapping[str, Any]) -> int | None:

@@ -88,6 +88,11 @@ class Script:
         return Values(self.tree, self.names, self.arguments)
 
     @cached_property
+    def is_program(self) -> bool:
+        """Whether it says itself what it does as a program, below `if __name__ == "__main__":`."""
+        return any(is_main_guard(statement) for statement in self.parts[-1].module.body)
+
+    @cached_property
     def runs_when_imported(self) -> ast.stmt | None:
         """The first statement of the module that does more than define: trains, reads arguments, loads a model."""
         own = {node.name for node in self.tree.module.body if isinstance(node, ast.FunctionDef)}

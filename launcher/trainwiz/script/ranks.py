@@ -95,7 +95,7 @@ class Ranks:
         name = dotted(node).rpartition(".")[2]
         if name.lower() in RANKS:
             return True
-        return isinstance(node, ast.Subscript) and constant(node.slice) in ("RANK", "LOCAL_RANK")
+        return isinstance(node, ast.Subscript) and str(constant(node.slice)).lower() in RANKS
 
     def mentions_rank(self, node: ast.AST) -> bool:
         """Whether the value is made from the rank's number."""

@@ -16,6 +16,7 @@ _LEAVES = {"id", "attr", "arg", "kind", "type_comment", "module", "level", "asna
 """Fields without nodes in every kind of node that has them."""
 _SHARED = {"ctx", "op", "ops"}
 """Fields whose operators and the like are objects that nodes share; nobody asks for their parents."""
+_WITHOUT_GRADIENT = ("no_grad", "inference_mode")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _FRAMES = (*_SCOPES, ast.ClassDef)
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -141,6 +142,13 @@ class Tree:
                 found.append(above)
             child, above = above, self.parents.get(above)
         return found
+
+    def without_gradient(self, node: ast.AST) -> bool:
+        """Whether no_grad or inference_mode holds here, by a block or by the function's decorator."""
+        scope = self.scope(node)
+        heads: list[ast.expr] = [item.context_expr for block in self.withs(node) for item in block.items]
+        heads += scope.decorator_list if isinstance(scope, ast.FunctionDef) else []
+        return any(isinstance(n, ast.Attribute) and n.attr in _WITHOUT_GRADIENT for head in heads for n in walk(head))
 
     def withs(self, node: ast.AST) -> list[ast.With]:
         """The with-blocks around a node, innermost first."""

@@ -6,10 +6,13 @@ from trainwiz import strategies, tasks
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan, defaults
+from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 from trainwiz.rules.versions import install, lacks
 from trainwiz.vocabulary import spelled
 
+BESIDE = {"qlora": ("bitsandbytes",), "lora": ("gptq", "awq", "bitsandbytes")}
+"""The methods of quantized weights that each adapter can be trained beside, the best adapter for a method first."""
 PACKAGES = {"lora": ("peft>=0.14",), "qlora": ("peft>=0.14", "bitsandbytes>=0.46.1")}
 
 
@@ -63,6 +66,37 @@ def adapters_need_trained_weights(plan: Plan) -> Violations:
             "model.adapter is {adapter}, but {model} starts from random weights, which are never trained",
             remedy("set model.from_scratch to false, or model.adapter to none", {"model.adapter": "none"}),
             model=plan.model.name,
+        )
+
+
+@rule("TW551", level=Level.ERROR, field="model.adapter")
+def quantized_weights_are_not_trained(plan: Plan, project: Project) -> Violations:
+    """Quantized weights can only be trained beside an adapter, and not those of every method.
+
+    Without it: every rank loads the model, and stops with `You cannot perform fine-tuning on purely quantized models`,
+    `only Tensors of floating point dtype can require gradients` or a missing package; or only norms are trained.
+    Why: weights of 4 or 8 bits have no useful gradients. peft puts LoRA beside the layers of bitsandbytes, GPTQ and
+    AWQ; qlora quantizes by bitsandbytes itself, and other methods than that contradict it.
+    Instead: take the model in 16 bits, and model.adapter qlora if that is too large; or train lora beside GPTQ or AWQ.
+    Source: https://huggingface.co/docs/peft/developer_guides/quantization
+    """
+    method, adapter = project.model.quantized if project.model else "", plan.model.adapter
+    if not method or plan.model.from_scratch or method in BESIDE.get(adapter, ()):
+        return
+    fits = next((name for name, methods in BESIDE.items() if method in methods), None)
+    if fits:
+        yield violation(
+            "{name} is quantized by {method}, and model.adapter is {adapter}",
+            remedy("set model.adapter to {fits}, or take the model in 16 bits", {"model.adapter": fits}, fits=fits),
+            name=plan.model.name,
+            method=method,
+        )
+    else:
+        yield violation(
+            "{name} is quantized by {method}, beside which neither lora nor qlora can be trained",
+            remedy("take the model in 16 bits; model.adapter qlora quantizes it as it is loaded"),
+            name=plan.model.name,
+            method=method,
         )
 
 

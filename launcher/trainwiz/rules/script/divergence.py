@@ -48,7 +48,6 @@ SAVES = {
     "Booster.load_optimizer",
 }
 _ENGINE_SAVES = ("save_checkpoint", "load_checkpoint", "save_16bit_model")
-_WITHOUT_GRADIENT = ("no_grad", "inference_mode")
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
 
@@ -164,10 +163,7 @@ def _runs_prepared(script: Script, call: Call, function: Function) -> bool:
 
 def _learns_nothing(script: Script, node: ast.AST) -> bool:
     """Whether a forward pass is part of an evaluation: in a loop without a backward pass, or without gradients."""
-    scope = script.tree.scope(node)
-    heads: list[ast.expr] = [item.context_expr for w in script.tree.withs(node) for item in w.items]
-    heads += scope.decorator_list if isinstance(scope, ast.FunctionDef) else []
-    if any(isinstance(n, ast.Attribute) and n.attr in _WITHOUT_GRADIENT for head in heads for n in walk(head)):
+    if script.tree.without_gradient(node):
         return True
     loops = script.tree.loops(node)
     return bool(loops) and not any(b.loop in loops for b in script.training.backwards)

@@ -181,7 +181,9 @@ def _is_by_hand(script: Script, model: ast.expr) -> bool:
 
 
 def _torch_clips(script: Script) -> list[Call]:
-    return [call for call in script.called(*_CLIPS) if call.node.args and not _is_in_optimizer(script, call)]
+    calls = [call for call in script.called(*_CLIPS) if call.node.args and not _is_in_optimizer(script, call)]
+    # Apex has no scaler to ask, and gives the unscaled gradients for clipping.
+    return [call for call in calls if "master_params(" not in ast.unparse(call.node.args[0])]
 
 
 def _is_in_optimizer(script: Script, call: Call) -> bool:

@@ -37,7 +37,7 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
     """
     for backward in script.training.distinct:
         for node in script.names.feeding(backward.loss):
-            if isinstance(node, ast.Call) and _is_bare(script, node):
+            if isinstance(node, ast.Call) and _is_bare(script, node) and not script.tree.without_gradient(node):
                 yield violation(
                     "{name} goes around the wrapper: gradients are not averaged over ranks",
                     remedy("call the wrapped model itself"),
