@@ -56,6 +56,33 @@ def together(
     return [r for r in results if r is not None]
 
 
+@pytest.mark.parametrize("unable", [0, 1])
+def test_a_machine_that_cannot_start_tells_the_others(unable: int, port: int) -> None:
+    """None of them waits for the end of its time."""
+    there: dict[str, Any] = {"address": "127.0.0.1", "port": port}
+    me = machine(unable, machines=3).model_copy(update={"problem": "no GPU", "plan": "-"})
+    telling = threading.Thread(
+        target=rollcall.refuse, args=(me,), kwargs={**there, "wait": 60, "secret": lambda: SECRET}
+    )
+    telling.start()
+    heard = together(port, *(machine(r, machines=3) for r in range(3) if r != unable), wait=120)
+    telling.join(30)
+    assert not telling.is_alive()
+    assert [str(error) for error in heard] == [f"machine {unable} (host-{unable}) cannot start: no GPU"] * 2
+
+
+def test_where_fewer_are_enough_one_that_cannot_start_is_only_missing(port: int) -> None:
+    there: dict[str, Any] = {"address": "127.0.0.1", "port": port}
+    me = machine(1).model_copy(update={"problem": "no GPU"})
+    telling = threading.Thread(
+        target=rollcall.refuse, args=(me,), kwargs={**there, "wait": 5, "secret": lambda: SECRET}
+    )
+    telling.start()
+    roll = rollcall.host(machine(0), **there, wait=2, secret=SECRET, agreed={}, least=1)
+    telling.join(30)
+    assert (roll.missing, roll.unable) == ((1,), ())
+
+
 @pytest.fixture
 def port() -> int:
     return claimed.port()

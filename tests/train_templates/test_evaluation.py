@@ -86,6 +86,42 @@ def test_every_engine_goes_back_to_the_best(name: str, tmp_path: Path) -> None:
     assert weights(tmp_path / "best") == weights(tmp_path / "short")
 
 
+STOPPING = """
+import os
+import signal
+
+_calls, _sums = [], evaluation_sums
+
+
+def evaluation_sums(model, batch):
+    _calls.append(batch)
+    if f"{os.environ['RANK']} {len(_calls)}" == os.environ.get("STOP_AT"):
+        os.kill(os.getpid(), signal.SIGTERM)
+    return _sums(model, batch)
+"""
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("values", [{}, {"evaluation.evaluation_steps": 3}], ids=["each epoch", "every 3 updates"])
+def test_a_stop_ends_an_evaluation_which_a_resume_does_again(values: dict[str, object], tmp_path: Path) -> None:
+    """Of two ranks one is asked, in the middle of the first evaluation, and once more where it is done again."""
+    folder = make(tmp_path / "project", {**REGRESSION, **values, "checkpoint.checkpointing_steps": 0})
+    task = folder / "task.py"
+    task.write_text(f"{task.read_text()}{STOPPING}")
+    length = {"n_steps": 0, "n_epochs": 2} if not values else {}
+    assert spawn(folder, 2, tmp_path / "whole", length) == 0
+    evaluated = [record["update"] for record in records(tmp_path / "whole") if "loss" not in record]
+    assert len(evaluated) > 1
+    output = tmp_path / "output"
+    for resume in ("none", "auto"):
+        assert spawn(folder, 2, output, {**length, "resume": resume}, {"STOP_AT": "1 2"}) == 75
+        assert saved(output) == evaluated[:1]
+        assert all("loss" in record for record in records(output))
+    assert spawn(folder, 2, output, {**length, "resume": "auto"}) == 0
+    assert untimed(output) == untimed(tmp_path / "whole")
+    assert weights(output) == weights(tmp_path / "whole")
+
+
 @pytest.mark.train
 def test_gathered_metrics_are_those_of_one_rank(tmp_path: Path) -> None:
     """Texts 8 at a time: the last real batch of the evaluation is filled up on both ranks."""
@@ -138,7 +174,12 @@ def test_what_is_no_number_is_never_best(tmp_path: Path, capsys: pytest.CaptureF
 
 def test_what_a_stop_left_out_is_evaluated_after_the_resume(tmp_path: Path) -> None:
     made, written = evaluation(tmp_path, [1.0, 1.0])
-    assert (made.due(5, False), made.due(5, True), made.due(6, False), made.due(20, True)) == (True, False, False, True)
+    assert (made.due(5, False), made.due(5, True), made.due(6, False), made.due(20, True)) == (
+        True,
+        False,
+        False,
+        False,
+    )
     made.catch_up(4)
     made.catch_up(5)
     made.catch_up(5)

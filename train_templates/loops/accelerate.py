@@ -95,6 +95,10 @@ from average import keep_average, swap
 # end: ema
 from batches import Agreement, RealBatches, check_batch, keyed_seed
 
+# feature: each_epoch
+from batches import Stopped
+
+# end: each_epoch
 # feature: named_tensors
 from batches import load_batches
 
@@ -491,7 +495,7 @@ def weight_norm(accelerator: Accelerator, model: nn.Module) -> float:
 # end: whole_weights
 # feature: summed
 @torch.no_grad()
-def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: Any) -> dict[str, float]:
+def evaluate(config: Config, accelerator: Accelerator, agreement: Agreement, model: Any, data: Any) -> dict[str, float]:
     """Return the task's metrics over the whole evaluation set; each sample counts once, over all ranks."""
     end = -(-len(data) // config.real_batch_size)
     batches = RealBatches(config, len(data), accelerator.process_index, 0, end)
@@ -506,7 +510,7 @@ def evaluate(config: Config, accelerator: Accelerator, model: nn.Module, data: A
     # feature: real_batch_mean
     mean = mean_over(model, load_batches(config, data, batches), accelerator.device, accelerator.reduce)
     # end: real_batch_mean
-    for batch, _ in load_batches(config, data, batches):
+    for batch, _ in agreement.unless_stopped(load_batches(config, data, batches)):
         # feature: named_tensors
         batch = {name: tensor.to(accelerator.device, non_blocking=True) for name, tensor in batch.items()}
         # feature: real_batch_mean
@@ -771,12 +775,16 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: selected
     # feature: summed
     evaluation = Evaluation(
-        config, lambda: evaluate(config, accelerator, model, eval_data), checkpoints, metrics, total
+        config, lambda: evaluate(config, accelerator, agreement, model, eval_data), checkpoints, metrics, total
     )
     # end: summed
     # feature: gathered
     evaluation = Evaluation(
-        config, lambda: measure_outputs(config, model, eval_data, accelerator.device), checkpoints, metrics, total
+        config,
+        lambda: measure_outputs(config, agreement, model, eval_data, accelerator.device),
+        checkpoints,
+        metrics,
+        total,
     )
     # end: gathered
     # feature: ema
@@ -786,7 +794,22 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # end: selected
     # feature: best
     total = start if evaluation.ended else total
+
     # end: best
+    # feature: each_epoch
+
+    def evaluate_after(update: int) -> bool:
+        """Return whether the ranks were asked to stop meanwhile; a resume does it again."""
+        try:
+            metrics.write({"update": update, **evaluate(config, accelerator, agreement, model, eval_data)})
+        except Stopped:
+            return True
+        checkpoints.kept["evaluated"] = update
+        return False
+
+    if checkpoints.kept.setdefault("evaluated", start) < start and (start == total or start % updates_per_epoch == 0):
+        evaluate_after(start)
+    # end: each_epoch
     order = RealBatches(config, len(train_data), accelerator.process_index, start, total)
     meter = Meter(config, agreement, load_batches(config, train_data, order))
     # feature: mfu
@@ -902,15 +925,14 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         # feature: selected
         if due_eval and evaluation.run(done):
             due_save = True
+        stop = stop or evaluation.stopped
         # end: selected
-        if due_save:
-            failures = checkpoints.save(done)
-            if failures:
-                metrics.write({"update": done, "failed_saves": failures})
         # feature: each_epoch
-        if done == total or (done % updates_per_epoch == 0 and not stop):
-            metrics.write({"update": done, **evaluate(config, accelerator, model, eval_data)})
+        if not stop and (done == total or done % updates_per_epoch == 0) and evaluate_after(done):
+            stop = due_save = True
         # end: each_epoch
+        if due_save and (failures := checkpoints.save(done)):
+            metrics.write({"update": done, "failed_saves": failures})
         meter.began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break

@@ -189,6 +189,12 @@ def keyed_seed(*keys: int) -> int:
     return int.from_bytes(hashlib.blake2b(repr(keys).encode(), digest_size=8).digest(), "big") >> 1
 
 
+# feature: eval
+class Stopped(Exception):
+    """The ranks were asked to stop during an evaluation."""
+
+
+# end: eval
 class Agreement:
     """Lets all ranks agree before each update on the count of the real batch and on whether to stop.
 
@@ -223,6 +229,15 @@ class Agreement:
             dist.all_reduce(numbers, group=self.group)
         return int(numbers[0]), bool(numbers[1])
 
+    # feature: eval
+    def unless_stopped(self, batches: DataLoader[Any]) -> Iterator[Any]:
+        """Yield these micro-batches, as many on each rank. Once any rank should stop, all raise `Stopped` instead."""
+        for batch in batches:
+            if self.reach(0)[1]:
+                raise Stopped
+            yield batch
+
+    # end: eval
     def collect(self, numbers: list[float]) -> list[list[float]]:
         """Return these numbers of every rank."""
         own = torch.tensor(numbers, dtype=torch.float64)

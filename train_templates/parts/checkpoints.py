@@ -37,10 +37,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 PATIENCE = timedelta(hours=3)  # how long ranks wait for one that reads, hashes or writes files
-# feature: selected
-KEPT = "kept.json"
-"""What the loop keeps beside the engine's state."""
-# end: selected
+# feature: eval
+KEPT = "kept.json"  # what the loop keeps beside the engine's state
+# end: eval
 # feature: as_saved
 ANY_WORLD = ("whole", "fsdp", "zero0")
 # end: as_saved
@@ -71,9 +70,9 @@ class Checkpoints:
         self.rank = dist.get_rank() if self.group else 0
         self.world = dist.get_world_size() if self.group else 1
         self.samples = 0  # in the training data; set by `resume`
-        # feature: selected
+        # feature: eval
         self.kept: dict[str, Any] = {}  # what the loop must know after a resume, beside the engine's state
-        # end: selected
+        # end: eval
         self.failures, self.problem = 0, ""  # number of failed saves; why the last save failed, if it did
         # feature: background
         self.write_state: Callable[[Path], object] | None = None  # writes what `save_state` only copied, in the thread
@@ -126,9 +125,9 @@ class Checkpoints:
             # feature: background
             outcomes = self.together(self.save_state, aside)
             # end: background
-            # feature: selected
+            # feature: eval
             self.first((aside / KEPT).write_text, json.dumps(self.kept))
-            # end: selected
+            # end: eval
             # feature: foreground
             self.seal(update, aside)
             # end: foreground
@@ -154,10 +153,8 @@ class Checkpoints:
     def hashed(self, folder: Path) -> dict[str, str]:
         """Return the sha256 of the files below a folder, by name. Each rank syncs and hashes its share of them."""
         names = self.first(files_in, folder)
-        hashes: dict[str, str] = {}
-        for part in self.together(hash_files, folder, names[self.rank :: self.world]):
-            hashes |= part
-        return hashes
+        parts = self.together(hash_files, folder, names[self.rank :: self.world])
+        return {name: digest for part in parts for name, digest in part.items()}
 
     def seal(self, update: int, aside: Path) -> None:
         """Sync and hash all files, write the manifest, and give the checkpoint its final name."""
@@ -244,9 +241,9 @@ class Checkpoints:
             if path:
                 self.first(self.check, path)
                 self.together(self.load, path)
-                # feature: selected
+                # feature: eval
                 self.kept.update(self.first(read_kept, path))
-                # end: selected
+                # end: eval
         except Failed as failure:
             raise SystemExit(str(failure)) from None
         return update_of(path) if path else 0
@@ -360,13 +357,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-# feature: selected
+# feature: eval
 def read_kept(path: Path) -> dict[str, Any]:
     """Return what the loop kept in a checkpoint; nothing if it kept nothing."""
     return json.loads((path / KEPT).read_text()) if (path / KEPT).exists() else {}
 
 
-# end: selected
+# end: eval
 def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
     """Return the differences from the manifest: in names and sizes, and in contents if `hashes` is given."""
     try:

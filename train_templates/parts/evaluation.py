@@ -34,9 +34,10 @@ from average import averaged
 
 # end: ema
 # feature: gathered
-from batches import RealBatches, load_batches
+from batches import Agreement, RealBatches, load_batches
 
 # end: gathered
+from batches import Stopped
 from checkpoints import Checkpoints
 from metrics import Metrics
 
@@ -62,6 +63,7 @@ class Evaluation:
     ) -> None:
         self.config, self.measure, self.metrics, self.total = config, measure, metrics, total
         self.every = config.evaluation_steps or -(-checkpoints.samples // config.real_batch_size)  # an epoch
+        self.stopped = False  # whether the ranks were asked to stop during an evaluation; a resume does it again
         self.kept = checkpoints.kept
         self.kept.setdefault("evaluated", 0)  # the last update after which the model was evaluated
         # feature: best
@@ -85,7 +87,7 @@ class Evaluation:
     # end: best
     def due(self, update: int, stop: bool) -> bool:
         """Whether to evaluate after this update. A stop does not wait for an evaluation; `catch_up` does it later."""
-        return update == self.total or (update % self.every == 0 and not stop)
+        return not stop and (update == self.total or update % self.every == 0)
 
     def catch_up(self, start: int) -> None:
         """Do the evaluation that was due when the training was stopped."""
@@ -94,13 +96,17 @@ class Evaluation:
 
     def run(self, update: int) -> bool:
         """Evaluate after this update. Return whether it must be saved: it is the best one, or the training ends."""
-        # feature: last_weights
-        record = self.measure()
-        # end: last_weights
-        # feature: ema
-        with averaged(self.optimizer):
+        try:
+            # feature: last_weights
             record = self.measure()
-        # end: ema
+            # end: last_weights
+            # feature: ema
+            with averaged(self.optimizer):
+                record = self.measure()
+            # end: ema
+        except Stopped:
+            self.stopped = True
+            return True
         self.kept["evaluated"] = update
         needed = False
         # feature: best
@@ -140,12 +146,14 @@ class Evaluation:
 
 # feature: gathered
 @torch.no_grad()
-def measure_outputs(config: Config, model: nn.Module, data: Any, device: torch.device) -> dict[str, float]:
+def measure_outputs(
+    config: Config, agreement: Agreement, model: nn.Module, data: Any, device: torch.device
+) -> dict[str, float]:
     """Return the task's metrics from its outputs for the whole evaluation set; each sample counts once."""
-    end, rank = -(-len(data) // config.real_batch_size), dist.get_rank() if dist.is_initialized() else 0
+    batches = RealBatches(config, len(data), agreement.rank, 0, -(-len(data) // config.real_batch_size))
     outputs = []
     model.eval()
-    for batch, _ in load_batches(config, data, RealBatches(config, len(data), rank, 0, end)):
+    for batch, _ in agreement.unless_stopped(load_batches(config, data, batches)):
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         outputs.append(task.evaluation_outputs(model, batch))
     model.train()

@@ -22,6 +22,8 @@ LONGEST_GREETING = 1 << 14
 """Bytes of what a machine says of itself."""
 LONGEST_VERDICT = 1 << 24
 """Bytes of what machine 0 answers: about a thousand machines' words."""
+LONGEST_PROBLEM = 1000
+"""Characters of why a machine cannot start."""
 _MOST_FACTS = 64
 _COST = {"n": 1 << 14, "r": 8, "p": 1}
 """Of scrypt, about 50 ms: a typed secret is short, and who hears the roll-call can try words at leisure."""
@@ -54,6 +56,8 @@ class Machine(_Checked):
     """What must be the same on all machines: digests of code and data, versions."""
     apart: bool = False
     """Whether it does not see what machine 0 has written in the project's folder."""
+    problem: Annotated[str, Field(max_length=LONGEST_PROBLEM)] = ""
+    """Why it cannot start; empty where it can."""
     stays: bool = False
     """Whether the connection is to stay open, for orders."""
     key: Name = Field(default_factory=lambda: uuid.uuid4().hex)

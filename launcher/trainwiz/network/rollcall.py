@@ -6,6 +6,7 @@ connect and say who they are. It takes seconds; the engines' rendezvous would wa
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import socket
 import threading
@@ -75,8 +76,18 @@ class Roll:
         """Whether as many machines are present as it takes to begin."""
         return not self.missing or (self.least > 0 and self.machines - len(self.missing) >= self.least)
 
+    @property
+    def unable(self) -> tuple[Machine, ...]:
+        """The machines that cannot start."""
+        return tuple(m for m in self.present if m.problem)
+
     def problems(self) -> tuple[Message, ...]:
-        """Everything that is wrong, except missing machines."""
+        """Everything that is wrong, except missing machines; what a machine is that cannot start does not matter."""
+        if self.unable:
+            return tuple(
+                say("machine {rank} ({host}) cannot start: {problem}", rank=m.rank, host=m.hostname, problem=m.problem)
+                for m in self.unable
+            )
         return (*self._ranks(), *(p for machine in self.present for p in self._differences(machine)))
 
     def _ranks(self) -> list[Message]:
@@ -151,6 +162,20 @@ def host(
     return _judge(result[0], wait, hint)
 
 
+# docs/decisions/launching.md: A machine that cannot start tells the others
+def refuse(me: Machine, *, address: str, port: int, wait: float, secret: Secret) -> None:
+    """Tell the other machines that this one cannot start, within `wait` seconds. Raises `TrainwizError` or `OSError`.
+
+    Machine 0 stays until all others have heard it; another one until machine 0 has.
+    """
+    if me.rank:
+        with contextlib.suppress(Unacceptable):
+            _attend(me, address, port, wait, secret)
+        return
+    began = Roll(machines=me.machines, plan=me.plan, present=(me,))
+    _hold(listen(address, port), me, began, wait, secret(), lambda _roll, _seconds: None)
+
+
 def attend(
     me: Machine,
     *,
@@ -215,6 +240,8 @@ def _judge(roll: Roll, wait: float, hint: Message | None = None) -> Roll:
         problems.append(hint)
     if not problems:
         return roll
+    if roll.unable:
+        raise TrainwizError(_joined(problems), say("mend what that machine says, and launch on all machines again"))
     raise TrainwizError(
         say("cannot start on all machines: {problems}", problems=_joined(problems)),
         say(
@@ -274,16 +301,17 @@ def _hold(server: socket.socket, me: Machine, began: Roll, wait: float, secret: 
         while True:
             before = roll.present
             roll = replace(began, present=tuple(heard.values()), strangers=hall.strangers, peers=tuple(hall.peers))
-            if roll.problems():
+            if roll.problems() and not me.problem:
                 until = min(until, time.monotonic() + _SETTLE_SECONDS)
             now = time.monotonic()
             if len(before) != len(roll.present) or now >= told + NOTICE_SECONDS:
                 notice(roll, now - start)
                 told = now
-            if (not roll.missing and not roll.problems()) or until <= now:
+            if (not roll.missing and (me.problem or not roll.problems())) or until <= now:
                 break
             arrived = hall.arrivals(min(_POLL_SECONDS, until - now))
-            heard |= {guest.machine.key: guest.machine for guest in arrived}
+            # Where fewer machines are enough, one that cannot start is only missing.
+            heard |= {g.machine.key: g.machine for g in arrived if not (g.machine.problem and began.least)}
         hall.close(verdict(me, roll))
     return roll
 

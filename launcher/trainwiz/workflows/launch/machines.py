@@ -156,7 +156,7 @@ def _look_at_folders(roll: Roll, must_share: bool, *, goes_on: bool = False) -> 
 
 # docs/decisions/launching.md: Machines prove to each other that they know the launch's secret
 def _host(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple[Roll, Coordinator | None]:
-    place, project, typed = call.place, call.project, _typed(call.typed)
+    place, project, typed = call.place, call.project, typed_secret(call.typed)
     agreed = {
         "run": runs.next_name(project),
         "continues": call.continues.name if call.continues else "",
@@ -190,7 +190,7 @@ def _host(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple
 
 
 def _attend(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple[Roll, Participant | None]:
-    place, typed, known = call.place, _typed(call.typed), [""]
+    place, typed, known = call.place, typed_secret(call.typed), [""]
 
     def current() -> str:
         known[0] = typed or secret.read(call.project) or known[0]
@@ -228,7 +228,7 @@ def _tell_progress(roll: Roll, seconds: float, wait: float) -> None:
     )
 
 
-def _typed(option: str) -> str:
+def typed_secret(option: str) -> str:
     """The secret that somebody typed; empty if nobody did. Raises `UsageError` for one that can be guessed."""
     typed = option or os.environ.get(SECRET, "")
     if typed and len(typed) < _SHORTEST:

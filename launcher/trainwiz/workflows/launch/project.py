@@ -27,7 +27,7 @@ from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows import facts
 from trainwiz.workflows.check import preflight
-from trainwiz.workflows.launch import debugger, dry_run, formation, machines, ops, resume, supervision
+from trainwiz.workflows.launch import debugger, dry_run, formation, machines, ops, refusal, resume, supervision
 from trainwiz.workflows.launch.attempts import RESUMING
 from trainwiz.workflows.launch.machines import Gathered
 from trainwiz.workflows.launch.prepared import Prepared
@@ -47,38 +47,18 @@ def launch(request: Request) -> int:
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent
     request = dataclasses.replace(request, arguments=_with_one_length(request.arguments))
-    machine = facts.machine(
-        machine_file=request.machine or None,
-        python=request.python,
-        folder=str(folder),
-        interfaces=plan.machine.num_machines > 1,
-    )
-    findings = _findings(request, plan, folder, machine)
-    debugged = debugger.chosen(request, world=plan.machine.num_processes, machines=plan.machine.num_machines)
-    return launch_plan(request, plan, folder, machine, findings, debugged)
-
-
-def _with_one_length(arguments: Sequence[str]) -> tuple[str, ...]:
-    """The script's arguments; a length that is typed replaces the plan's, also where that counts the other way."""
-    typed = {word.partition("=")[0] for word in arguments}
-    if len(given := typed & _LENGTHS) != 1:
-        return tuple(arguments)
-    (other,) = _LENGTHS - given
-    return (*arguments, other, "0")
-
-
-def launch_plan(
-    request: Request,
-    plan: Plan,
-    folder: Path,
-    machine: Machine,
-    findings: Sequence[Finding],
-    debugged: Sequence[int],
-) -> int:
-    """Find this machine's place, what a checked plan continues, and a port; prepare the world and run it."""
-    place, fewest = _place(request, plan), formation.least(request, plan)
+    with refusal.told(request, plan, folder):
+        machine = facts.machine(
+            machine_file=request.machine or None,
+            python=request.python,
+            folder=str(folder),
+            interfaces=plan.machine.num_machines > 1,
+        )
+        findings = _findings(request, plan, folder, machine)
+        debugged = debugger.chosen(request, world=plan.machine.num_processes, machines=plan.machine.num_machines)
+        place, fewest = _place(request, plan), formation.least(request, plan)
+        continues = resume.continued(request, plan, folder, place)
     ranks = cluster.ranks(plan, place)
-    continues = resume.continued(request, plan, folder, place)
     if place is None and not request.dry_run:
         # Before there is a run, and before a port is chosen, which others could take in these minutes.
         ops.build(plan, python=request.python, machine=machine)
@@ -128,6 +108,15 @@ def launch_plan(
 
         publication.publish(request.python, plan, run)
     return code
+
+
+def _with_one_length(arguments: Sequence[str]) -> tuple[str, ...]:
+    """The script's arguments; a length that is typed replaces the plan's, also where that counts the other way."""
+    typed = {word.partition("=")[0] for word in arguments}
+    if len(given := typed & _LENGTHS) != 1:
+        return tuple(arguments)
+    (other,) = _LENGTHS - given
+    return (*arguments, other, "0")
 
 
 def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> tuple[Finding, ...]:

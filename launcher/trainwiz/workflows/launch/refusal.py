@@ -1,0 +1,72 @@
+"""A machine of several that cannot start: the others are told why, or they would wait for it up to their limit."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainwiz import cluster
+from trainwiz.cluster import Place
+from trainwiz.errors import TrainwizError
+from trainwiz.language import t, text
+from trainwiz.network import messages, rollcall
+from trainwiz.plan import Plan
+from trainwiz.store import secret
+from trainwiz.ui import console
+from trainwiz.workflows.launch import machines
+from trainwiz.workflows.launch.request import Request
+
+_SECONDS = 5.0
+"""How long a person's machine tries to tell the others, whose own limit is short."""
+_JOB_SECONDS = 60.0
+"""The same in a scheduler's job: its machines do not come at the same moment, and wait for minutes."""
+
+
+@contextlib.contextmanager
+def told(request: Request, plan: Plan, folder: Path) -> Iterator[None]:
+    """Before the roll-call: tell the other machines of an error that ends the launch on this one."""
+    try:
+        yield
+    except TrainwizError as error:
+        if not request.dry_run and plan.machine.num_machines > 1:
+            with contextlib.suppress(TrainwizError, OSError):  # nothing could be told; the error itself matters
+                _tell(request, plan, folder, _why(error))
+        raise
+
+
+def _tell(request: Request, plan: Plan, folder: Path, why: str) -> None:
+    place = cluster.place(plan, request.machine_rank, os.environ)
+    seconds = _JOB_SECONDS if cluster.job(os.environ) else _SECONDS
+    console.talk(
+        t("this machine cannot start: telling the other machines, for up to {seconds:g} s", seconds=seconds),
+        style="warning",
+    )
+    known = machines.typed_secret(request.secret) or secret.read(folder)
+    with contextlib.ExitStack() as kept:
+        if place.rank == 0 and not known:
+            known = secret.made()
+            kept.enter_context(secret.shared(folder, known))
+        rollcall.refuse(
+            _me(plan, place, why),
+            address=place.address,
+            port=place.port,
+            wait=seconds,
+            secret=lambda: known or secret.read(folder),
+        )
+
+
+def _why(error: TrainwizError) -> str:
+    problem = text(error.message)
+    return t("{problem}; {remedy}", problem=problem, remedy=text(error.remedy)) if error.remedy else problem
+
+
+def _me(plan: Plan, place: Place, why: str) -> messages.Machine:
+    return messages.Machine(
+        rank=place.rank,
+        hostname=os.uname().nodename,
+        plan=plan.digest(),
+        machines=place.machines,
+        problem=why[: messages.LONGEST_PROBLEM],
+    )
