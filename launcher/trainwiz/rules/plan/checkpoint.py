@@ -105,7 +105,7 @@ def _checkpoints_kept(plan: Plan, project: Project) -> int:
     return min(written, plan.checkpoint.checkpoints_total_limit or written)
 
 
-@rule("TW551", level=Level.WARNING, field="checkpoint.background")
+@rule("TW552", level=Level.WARNING, field="checkpoint.background")
 def checkpoints_can_be_copied(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
     """A checkpoint in the background is written from a copy of the state in host memory.
 
