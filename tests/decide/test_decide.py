@@ -679,3 +679,22 @@ def test_liger_kernel_is_used_where_it_is_installed_and_nothing_is_compiled() ->
         decided = decide(answers, where)
         assert decided.plan.model.kernels == "none", answers
         assert reason in why(decided, "model.kernels"), answers
+
+
+def test_inputs_go_to_host_memory_where_they_do_not_fit() -> None:
+    four, facts = machine("4xa100-40g"), known_as("meta-llama/Llama-3.1-8B")
+    answers = {"model.name": facts.name, "batch.per_device_batch_size": 1}
+    chosen = [
+        decide({**answers, "batch.sequence_length": length}, here, model=facts)
+        for length, here in (
+            (65_536, four),
+            (131_072, four),
+            (131_072, replace(four, memory=replace(four.memory, total_bytes=200 * 2**30))),
+            (262_144, four),  # the layer that is computed does not fit either
+        )
+    ]
+    assert [one.plan.model.activation_checkpointing for one in chosen] == ["full", "offload", "full", "full"]
+    assert not chosen[1].plan.model.compile
+    # 32 layers on 4 ranks, in 16 bits, 4096 wide
+    assert "host memory takes 128 GiB" in why(chosen[1], "model.activation_checkpointing")
+    assert 4 * 32 * 131_072 * 4096 * 2 == 128 * 2**30

@@ -12,6 +12,7 @@ from trainwiz.estimate import estimate, packing
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.device import Work, micro_batch, needs
+from trainwiz.estimate.forecast import forecast
 from trainwiz.estimate.gpus import gpu_model
 from trainwiz.estimate.speed import pace
 from trainwiz.estimate.state import work_of
@@ -167,6 +168,43 @@ def test_estimate_of_a_plan() -> None:
     assert estimate(fp32, 1000).checkpoint_bytes == 16_000
     weights = make(strategy__kind="deepspeed", strategy__zero_stage=3, strategy__offload_param_device="cpu")
     assert [estimate(plan, 1000).host_bytes_per_machine for plan in (fp32, weights)] == [0, 2_000]
+
+
+def test_offloaded_inputs_leave_the_gpu_and_take_host_memory() -> None:
+    eight = known("meta-llama/Llama-3.1-8B")
+    assert eight is not None
+    values = {"task": "causal_lm", "model__name": "meta-llama/Llama-3.1-8B", "model__from_scratch": False}
+    values |= {"machine__device": "cuda", "machine__num_processes": 4, "machine__num_machines": 2}
+    values |= {"strategy__kind": "fsdp", "precision__mixed_precision": "bf16"}
+    values |= {"batch__sequence_length": 60_000, "batch__per_device_batch_size": 1}
+    plans = {how: make(**values, model__activation_checkpointing=how) for how in ("full", "offload")}
+    full, away = (estimate(plan, eight.parameters, eight) for plan in plans.values())
+    stream = 60_000 * 4096 * 2  # a layer's input in 16 bits; one of 32 stays
+    assert full.activation_bytes_per_rank - away.activation_bytes_per_rank == 31 * stream
+    assert full.device_bytes_per_rank == away.device_bytes_per_rank
+    # Two ranks on each machine; a pinned block has the next power of two.
+    assert (full.host_bytes_per_machine, away.host_bytes_per_machine) == (0, 2 * 32 * 2**29)
+    assert 2**28 < stream < 2**29
+    gpu = gpu_model("NVIDIA A100-SXM4-80GB")
+    assert gpu is not None
+    fast, slow = (forecast(plan, eight.parameters, eight, gpu) for plan in plans.values())
+    assert fast.seconds
+    assert slow.seconds
+    copied = 2 * 32 * stream / 25e9 * plans["full"].batch.gradient_accumulation_steps
+    assert slow.seconds["memory"] - fast.seconds["memory"] == pytest.approx(copied)
+    assert slow.seconds["compute"] == fast.seconds["compute"]
+
+
+def test_a_checkpoint_in_the_background_is_copied_to_host_memory() -> None:
+    ranks = {"machine__num_processes": 4, "machine__num_machines": 2, "checkpoint__background": True}
+    kinds = ("ddp", "fsdp", "deepspeed")
+    copies = [
+        estimate(make(**ranks, strategy__kind=kind, strategy__zero_stage=2 if kind == "deepspeed" else None), 1000)
+        for kind in kinds
+    ]
+    # All by the first rank, by each machine its part, and DeepSpeed copies nothing.
+    assert [one.staged_bytes_per_machine for one in copies] == [12_000, 6_000, 0]
+    assert estimate(make(strategy__kind="ddp", machine__num_processes=4), 1000).staged_bytes_per_machine == 0
 
 
 def test_every_preset_of_the_vocabulary_has_a_shape() -> None:

@@ -157,7 +157,7 @@ def gradient(how: Checkpointing, *, half: bool, compiled: bool = False) -> tuple
 @pytest.mark.parametrize("half", [False, True])
 def test_the_gradient_is_the_same_to_the_last_bit(half: bool) -> None:
     loss, gradients, multiplied = gradient("none", half=half)
-    for how, more in (("full", 4 * 3), ("selective", 0)):  # four matrices in each of three layers
+    for how, more in (("full", 4 * 3), ("offload", 4 * 3), ("selective", 0)):  # four matrices in each of three layers
         again, found, count = gradient(how, half=half)
         assert again == loss, how
         assert all(map(torch.equal, found, gradients)), how
@@ -166,7 +166,7 @@ def test_the_gradient_is_the_same_to_the_last_bit(half: bool) -> None:
 
 
 @pytest.mark.filterwarnings("default")  # of dynamo itself
-@pytest.mark.parametrize("how", ["full", "selective"])
+@pytest.mark.parametrize("how", ["full", "selective", "offload"])
 def test_compiled_layers_are_recomputed_too(how: Checkpointing) -> None:
     loss, gradients, _ = gradient("none", half=False, compiled=True)
     again, found, _ = gradient(how, half=False, compiled=True)

@@ -87,6 +87,7 @@ REST: list[dict[str, object]] = [
         "optimizer.name": "sgd",
         "precision.mixed_precision": "bf16",
         "precision.weights": "bfloat16",
+        "model.activation_checkpointing": "offload",
     },
     {
         "tracking.log_with": "tensorboard",

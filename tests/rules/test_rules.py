@@ -76,6 +76,7 @@ ESTIMATES = {
         "whole_bytes_per_rank": 0,
         "load_bytes_per_machine": 0,
         "host_bytes_per_machine": 0,
+        "staged_bytes_per_machine": 0,
         "checkpoint_bytes": 12 * 10**9,
     },
     "cpu": {
@@ -87,6 +88,7 @@ ESTIMATES = {
         "whole_bytes_per_rank": 0,
         "load_bytes_per_machine": 0,
         "host_bytes_per_machine": 0,
+        "staged_bytes_per_machine": 0,
         "checkpoint_bytes": 12 * 10**6,
     },
 }

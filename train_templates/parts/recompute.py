@@ -7,12 +7,25 @@ from __future__ import annotations
 
 import functools
 
+# feature: offload
+from collections.abc import Callable
+# end: offload
+
 # feature: selective
 from typing import Any
 
 # end: selective
+# feature: offload
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+# end: offload
+# feature: kept_on_device
 from torch import nn
 
+# end: kept_on_device
 from torch.utils.checkpoint import checkpoint
 
 # feature: selective
@@ -65,6 +78,43 @@ def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
 
 
 # end: full
+# feature: offload
+def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
+    """Make each repeated layer keep its input alone, in host memory, and compute itself again in the backward pass."""
+    for layer in recomputable(model, class_names):
+        layer.forward = functools.partial(compute_again, layer.forward)
+
+
+def compute_again(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
+    """Compute a layer whose first input waits in host memory for the layer to be computed again."""
+    if not inputs:  # `checkpoint` keeps named inputs as they are
+        name, inputs = next(iter(named)), (named.pop(next(iter(named))),)
+        forward = functools.partial(called_by_name, forward, name)
+    place = inputs[0].data_ptr()
+    with torch.autograd.graph.saved_tensors_hooks(functools.partial(to_host, place), from_host):
+        return checkpoint(forward, *inputs, use_reentrant=False, **named)
+
+
+def called_by_name(forward: Callable[..., Any], name: str, value: Any, **named: Any) -> Any:
+    """Compute a layer that is given its first input by name."""
+    return forward(**{name: value}, **named)
+
+
+def to_host(place: int, tensor: Tensor) -> Tensor | tuple[Tensor, torch.device]:
+    """Return a pinned copy of the tensor at a place. Others (masks, positions) are of all layers, and stay."""
+    if tensor.data_ptr() != place:
+        return tensor
+    # The copy is queued behind the kernels that made the tensor, and before those that may reuse its memory.
+    copied = torch.empty_like(tensor, device="cpu", pin_memory=tensor.is_cuda)
+    return copied.copy_(tensor, non_blocking=True), tensor.device
+
+
+def from_host(kept: Tensor | tuple[Tensor, torch.device]) -> Tensor:
+    """Return the tensor on its device."""
+    return kept if isinstance(kept, Tensor) else kept[0].to(kept[1], non_blocking=True)
+
+
+# end: offload
 # feature: selective
 def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
     """Make each repeated layer keep its input and what `KEPT` computed, and the rest be computed again."""

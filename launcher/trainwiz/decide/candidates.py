@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
 from trainwiz.decide.strategy import FILLED
-from trainwiz.estimate.device import Moment, Needs, Work, needs, training_of
+from trainwiz.estimate.device import Moment, Needs, Work, needs, offloaded_activations, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.gpus import GpuModel
 from trainwiz.estimate.speed import Pace, pace
@@ -16,7 +16,7 @@ from trainwiz.models.activations import Checkpointing
 from trainwiz.strategies import Strategy
 
 _OFFLOAD = "+offload"
-_CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
+_CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full", "offload")
 _LARGEST_MICRO_BATCH = 64
 _UNRANKED = 4
 """The position of a strategy that has none: FSDP is as fast as ZeRO 3."""
@@ -69,7 +69,7 @@ class Candidate:
     time_factor: float
     """What corrects `pace` in the same way."""
     host_bytes: int
-    """Memory of each machine for offloaded state."""
+    """Memory of each machine for offloaded state and activations."""
     checkpoint_bytes: int
     why_not: Message | None
     """What keeps it from fitting."""
@@ -162,6 +162,7 @@ def _candidate(
     each = row.host_bytes_per_parameter("cpu" if offload else "none", "cpu" if weights else "none")
     machines = -(-place.ranks // place.ranks_per_machine)
     host = each * training_of(work).parameters // machines
+    host += offloaded_activations(row, work) * min(place.ranks, place.ranks_per_machine)
     speed = None
     if place.gpu:
         speed = pace(row, work, place.gpu, accumulation=accumulation, ranks_per_machine=place.ranks_per_machine)

@@ -76,7 +76,13 @@ def _gpu(d: Decision) -> GpuModel | None:
     old = any(gpu.compute_capability is not None and gpu.compute_capability < _VOLTA for gpu in d.machine.gpus)
     no_compiler = d.machine.probed and d.machine.toolchain.cxx is None
     # ZeRO 3 makes it compile each layer again and again; bitsandbytes' products break its graphs.
-    unfit = (d.strategy.uses_deepspeed and d.strategy.partitions_weights) or d.values["model.adapter"] == "qlora"
+    # The compiler has no graph of copies to the host.
+    offloads = d.values["model.activation_checkpointing"] == "offload"
+    unfit = (
+        offloads
+        or (d.strategy.uses_deepspeed and d.strategy.partitions_weights)
+        or d.values["model.adapter"] == "qlora"
+    )
     return None if old or no_compiler or unfit or not d.task.generative else gpu_model(d.machine.gpus[0].name)
 
 

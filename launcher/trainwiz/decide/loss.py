@@ -14,6 +14,7 @@ from trainwiz.vocabulary import LOSS_CHUNK
 
 _LARGER = (8192, 4096, 2048)
 _SMALLER = (512, 256, 128)
+SMALLEST_CHUNK = _SMALLER[-1]
 _ROOMY = 0.7
 """The part of a GPU up to which larger chunks may raise the peak: beyond it, a forecast that is too low costs more."""
 _LARGE_VOCABULARY = 8192

@@ -9,10 +9,12 @@ from trainwiz import batch, optimizers, quantities
 from trainwiz.decide.amount import decide_evaluation_steps, documents_per_sample, is_own, samples_of
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.length import updates_of
+from trainwiz.decide.loss import SMALLEST_CHUNK
 from trainwiz.decide.size import SMALL_MODEL, size_of
 from trainwiz.decide.strategy import FILLED, could_fit, smallest_gpu_bytes, state_bytes, work_of
 from trainwiz.errors import PlanError
-from trainwiz.estimate.device import needs
+from trainwiz.estimate.activations import Loss
+from trainwiz.estimate.device import needs, offloaded_activations
 from trainwiz.message import Message, say
 from trainwiz.models.activations import Checkpointing
 from trainwiz.tasks.preference_losses import LOSSES
@@ -44,7 +46,7 @@ _SMALLEST_REAL_BATCH = 4
 """Documents of an update, however little own data there is."""
 _UPDATES_PER_EPOCH = 32
 """That own data should have at least."""
-_CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full")
+_CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full", "offload")
 
 
 def decide_data(d: Decision) -> None:
@@ -130,6 +132,14 @@ def decide_activations(d: Decision) -> None:
             **shown,
         )
         d.settle("model.activation_checkpointing", "selective", less)
+    elif _crowded(d, samples, room) and need["offload"] <= room and (host := _host_bytes(d, samples)) is not None:
+        away = say(
+            "{full} of activations do not fit in {room} beside the model state; host memory takes {host} of them",
+            full=quantities.size(need["full"]),
+            room=shown["room"],
+            host=quantities.size(host),
+        )
+        d.settle("model.activation_checkpointing", "offload", away)
     else:
         least = say(
             "{size} of activations do not fit in {room} beside the model state; this keeps {kept} of them and computes "
@@ -138,6 +148,22 @@ def decide_activations(d: Decision) -> None:
             **shown,
         )
         d.settle("model.activation_checkpointing", "full", least)
+
+
+def _crowded(d: Decision, samples: int, room: int) -> bool:
+    """Whether the layers' inputs do not fit, however few logits are in memory beside them."""
+    work = replace(work_of(d), checkpointing="full", samples=samples)
+    return needs(d.strategy, replace(work, loss=Loss(tokens_at_once=SMALLEST_CHUNK))).activations > room
+
+
+def _host_bytes(d: Decision, samples: int) -> int | None:
+    """What offloaded activations take of a machine's memory; None where they are more than half of it, or unknown."""
+    if d.parameters is None or d.machine is None or d.values["machine.device"] != "cuda":
+        return None
+    ranks = max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"])
+    work = replace(work_of(d), checkpointing="offload", samples=samples)
+    host = ranks * offloaded_activations(d.strategy, work)
+    return host if host <= d.machine.memory.total_bytes // 2 else None
 
 
 def decide_batch(d: Decision) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainwiz.models import Transformer
-from trainwiz.models.activations import Arithmetic, Checkpointing, live_bytes, saved_bytes
+from trainwiz.models.activations import Arithmetic, Checkpointing, input_bytes, live_bytes, saved_bytes
 from trainwiz.strategies import Strategy
 from trainwiz.vocabulary import LOSS_CHUNK
 
@@ -41,6 +41,8 @@ class Footprint:
     """Added where the loss is computed."""
     live: int = 0
     """Added while one layer is computed again; 0 where nothing is."""
+    host: int = 0
+    """Host memory for what is offloaded: pinned blocks, whose sizes are powers of two."""
 
     @property
     def peak(self) -> int:
@@ -75,9 +77,18 @@ def footprint(
     each = loss.logit_bytes if loss.logit_bytes is not None else _LOGIT_BYTES[kind]
     logits = each * at_once * model.vocab_size if generates else 0
     number = 2 if kind == "fp32" else 1
+    pinned = 0
+    if checkpointing == "offload":
+        pinned = model.num_hidden_layers * _power_of_two(tokens * input_bytes(model, kind, stream_bytes))
     again = 0 if checkpointing == "none" else live_bytes(model, kind) + number * _IN_FLIGHT * model.hidden_size
     return Footprint(
         saved=tokens * saved_bytes(model, kind, checkpointing, stream_bytes, frozen_mlps=frozen_mlps),
         logits=logits + tokens * _BEHIND_LAYERS * model.hidden_size,
         live=tokens * again,
+        host=pinned,
     )
+
+
+def _power_of_two(size: int) -> int:
+    """The block that PyTorch's allocator of pinned memory takes for a size."""
+    return 1 << max(0, size - 1).bit_length()

@@ -185,6 +185,11 @@ def needs(strategy: Strategy, work: Work) -> Needs:
     return Needs(state=state + frozen, moments=moments)
 
 
+def offloaded_activations(strategy: Strategy, work: Work) -> int:
+    """Host memory that each rank's activations take."""
+    return micro_batch(strategy, work).host
+
+
 def _matrices(work: Work) -> int | None:
     """The weights of the layers' matrices, of as many parameters as the model has."""
     shape = work.transformer

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import strategies, tasks
-from trainwiz.estimate.device import needs
+from trainwiz.estimate.device import needs, offloaded_activations
 from trainwiz.estimate.gpus import GpuModel
 from trainwiz.estimate.loading import load_bytes
 from trainwiz.estimate.reserve import reserved_bytes
 from trainwiz.estimate.speed import pace
-from trainwiz.estimate.state import estimate, work_of
+from trainwiz.estimate.state import estimate, staged_bytes, work_of
 from trainwiz.models import Transformer
 
 if TYPE_CHECKING:
@@ -71,6 +71,9 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
             ranks_per_machine=plan.machine.ranks_per_machine,
             fused=plan.model.compile or plan.model.kernels != "none",
         )
+    checkpoint = estimate(plan, parameters, transformer).checkpoint_bytes
+    copied = staged_bytes(plan, checkpoint) // (plan.machine.ranks_per_machine if strategy.partitions_weights else 1)
+    beside = copied + offloaded_activations(strategy, work)
     return Forecast(
         parameters=parameters,
         allocated_bytes=None if on_cpu else need.total,
@@ -78,12 +81,12 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
         moment=need.peak,
         parts=dict(need.moments[need.peak]),
         layers_known=known,
-        host_bytes=_host_bytes(plan, parameters, need.total) if on_cpu else None,
+        host_bytes=_host_bytes(plan, parameters, need.total + beside) if on_cpu else None,
         seconds_per_update=speed.seconds if speed else None,
         seconds={name: getattr(speed, name) for name in ("compute", "memory", "launches", "communication", "step")}
         if speed
         else None,
-        checkpoint_bytes=estimate(plan, parameters, transformer).checkpoint_bytes,
+        checkpoint_bytes=checkpoint,
     )
 
 

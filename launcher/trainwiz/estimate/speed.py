@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trainwiz.estimate.activations import arithmetic
 from trainwiz.estimate.device import Work, training_of
 from trainwiz.estimate.gpus import GpuModel
 from trainwiz.models import Transformer
-from trainwiz.models.activations import layer_bytes
+from trainwiz.models.activations import input_bytes, layer_bytes
 from trainwiz.strategies import Strategy
 
 _PASSES = 1.5
@@ -35,6 +36,8 @@ _FP8_GAIN = 1.5
 """How much faster matrices are in fp8, with the casts around them."""
 _PCIE = 25e9
 """Bytes per second between host and device."""
+_RECOMPUTED = ("full", "offload")
+"""What computes the matrices and attention of each layer once more."""
 _HOST_ADAM = 20e9
 """Bytes per second that the host's Adam goes through, for each rank."""
 
@@ -97,6 +100,9 @@ def pace(
     memory = passes * tokens * _traffic(model, work) / gpu.bandwidth
     if work.adapter == "qlora":
         memory += _rounds(work) * _DEQUANTIZED_BYTES * model.matrix_weights / gpu.bandwidth
+    if work.checkpointing == "offload":  # out in the forward pass, back in the backward pass, in the same queue
+        kept = input_bytes(model, work.arithmetic or arithmetic(strategy, work.precision), work.stream_bytes)
+        memory += 2 * tokens * model.num_hidden_layers * kept / _PCIE
     within = ranks_per_machine is None or work.world <= ranks_per_machine
     # Rings through all adapters of a machine: what a machine lacks comes in once, and NVLink hands it on.
     together = (ranks_per_machine or 1) * (network or gpu.network)
@@ -121,7 +127,7 @@ def _matrix_flops(model: Transformer, work: Work) -> float:
     """Of one token: 2 for each weight in a forward pass, 2 for the gradient of the input, 2 for that of the weight."""
     weights = sum(block.count * (block.attention_weights + block.active_mlp_weights) for block in model.blocks)
     trained = 6 if work.adapter == "none" else 4
-    again = {"none": 0.0, "selective": 0.0, "full": 2.0}[work.checkpointing]
+    again = 2.0 if work.checkpointing in _RECOMPUTED else 0.0
     head = model.hidden_size * model.vocab_size if work.generates else 0
     return (trained + again) * weights + trained * head
 
@@ -131,7 +137,7 @@ def _attention_flops(model: Transformer, work: Work, length: int) -> float:
     forward = sum(
         block.count * block.query_size * 2 * min(length, 2 * (block.window or length)) for block in model.blocks
     )
-    return (4 if work.checkpointing == "full" else 3) * forward
+    return (4 if work.checkpointing in _RECOMPUTED else 3) * forward
 
 
 def _traffic(model: Transformer, work: Work) -> float:

@@ -12,7 +12,7 @@ from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.engines.deepspeed import DEFAULTS
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
-from trainwiz.estimate.device import Work, needs, training_of
+from trainwiz.estimate.device import Work, needs, offloaded_activations, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.frozen import frozen_parameters
 from trainwiz.estimate.loading import load_bytes, whole_bytes
@@ -40,7 +40,9 @@ class Estimate:
     peak_bytes_per_rank: int
     """The most that is in memory at any moment of an update."""
     host_bytes_per_machine: int
-    """Host memory for offloaded state on each machine."""
+    """Host memory for offloaded state and activations on each machine."""
+    staged_bytes_per_machine: int
+    """Host memory for the copies that checkpoints in the background are written from."""
     whole_bytes_per_rank: int
     """Device memory for the whole model, where the engine moves it there before it shards it."""
     load_bytes_per_machine: int
@@ -64,11 +66,21 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
         activation_bytes_per_rank=device.activations,
         beside_bytes_per_rank=device.beside,
         peak_bytes_per_rank=device.total,
-        host_bytes_per_machine=host * trained // plan.machine.num_machines,
+        host_bytes_per_machine=host * trained // plan.machine.num_machines
+        + offloaded_activations(strategy, work) * plan.machine.ranks_per_machine,
+        staged_bytes_per_machine=staged_bytes(plan, checkpoint_bytes(strategy, work)),
         whole_bytes_per_rank=whole_bytes(plan, parameters),
         load_bytes_per_machine=load_bytes(plan, parameters),
         checkpoint_bytes=checkpoint_bytes(strategy, work),
     )
+
+
+def staged_bytes(plan: Plan, checkpoint: int) -> int:
+    """Host memory on the first machine for the copy that a checkpoint in the background is written from."""
+    strategy = strategies.of(plan)
+    if not (plan.checkpoint.background and strategy.copies_state):
+        return 0
+    return checkpoint // plan.machine.num_machines if strategy.partitions_weights else checkpoint
 
 
 def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Work:

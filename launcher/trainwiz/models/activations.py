@@ -15,7 +15,8 @@ from trainwiz.models.transformer import Block, Transformer
 
 Arithmetic = Literal["fp32", "autocast", "16-bit"]
 """All in fp32; fp32 weights computed in 16 bits under autocast; or 16-bit weights."""
-Checkpointing = Literal["none", "selective", "full"]
+Checkpointing = Literal["none", "selective", "full", "offload"]
+"""Of `offload`, each layer keeps its input alone, as of `full`, and host memory holds it until the backward pass."""
 _LOGARITHMS = 4
 """Bytes per head: the logarithm of the softmax's sum, in fp32."""
 
@@ -113,9 +114,16 @@ def saved_bytes(
         number = (4 if arithmetic == "fp32" else 2) * frozen_mlps
         inputs = sum(block.count * number * (model.hidden_size + block.intermediate_size) for block in model.blocks)
         return sum(block.count * layer_bytes(model, block, arithmetic) for block in model.blocks) - inputs
-    stream = (stream_bytes or (2 if arithmetic == "16-bit" else 4)) * model.hidden_size
+    stream = input_bytes(model, arithmetic, stream_bytes)
+    if checkpointing == "offload":  # of the layer that is computed
+        return stream if model.blocks else 0
     extra = 0 if checkpointing == "full" else 1
     return sum(block.count * (stream + extra * _selected(model, block, arithmetic)) for block in model.blocks)
+
+
+def input_bytes(model: Transformer, arithmetic: Arithmetic, stream_bytes: int | None = None) -> int:
+    """Bytes of one token that enter a layer."""
+    return (stream_bytes or (2 if arithmetic == "16-bit" else 4)) * model.hidden_size
 
 
 def live_bytes(model: Transformer, arithmetic: Arithmetic) -> int:

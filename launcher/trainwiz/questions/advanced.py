@@ -177,6 +177,7 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="none", label=say("keep all activations; the fastest")),
             Choice(value="selective", label=say("keep what matrices and attention computed; recompute the rest")),
             Choice(value="full", label=say("keep each layer's input; recompute the layer, a third more computation")),
+            Choice(value="offload", label=say("the same, and keep the inputs in host memory; for very long samples")),
         ),
         help="What the forward pass keeps for the backward pass. Without it, activations grow with layers × tokens, "
         "and are often larger than the model. The gradient is the same, to the last bit. accelerate calls it "

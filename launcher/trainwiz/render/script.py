@@ -112,6 +112,8 @@ def features(plan: Plan) -> frozenset[str]:
         "recompute": plan.model.activation_checkpointing != "none",
         "full": plan.model.activation_checkpointing == "full",
         "selective": plan.model.activation_checkpointing == "selective",
+        "offload": plan.model.activation_checkpointing == "offload",
+        "kept_on_device": plan.model.activation_checkpointing != "offload",
         "final_weights": gathered,
         "sample": gathered,
         "saved_dtype": task.from_hub,

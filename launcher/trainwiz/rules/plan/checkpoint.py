@@ -103,3 +103,26 @@ def _checkpoints_kept(plan: Plan, project: Project) -> int:
     every, total = plan.checkpoint.checkpointing_steps, total_updates(plan, project)
     written = -(-total // every) if total and every else 1
     return min(written, plan.checkpoint.checkpoints_total_limit or written)
+
+
+@rule("TW552", level=Level.WARNING, field="checkpoint.background")
+def checkpoints_can_be_copied(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
+    """A checkpoint in the background is written from a copy of the state in host memory.
+
+    Without it: the training prints `no memory to copy … bytes: the training waits for its checkpoints`, and does.
+    Why: what is saved must not change while it is written. The copy is pinned, and is kept for the next save; it comes
+    beside what is offloaded.
+    Instead: save in the foreground, or use more memory.
+    Source: the generated staging.py
+    """
+    need = estimate.staged_bytes_per_machine + estimate.host_bytes_per_machine
+    have = machine.memory.total_bytes
+    copies = plan.checkpoint.background and estimate.staged_bytes_per_machine
+    if copies and plan.machine.device != "cpu" and have and need > have:
+        yield violation(
+            "checkpoints in the background need {need} GiB of host memory for their copy and what is offloaded, but "
+            "there are only {have} GiB: the training waits for each",
+            setting("checkpoint.background", False),
+            need=gib(need),
+            have=gib(have),
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trainwiz import strategies, tasks
+from trainwiz.engines import liger
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
@@ -124,17 +125,74 @@ def fused_kernels_suit_the_plan(plan: Plan) -> Violations:
 
 
 @rule("TW225", level=Level.WARNING, field="model.kernels")
-def fused_kernels_are_installed(plan: Plan, machine: Machine) -> Violations:
-    """model.kernels liger needs the package liger-kernel.
+def fused_kernels_can_be_used(plan: Plan, machine: Machine, project: Project) -> Violations:
+    """model.kernels liger needs the package liger-kernel, 0.8 or later, and a model whose layers were tried with it.
 
-    Without it: the training prints `liger-kernel is not used: ModuleNotFoundError`, and is slower than planned.
-    Why: it is a package of its own.
-    Instead: install liger-kernel, or set model.kernels to none.
-    Source: the generated kernels.py
+    Without it: the training prints `liger-kernel is not used: ModuleNotFoundError` (or another reason), and is slower
+    than planned.
+    Why: it is a package of its own; older ones patch other classes of transformers, and layers of other families may
+    compute something else with its kernels.
+    Instead: install a recent liger-kernel, or set model.kernels to none.
+    Source: the generated kernels.py; liger_kernel/transformers/monkey_patch.py
     """
-    if plan.model.kernels == "liger" and (python := lacks(machine, "liger-kernel")):
-        fix = install(python, "liger-kernel")
+    if plan.model.kernels != "liger":
+        return
+    needed = f"liger-kernel>={'.'.join(map(str, liger.OLDEST))}"
+    interpreter, model = machine.interpreter, project.model
+    version = interpreter.packages.get("liger-kernel") if interpreter else None
+    if python := lacks(machine, "liger-kernel"):
+        fix = install(python, needed)
         yield violation("model.kernels is {kernels}, but liger-kernel is not installed in {python}", fix, python=python)
+    elif interpreter and version and not liger.is_recent(version):
+        yield violation(
+            "model.kernels is {kernels}, but liger-kernel {version} is older than {oldest}",
+            install(interpreter.python, needed),
+            version=version,
+            oldest=".".join(map(str, liger.OLDEST)),
+        )
+    known = model.transformer if model and not model.assumed else None
+    if known and known.model_type not in liger.FAMILIES:
+        yield violation(
+            "model.kernels is {kernels}, but its kernels were not tried with models of the kind {family}, and are left "
+            "out",
+            setting("model.kernels", "none"),
+            family=known.model_type,
+        )
+
+
+@rule("TW226", level=Level.WARNING, field="model.activation_checkpointing")
+def offloaded_inputs_break_graphs(plan: Plan) -> Violations:
+    """Layers whose inputs are offloaded cannot be compiled.
+
+    Without it: the training is right, but its layers run uncompiled, after the time that the compiler tried.
+    Why: the copy to host memory happens in hooks of autograd, which torch.compile does not trace: it breaks the graph
+    at each layer's start.
+    Instead: set model.compile to false, or model.activation_checkpointing to full.
+    Source: seen with torch 2.13 (`saved_tensors_hooks.__init__` among its graph breaks)
+    """
+    if plan.model.compile and plan.model.activation_checkpointing == "offload":
+        yield violation(
+            "model.activation_checkpointing is {activation_checkpointing}, and model.compile is true: layers run "
+            "uncompiled",
+            _WITHOUT,
+        )
+
+
+@rule("TW227", level=Level.WARNING, field="model.activation_checkpointing")
+def offload_needs_a_device_to_leave(plan: Plan) -> Violations:
+    """Activations are offloaded from GPUs.
+
+    Without it: each layer's input is copied for nothing: host memory is where it already was.
+    Why: the device is the CPU.
+    Instead: set model.activation_checkpointing to full.
+    Source: the generated recompute.py
+    """
+    if plan.machine.device == "cpu" and plan.model.activation_checkpointing == "offload":
+        yield violation(
+            "model.activation_checkpointing is {activation_checkpointing}, but the CPU's activations are in host "
+            "memory",
+            setting("model.activation_checkpointing", "full"),
+        )
 
 
 @rule("TW121", level=Level.ERROR, field="strategy.kind")

@@ -98,7 +98,12 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
 
 
 def _fewer_activations(plan: Plan) -> Fix:
-    if plan.model.activation_checkpointing == "full":
+    if plan.model.activation_checkpointing == "full" and plan.machine.device == "cuda" and not plan.model.compile:
+        return remedy(
+            "set model.activation_checkpointing to offload, or lower batch.per_device_batch_size and raise "
+            "batch.gradient_accumulation_steps"
+        )
+    if plan.model.activation_checkpointing in ("full", "offload"):
         return remedy("lower batch.per_device_batch_size and raise batch.gradient_accumulation_steps")
     return remedy(
         "set model.activation_checkpointing to full, or lower batch.per_device_batch_size and raise "
@@ -108,12 +113,12 @@ def _fewer_activations(plan: Plan) -> Fix:
 
 @rule("TW323", level=Level.ERROR, field="strategy.offload_optimizer_device")
 def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
-    """Offloaded state must fit in the memory of each machine.
+    """Offloaded state and activations must fit in the memory of each machine.
 
     Without it: the kernel kills a rank. The only visible sign is `exit code: -9`, often minutes after the start.
     Why: an offloaded AdamW keeps about 18 bytes per parameter in host memory, or 20 with offloaded parameters;
-    pinned blocks are rounded up to powers of two.
-    Instead: use more machines (each keeps only its part), nvme at stage 3, or less offload.
+    pinned blocks are rounded up to powers of two. Offloaded activations are the inputs of all layers, of each rank.
+    Instead: use more machines (each keeps only its part), nvme at stage 3, less offload, or a smaller micro-batch.
     Source: deepspeedai/DeepSpeed issues 4239, 4571; 18 bytes seen with DeepSpeed 0.19.8 at ZeRO 2 (and 4 of weights
     and gradients, which stay on the GPU)
     """

@@ -85,6 +85,11 @@ def _refuse(plan: Plan, folder: Path) -> None:
             say("--exact: weights in 4 bits are made on a GPU by bitsandbytes, and cannot be made without one"),
             say("leave --exact out, or try it with model.adapter: lora"),
         )
+    if plan.model.activation_checkpointing == "offload":
+        raise UsageError(
+            say("--exact runs on one memory, and cannot tell what is offloaded from what stays on the GPU"),
+            say("leave --exact out: the formulas know what is offloaded; or try it with full"),
+        )
     missing = [name for name in ("train.py", "task.py") if not (folder / name).is_file()]
     if missing:
         raise UsageError(
