@@ -74,8 +74,7 @@ class Conversation:
     empty: int = 0
     """Answers that are not learned, because they say nothing."""
     # feature: own_columns
-    told: list[str] = field(default_factory=list)
-    """What there is to tell of the columns that it was read from."""
+    told: list[str] = field(default_factory=list)  # what there is to tell of the columns that it was read from
     # end: own_columns
 
 
