@@ -112,6 +112,11 @@ def test_each_command_is_in_one_group_and_has_an_example_that_can_be_typed() -> 
             "unknown option --n_steps",
             "arguments of the training script go behind --, as in: trainwiz launch DIR -- --n_steps …",
         ),
+        (
+            ["launch", "p", "--dry_run"],
+            "unknown option --dry_run; did you mean --dry-run?",
+            "run: trainwiz launch --help",
+        ),
         (["doctor", "a", "b", "c"], "unexpected arguments: b c", "run: trainwiz doctor --help"),
         (["init", "--steps"], "--steps needs a value", ""),
         (["init", "--yes=3"], "--yes takes no value", ""),

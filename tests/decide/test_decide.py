@@ -698,3 +698,12 @@ def test_inputs_go_to_host_memory_where_they_do_not_fit() -> None:
     # 32 layers on 4 ranks, in 16 bits, 4096 wide
     assert "host memory takes 128 GiB" in why(chosen[1], "model.activation_checkpointing")
     assert 4 * 32 * 131_072 * 4096 * 2 == 128 * 2**30
+
+
+def test_offloaded_inputs_leave_host_memory_to_offloaded_state() -> None:
+    facts, here = known_as("meta-llama/Llama-3.1-70B"), machine("8xh100")
+    plan = decide({"model.name": facts.name, "batch.sequence_length": 65_536}, here, model=facts).plan
+    assert plan.model.activation_checkpointing == "offload"
+    assert plan.strategy.offload_optimizer_device == "cpu"
+    found = estimate(plan, facts.parameters, facts.transformer)
+    assert found.host_bytes_per_machine <= here.memory.total_bytes

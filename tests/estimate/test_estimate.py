@@ -195,6 +195,26 @@ def test_offloaded_inputs_leave_the_gpu_and_take_host_memory() -> None:
     assert slow.seconds["compute"] == fast.seconds["compute"]
 
 
+@pytest.mark.parametrize("adapter", ["none", "lora"])
+@pytest.mark.parametrize("kind", ["ddp", "fsdp"])
+def test_what_is_copied_is_what_is_kept(kind: str, adapter: str) -> None:
+    """Beside an adapter, the residual stream is in 16 bits under autocast, too."""
+    eight = known("meta-llama/Llama-3.1-8B")
+    gpu = gpu_model("NVIDIA A100-SXM4-80GB")
+    assert eight
+    assert gpu
+    values = {"task": "sft", "model__name": "meta-llama/Llama-3.1-8B", "model__from_scratch": False}
+    values |= {"model__adapter": adapter, "machine__device": "cuda", "machine__num_processes": 4}
+    values |= {"strategy__kind": kind, "precision__mixed_precision": "bf16", "batch__sequence_length": 8192}
+    full, away = (make(**values, model__activation_checkpointing=how) for how in ("full", "offload"))
+    fast, slow = (forecast(plan, eight.parameters, eight, gpu).seconds for plan in (full, away))
+    assert fast
+    assert slow
+    kept = estimate(away, eight.parameters, eight).host_bytes_per_machine / 4  # blocks are exact powers of two
+    copied = 2 * kept / 25e9 * full.batch.gradient_accumulation_steps
+    assert slow["memory"] - fast["memory"] == pytest.approx(copied)
+
+
 def test_a_checkpoint_in_the_background_is_copied_to_host_memory() -> None:
     ranks = {"machine__num_processes": 4, "machine__num_machines": 2, "checkpoint__background": True}
     kinds = ("ddp", "fsdp", "deepspeed")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -61,13 +62,17 @@ def built(kind: str, layers: int, **more: Any) -> nn.Module:
 
 def recompute(model: nn.Module, how: Checkpointing) -> None:
     """Do what the generated program does."""
-    if how == "none":
-        return
+    if how != "none":
+        part(how)["recompute_layers"](model, ())
+
+
+def part(how: Checkpointing) -> dict[str, Any]:
+    """What recompute.py defines."""
     artifacts = script.scripts(make(model__activation_checkpointing=how), templates.load())
     (text,) = [artifact.text for artifact in artifacts if artifact.path == "recompute.py"]
     names: dict[str, Any] = {}
     exec(compile(text, "recompute.py", "exec"), names)
-    names["recompute_layers"](model, ())
+    return names
 
 
 def forward(model: nn.Module, kind: str, samples: int = 1) -> torch.Tensor:
@@ -174,6 +179,65 @@ def test_compiled_layers_are_recomputed_too(how: Checkpointing) -> None:
     assert len(found) == len(gradients) > 30
     for mine, theirs in zip(found, gradients, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+Call = Callable[[nn.Module, torch.Tensor], torch.Tensor]
+
+
+class Called(nn.Module):
+    """Layers that are called in one way."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__()
+        self.call, self.layers = call, nn.ModuleList(Odd() for _ in range(2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = self.call(layer, x)
+        return x
+
+
+class Odd(nn.Module):
+    """Takes what people's own layers take: pairs, masks before the input, arguments called name and value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.3))
+
+    def forward(self, pair: Any = None, **named: Any) -> Any:
+        state = pair[0] if pair is not None else named.get("x", named.get("value"))
+        return state + self.inner(state)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda layer, x: layer((x, x)),
+        lambda layer, x: layer(mask=None, x=x),
+        lambda layer, x: layer(value=x, name="odd"),
+    ],
+    ids=["a pair", "no mask, then the input", "by odd names"],
+)
+def test_layers_are_called_as_people_call_theirs(call: Call) -> None:
+    found = []
+    for how in ("full", "offload"):
+        torch.manual_seed(0)
+        model = Called(call)
+        recompute(model, how)  # type: ignore[arg-type]
+        model(torch.randn(3, 8)).sum().backward()
+        found.append([p.grad for p in model.parameters()])
+    assert all(map(torch.equal, *found))
+    assert len(found[0]) == 4
+
+
+def test_the_first_tensor_of_a_layer_waits_elsewhere_and_the_mask_stays() -> None:
+    made, seen = part("offload"), list[Any]()
+    away = made["to_host"]
+    made["to_host"] = lambda place, tensor: seen.append(away(place, tensor)) or seen[-1]
+    x, mask, layer = torch.randn(3, 8, requires_grad=True), torch.ones(3, 8), nn.Linear(8, 8)
+    made["compute_again"](lambda h, k: layer(h) * k, x, mask).sum().backward()
+    assert [isinstance(each, tuple) for each in seen] == [True, False]
+    assert seen[0][0].data_ptr() != x.data_ptr()
 
 
 def test_what_cannot_be_computed_twice_is_refused() -> None:

@@ -33,12 +33,25 @@ TALKS: dict[str, tuple[dict[str, Any], str | None, bool]] = {
         False,
     ),
     "unknown": ({"kysymys": "a", "vastaus": "b"}, "prompt=kysymys,completion=vastaus", False),
+    "an answer and something else": ({"answer": "b", "text": "a"}, "prompt=text,completion=answer", False),
+    "where a row comes from": ({"text": "a", "source": "wikihow", "response": "b"}, None, False),
+    "to translate": ({"source": "a", "target": "b"}, "prompt=source,completion=target", True),
+    "a list in place of an answer": ({"question": "a", "answer": ["b"]}, "prompt=question,completion=answer.0", False),
+    "messages as JSON": ({"dialog": '[{"from": "human", "value": "a"}]', "id": "c"}, "messages=dialog", True),
+    "a document": ({"id": "c", "text": "a"}, None, False),
+    "not to be spelled": ({"question": "a", "best\nanswer": "b"}, None, False),
+    "with a space": ({"question": "a", " answer": "b"}, None, False),
     "numbers": ({"question": 1, "answer": 2}, None, False),
     "one text": ({"body": "a"}, None, False),
 }
 PAIRS: dict[str, tuple[dict[str, Any], str | None, bool]] = {
     "of texts": ({"prompt": "a", "better": "b", "worse": "c"}, "prompt=prompt,chosen=better,rejected=worse", True),
     "of conversations": ({"winner": TALK, "loser": TALK}, "chosen=winner,rejected=loser", True),
+    "of messages without the question": (
+        {"q": "a", "better": [{"role": "assistant", "content": "b"}], "worse": [{"role": "assistant", "content": "c"}]},
+        "prompt=q,chosen=better,rejected=worse",
+        True,
+    ),
     "without a prompt": ({"better": "b", "worse": "c"}, None, False),
     "of ratings": ({"instruction": "a", "completions": [{"response": "b", "score": 1}]}, None, False),
 }

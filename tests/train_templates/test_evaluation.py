@@ -97,6 +97,8 @@ def evaluation_sums(model, batch):
     _calls.append(batch)
     if f"{os.environ['RANK']} {len(_calls)}" == os.environ.get("STOP_AT"):
         os.kill(os.getpid(), signal.SIGTERM)
+    if len(_calls) == int(os.environ.get("FAIL_AT", 0)):
+        raise RuntimeError("it cannot be evaluated")
     return _sums(model, batch)
 """
 
@@ -120,6 +122,9 @@ def test_a_stop_ends_an_evaluation_which_a_resume_does_again(values: dict[str, o
     assert spawn(folder, 2, output, {**length, "resume": "auto"}) == 0
     assert untimed(output) == untimed(tmp_path / "whole")
     assert weights(output) == weights(tmp_path / "whole")
+    if not values:  # what is due at the end of an epoch is saved before it is evaluated
+        assert spawn(folder, 2, tmp_path / "failed", {**length, "n_epochs": 1}, {"FAIL_AT": "2"}) == 1
+        assert saved(tmp_path / "failed") == evaluated[:1]
 
 
 @pytest.mark.train

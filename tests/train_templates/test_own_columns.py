@@ -39,6 +39,18 @@ CASES: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "prompt=data.question,completion=answers.text.-1",
         SFT | {"system": "", "input": ""},
     ),
+    "in place of messages": (
+        "sft",
+        {"messages": "not read", "problem": "one?", "solution": "first"},
+        "prompt=problem,completion=solution",
+        SFT | {"system": "", "input": ""},
+    ),
+    "of a preference": (
+        "sft",
+        {"prompt": "one?", "chosen": "first", "rejected": "not read"},
+        "prompt=prompt,completion=chosen",
+        SFT | {"system": "", "input": ""},
+    ),
     "messages": (
         "sft",
         {"turns": json.dumps([{"role": "user", "content": "one?"}, {"role": "assistant", "content": "first"}])},
@@ -77,8 +89,9 @@ def test_columns_of_any_name_are_read_as_the_plan_says(name: str, tmp_path: Path
     plain = {word: value for word, value in usual.items() if value}
     expected, _ = tokens(tmp_path / "plain", task, plain)
     capsys.readouterr()
-    found, _ = tokens(tmp_path / "own", task, row | {"note": "?"}, data__columns=columns)
+    found, made = tokens(tmp_path / "own", task, row | {"note": "?"}, data__columns=columns)
     assert found == expected
+    assert chat_columns.renamed(row, columns) == made.chat.column_names.renamed(row, columns)[0]
     told = capsys.readouterr().out
     assert "ignored column: note (1, the first:" in told
     assert all(f"ignored column: {unread} (1" in told for unread, value in row.items() if value == "not read")
@@ -111,9 +124,7 @@ def test_the_plan_the_probe_and_the_script_know_the_same_words(tmp_path: Path) -
     _, made = tokens(tmp_path / "any", "sft", {"q": "one?", "a": "first"}, data__columns="prompt=q,completion=a")
     names = made.chat.column_names
     assert tuple(names.WORDS) == COLUMN_WORDS
-    assert {*chat_columns.QUESTIONS} - {"input"} == {*names.WORDS["prompt"]}
-    assert (names.WORDS["messages"], names.WORDS["completion"]) == (chat_columns.TALKS, chat_columns.ANSWERS)
-    assert (names.WORDS["chosen"], names.WORDS["rejected"]) == (chat_columns.CHOSEN, chat_columns.REJECTED)
+    assert (names.WORDS, names.ASIDE) == (chat_columns.WORDS, chat_columns.ASIDE)
     text = "prompt=a, b,completion=c=d,input=e"
     assert names.named(text) == chat_columns.named(text) == {"prompt": "a, b", "completion": "c=d", "input": "e"}
 
@@ -122,7 +133,8 @@ def test_a_plan_takes_a_mapping_or_a_text_of_it() -> None:
     known = {"eval": None, "num_workers": 0, "packing": True}
     mapped = Data(**known, columns={"prompt": "问题", "completion": "回答"})
     typed = Data(**known, columns="prompt = 问题 , completion=回答")
-    assert mapped.columns == typed.columns == "prompt=问题,completion=回答"
+    spaced = Data(**known, columns="prompt=问题，completion = 回答")
+    assert mapped.columns == typed.columns == spaced.columns == "prompt=问题,completion=回答"
     for wrong in ("问题", "prompt=", "answer=回答", "prompt=a,prompt=b", {"answers": "a"}, {"prompt": 3}, {}):
         with pytest.raises(ValueError, match="columns"):
             Data(**known, columns=wrong)

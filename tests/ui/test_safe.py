@@ -1,9 +1,11 @@
 """What reaches the terminal of text that others wrote."""
 
+import io
 import json
 
 import pytest
 
+from trainwiz.finding import Place
 from trainwiz.ui import console
 from trainwiz.ui.safe import STYLES, safe, safe_json
 
@@ -35,3 +37,11 @@ def test_json_says_the_same_without_them() -> None:
 def test_passwords_of_urls_are_not_printed() -> None:
     assert safe("data.train: https://me:hunter22@example.com/d.jsonl") == "data.train: https://***@example.com/d.jsonl"
     assert safe_json('{"path": "p/https:/me:hunter22@example.com"}') == '{"path": "p/https:/***@example.com"}'
+    several = json.dumps("export A=http://h:1x\nuser@host")
+    assert safe_json(several) == several
+
+
+def test_a_password_is_hidden_before_its_line_is_cut() -> None:
+    url = f"https://oauth2:{'x1' * 60}@example.com/d.jsonl"
+    place = Place(file="trainwiz.yaml", line=3, column=8, width=len(url), source=f"train: {url}")
+    assert "x1x1" not in "".join(console.excerpt(place, "error", io.StringIO()))

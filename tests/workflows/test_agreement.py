@@ -221,6 +221,8 @@ def test_secrets_in_the_settings_are_hidden(project: Path) -> None:
         (["--n_steps", "2"], ["--n_epochs", "0"]),
         (["--n_epochs=1", "--seed", "3"], ["--n_steps", "0"]),
         (["--n_steps", "2", "--n_epochs", "0"], []),
+        (["--n_steps", "0"], []),
+        (["--n_epochs=0"], []),
         (["--seed", "3"], []),
         ([], []),
     ],

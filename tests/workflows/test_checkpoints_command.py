@@ -16,6 +16,7 @@ from trainwiz import plan as plans
 from trainwiz.cli import run as trainwiz
 from trainwiz.plan import Plan
 from trainwiz.store import checkpoints
+from trainwiz.workflows.weights import gathered
 
 
 def write(folder: Path, update: int, name: str = "", **said: object) -> Path:
@@ -276,3 +277,12 @@ def test_only_a_checkpoint_that_is_whole_is_exported(project: Path) -> None:
     (project / "task.py").unlink()
     done = projects.trainwiz("export", str(project / "output"))
     assert (done.code, "no task.py found above" in done.err) == (2, True)
+
+
+def test_a_projects_own_manifest_is_no_checkpoint(tmp_path: Path) -> None:
+    """Sets of speech are listed in files of that name."""
+    made = write(tmp_path / "runs" / "2026-11-21_01-02-03-1", 300)
+    for folder in (tmp_path, made):
+        (folder / "task.py").touch()
+    (tmp_path / "manifest.json").write_text('[{"audio_filepath": "a.wav"}]')
+    assert gathered.project_of(made, made) == tmp_path

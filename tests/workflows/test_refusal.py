@@ -51,6 +51,18 @@ def test_the_other_machine_hears_why(tmp_path: Path) -> None:
     assert not secret.read(tmp_path)
 
 
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_neither_ctrl_c_nor_odd_words_stand_before_the_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(refusal, "_SECONDS", 0.3)
+    with pytest.raises(Refused), refusal.told(Request(machine_rank=0), planned(), tmp_path):
+        raise Refused(say("no file caf\udce9.jsonl"))
+    monkeypatch.setattr(rollcall, "refuse", interrupted)
+    fail(planned(), tmp_path, machine_rank=0)
+
+
 @pytest.mark.parametrize("options", [{"machine_rank": 0, "dry_run": True}, {"machine_rank": 7}, {}])
 def test_its_own_error_is_what_ends_it_where_nobody_can_be_told(options: dict[str, object], tmp_path: Path) -> None:
     fail(planned(), tmp_path, **options)

@@ -729,10 +729,9 @@ def train(config: Config, agreement: Agreement) -> bool:
             metrics.write({"update": update, **evaluate(config, agreement, model, eval_data)})
         except Stopped:
             return True
-        checkpoints.kept["evaluated"] = update
         return False
 
-    if checkpoints.kept.setdefault("evaluated", start) < start and (start == total or start % updates_per_epoch == 0):
+    if start and (start == total or start % updates_per_epoch == 0) and not agreement.reach(metrics.evaluated)[0]:
         evaluate_after(start)
     # end: each_epoch
     order = RealBatches(config, len(train_data), agreement.rank, start, total)
@@ -844,12 +843,14 @@ def train(config: Config, agreement: Agreement) -> bool:
             due_save = True
         stop = stop or evaluation.stopped
         # end: selected
-        # feature: each_epoch
-        if not stop and (done == total or done % updates_per_epoch == 0) and evaluate_after(done):
-            stop = due_save = True
-        # end: each_epoch
         if due_save and (failures := checkpoints.save(done)):
             metrics.write({"update": done, "failed_saves": failures})
+        # feature: each_epoch
+        if not stop and (done == total or done % updates_per_epoch == 0) and evaluate_after(done):
+            stop = True
+            if not due_save and (failures := checkpoints.save(done)):
+                metrics.write({"update": done, "failed_saves": failures})
+        # end: each_epoch
         meter.began += time.perf_counter() - paused  # saving and evaluating do not count as training time
         if stop:
             break

@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 
 MANIFEST = "manifest.json"
 PATIENCE = timedelta(hours=3)  # how long ranks wait for one that reads, hashes or writes files
-# feature: eval
+# feature: selected
 KEPT = "kept.json"  # what the loop keeps beside the engine's state
-# end: eval
+# end: selected
 # feature: as_saved
 ANY_WORLD = ("whole", "fsdp", "zero0")
 # end: as_saved
@@ -70,9 +70,9 @@ class Checkpoints:
         self.rank = dist.get_rank() if self.group else 0
         self.world = dist.get_world_size() if self.group else 1
         self.samples = 0  # in the training data; set by `resume`
-        # feature: eval
+        # feature: selected
         self.kept: dict[str, Any] = {}  # what the loop must know after a resume, beside the engine's state
-        # end: eval
+        # end: selected
         self.failures, self.problem = 0, ""  # number of failed saves; why the last save failed, if it did
         # feature: background
         self.write_state: Callable[[Path], object] | None = None  # writes what `save_state` only copied, in the thread
@@ -125,9 +125,9 @@ class Checkpoints:
             # feature: background
             outcomes = self.together(self.save_state, aside)
             # end: background
-            # feature: eval
+            # feature: selected
             self.first((aside / KEPT).write_text, json.dumps(self.kept))
-            # end: eval
+            # end: selected
             # feature: foreground
             self.seal(update, aside)
             # end: foreground
@@ -241,9 +241,9 @@ class Checkpoints:
             if path:
                 self.first(self.check, path)
                 self.together(self.load, path)
-                # feature: eval
+                # feature: selected
                 self.kept.update(self.first(read_kept, path))
-                # end: eval
+                # end: selected
         except Failed as failure:
             raise SystemExit(str(failure)) from None
         return update_of(path) if path else 0
@@ -357,13 +357,13 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-# feature: eval
+# feature: selected
 def read_kept(path: Path) -> dict[str, Any]:
     """Return what the loop kept in a checkpoint; nothing if it kept nothing."""
     return json.loads((path / KEPT).read_text()) if (path / KEPT).exists() else {}
 
 
-# end: eval
+# end: selected
 def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
     """Return the differences from the manifest: in names and sizes, and in contents if `hashes` is given."""
     try:

@@ -23,6 +23,8 @@ WORDS = {
     "label": ("label", "kto_tag"),
 }
 """What a column can be read as, each with the names that are read so without being told."""
+ASIDE = {"prompt": ("messages",), "completion": ("messages", "chosen", "rejected")}
+"""What else a row may hold in place of a word that is named: it is not read then."""
 
 
 @functools.cache
@@ -38,7 +40,8 @@ def renamed(row: Any, columns: str) -> tuple[Any, list[str]]:
     names = named(columns)
     found = {word: value_at(row, name) for word, name in names.items()}
     used = {name if name in row else name.partition(".")[0] for name in names.values()}
-    usual = {name for word in names for name in WORDS[word]}  # another column stands for them
+    replaced = {*names, *(other for word in names for other in ASIDE.get(word, ()))}
+    usual = {name for word in replaced for name in WORDS[word]}  # another column stands for them
     told = [f"ignored column: {name}" for name in row if name in usual - used]
     told += [f'no column "{name}"' for word, name in names.items() if found[word] is None]
     rest = {name: value for name, value in row.items() if name not in usual | used}

@@ -32,6 +32,9 @@ class Metrics:
 
     def __init__(self, config: Config, is_main: bool, start: int, total: int) -> None:
         self.is_main, self.path = is_main, Path(config.output_dir) / "metrics.jsonl"
+        # feature: each_epoch
+        self.evaluated = 0  # how often the model was evaluated after update `start`
+        # end: each_epoch
         self.bar = tqdm(total=total, initial=start, disable=not is_main, unit="update", mininterval=1)
         if is_main:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +44,10 @@ class Metrics:
             whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have cut off the last line
             kept = [line for line in whole if json.loads(line)["update"] <= start]
             self.path.write_text("".join(f"{line}\n" for line in kept))
+            # feature: each_epoch
+            last = [record for record in map(json.loads, kept) if record["update"] == start]
+            self.evaluated = sum(not record.keys() & {"loss", "failed_saves"} for record in last)
+            # end: each_epoch
 
     def write(self, record: dict[str, Any]) -> None:
         """Add one record. A number that is not finite (a gradient that overflowed fp16) becomes null."""

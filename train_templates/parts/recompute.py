@@ -85,22 +85,22 @@ def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
         layer.forward = functools.partial(compute_again, layer.forward)
 
 
-def compute_again(forward: Callable[..., Any], *inputs: Any, **named: Any) -> Any:
-    """Compute a layer whose first input waits in host memory for the layer to be computed again."""
-    if not inputs:  # `checkpoint` keeps named inputs as they are
-        name, inputs = next(iter(named)), (named.pop(next(iter(named))),)
-        forward = functools.partial(called_by_name, forward, name)
-    place = inputs[0].data_ptr()
+def compute_again(forward: Callable[..., Any], /, *inputs: Any, **named: Any) -> Any:
+    """Compute a layer whose first tensor waits in host memory for the layer to be computed again."""
+    name = None if inputs else next((name for name, value in named.items() if isinstance(value, Tensor)), None)
+    if name is not None:  # `checkpoint` keeps named inputs as they are
+        inputs, forward = (named.pop(name),), functools.partial(called_by_name, forward, name)
+    place = next((value.data_ptr() for value in inputs if isinstance(value, Tensor)), None)
     with torch.autograd.graph.saved_tensors_hooks(functools.partial(to_host, place), from_host):
         return checkpoint(forward, *inputs, use_reentrant=False, **named)
 
 
-def called_by_name(forward: Callable[..., Any], name: str, value: Any, **named: Any) -> Any:
+def called_by_name(forward: Callable[..., Any], name: str, value: Any, /, **named: Any) -> Any:
     """Compute a layer that is given its first input by name."""
     return forward(**{name: value}, **named)
 
 
-def to_host(place: int, tensor: Tensor) -> Tensor | tuple[Tensor, torch.device]:
+def to_host(place: int | None, tensor: Tensor) -> Tensor | tuple[Tensor, torch.device]:
     """Return a pinned copy of the tensor at a place. Others (masks, positions) are of all layers, and stay."""
     if tensor.data_ptr() != place:
         return tensor

@@ -44,7 +44,9 @@ class Staged:
         sizes = [storage.nbytes() for storage in storages_of(self.state)]
         if [part.numel() for part in self.memory] != sizes:
             self.memory, was_short = [], self.is_short
-            self.is_short = sum(sizes) * ranks_here() > free_memory()
+            # PyTorch pins blocks whose sizes are powers of two.
+            needed = sum(1 << (size - 1).bit_length() for size in sizes if size) if torch.cuda.is_initialized() else 0
+            self.is_short = max(needed, sum(sizes)) * ranks_here() > free_memory()
             if self.is_short and not was_short:
                 told = f"no memory to copy {sum(sizes):,} bytes: the training waits for its checkpoints"
                 print(told, flush=True)

@@ -34,12 +34,13 @@ def translated(error: Any) -> UsageError:
     """A usage error of typer's as one of ours."""
     context = error.ctx
     path = context.command_path if context else "trainwiz"
-    return UsageError(_problem(error, context), _remedy(error, context, path))
+    problem = _problem(error, context)
+    return UsageError(problem, _remedy(error, context, path, guessed="near" in problem.values))
 
 
-def _remedy(error: Any, context: Any, path: str) -> Message:
+def _remedy(error: Any, context: Any, path: str, *, guessed: bool) -> Message:
     name = getattr(error, "option_name", None)
-    if name and context and ARGUMENTS in context.meta and "_" in name:
+    if name and not guessed and context and ARGUMENTS in context.meta and "_" in name:
         return say(
             "arguments of the training script go behind --, as in: {command} DIR -- {word} …; "
             "to list the options, run: {command} --help",

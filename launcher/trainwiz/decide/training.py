@@ -14,7 +14,7 @@ from trainwiz.decide.size import SMALL_MODEL, size_of
 from trainwiz.decide.strategy import FILLED, could_fit, smallest_gpu_bytes, state_bytes, work_of
 from trainwiz.errors import PlanError
 from trainwiz.estimate.activations import Loss
-from trainwiz.estimate.device import needs, offloaded_activations
+from trainwiz.estimate.device import needs, offloaded_activations, training_of
 from trainwiz.message import Message, say
 from trainwiz.models.activations import Checkpointing
 from trainwiz.tasks.preference_losses import LOSSES
@@ -157,13 +157,20 @@ def _crowded(d: Decision, samples: int, room: int) -> bool:
 
 
 def _host_bytes(d: Decision, samples: int) -> int | None:
-    """What offloaded activations take of a machine's memory; None where they are more than half of it, or unknown."""
+    """What offloaded activations take of a machine's memory; None where they are more than half of it, or unknown.
+
+    Also None where there is no room for them beside offloaded state.
+    """
     if d.parameters is None or d.machine is None or d.values["machine.device"] != "cuda":
         return None
-    ranks = max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"])
+    machines, memory = d.values["machine.num_machines"], d.machine.memory.total_bytes
     work = replace(work_of(d), checkpointing="offload", samples=samples)
-    host = ranks * offloaded_activations(d.strategy, work)
-    return host if host <= d.machine.memory.total_bytes // 2 else None
+    each = d.strategy.host_bytes_per_parameter(
+        d.values["strategy.offload_optimizer_device"], d.values["strategy.offload_param_device"]
+    )
+    host = max(1, d.values["machine.num_processes"] // machines) * offloaded_activations(d.strategy, work)
+    beside = each * training_of(work).parameters // machines
+    return host if host <= min(memory // 2, memory - beside) else None
 
 
 def decide_batch(d: Decision) -> None:
@@ -296,7 +303,10 @@ def _preferred_micro(d: Decision) -> int:
     size = size_of(d)
     known, left = _activation_bytes(d, 1), _bytes_left(d)
     micro = _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 or known else 1
-    while known and left is not None and micro > 1 and _activation_bytes(d, micro) > left:
+    offloads = d.values["model.activation_checkpointing"] == "offload"
+    while known and left is not None and micro > 1:
+        if _activation_bytes(d, micro) <= left and not (offloads and _host_bytes(d, micro) is None):
+            break
         micro //= 2
     return micro
 

@@ -52,7 +52,7 @@ _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
-_PROGRESS = re.compile(r"\d+%\|.*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]*\] *$")
+_PROGRESS = re.compile(r"\d+%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]*\] *$")
 _FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
 _LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
 _LAUNCHERS_LINE = re.compile(
@@ -151,8 +151,17 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
     said = [line for line in ranks[-_PASTED:] if _PASTED_ERROR.match(line.text)]
     if not said and any(line.text.startswith('  File "') for line in ranks[-2 * _PASTED :]):
         said = [line for line in ranks[-_PASTED:] if _BARE_ERROR.match(line.text)]
-    said = said or [line for line in ranks if line.rank is not None and _PASTED_ERROR.match(line.text)]
+    said = said or [line for line in _ends(ranks) if _PASTED_ERROR.match(line.text)]
     return next((line for line in reversed(said) if not _LAUNCHERS_OWN.search(line.text)), None)
+
+
+def _ends(lines: Sequence[Line]) -> list[Line]:
+    """The last lines of each rank, in the order of the log."""
+    own: dict[int, list[Line]] = {}
+    for line in lines:
+        if line.rank is not None:
+            own.setdefault(line.rank, []).append(line)
+    return sorted((line for said in own.values() for line in said[-_PASTED:]), key=lambda line: line.number)
 
 
 def last_words(lines: Sequence[Line]) -> tuple[str, ...]:

@@ -206,7 +206,7 @@ def _head_gradient_bytes(strategy: Strategy, work: Work, training: Training) -> 
     return each * shape.vocab_size * shape.hidden_size
 
 
-def _stream_bytes(strategy: Strategy, work: Work) -> int | None:
+def stream_bytes(strategy: Strategy, work: Work) -> int | None:
     """Frozen weights in 16 bits leave the residual stream in 16 bits, under autocast, too."""
     loaded_in_half = work.adapter != "none" and strategy.keeps_frozen_dtype and work.precision in _HALF
     return 2 if loaded_in_half else None
@@ -223,7 +223,7 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         tokens=work.tokens,
         generates=work.generates,
         loss=work.loss,
-        stream_bytes=work.stream_bytes or _stream_bytes(strategy, work),
+        stream_bytes=work.stream_bytes or stream_bytes(strategy, work),
         frozen_mlps=work.frozen_mlps,
     )
     dropped = _DROPPED_BYTES * work.tokens * work.dropped_features

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainwiz.estimate.activations import arithmetic
-from trainwiz.estimate.device import Work, training_of
+from trainwiz.estimate.device import Work, stream_bytes, training_of
 from trainwiz.estimate.gpus import GpuModel
 from trainwiz.models import Transformer
 from trainwiz.models.activations import input_bytes, layer_bytes
@@ -101,7 +101,8 @@ def pace(
     if work.adapter == "qlora":
         memory += _rounds(work) * _DEQUANTIZED_BYTES * model.matrix_weights / gpu.bandwidth
     if work.checkpointing == "offload":  # out in the forward pass, back in the backward pass, in the same queue
-        kept = input_bytes(model, work.arithmetic or arithmetic(strategy, work.precision), work.stream_bytes)
+        number = work.stream_bytes or stream_bytes(strategy, work)
+        kept = input_bytes(model, work.arithmetic or arithmetic(strategy, work.precision), number)
         memory += 2 * tokens * model.num_hidden_layers * kept / _PCIE
     within = ranks_per_machine is None or work.world <= ranks_per_machine
     # Rings through all adapters of a machine: what a machine lacks comes in once, and NVLink hands it on.

@@ -66,10 +66,12 @@ def _mapped(value: object) -> object:
 
 
 def _column_words(text: str) -> str:
-    pairs = re.split(rf",(?=\s*(?:{'|'.join(v.COLUMN_WORDS)})=)", text)
+    pairs = re.split(rf"[,，](?=\s*(?:{'|'.join(v.COLUMN_WORDS)})\s*=)", text)
     words = [pair.partition("=")[0].strip() for pair in pairs]
     if not all(pair.partition("=")[2].strip() for pair in pairs) or not set(words) <= set(v.COLUMN_WORDS):
         raise PydanticCustomError("column_words", "no column for a word")
+    if any(re.search(r"[,，]\s*\w+\s*=", pair.partition("=")[2]) for pair in pairs):
+        raise PydanticCustomError("column_words", "another word within a column")
     if len(set(words)) < len(words):
         raise PydanticCustomError("column_words", "two columns for a word")
     return ",".join(f"{word}={pair.partition('=')[2].strip()}" for word, pair in zip(words, pairs, strict=True))

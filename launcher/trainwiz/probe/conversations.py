@@ -24,6 +24,8 @@ MODULES = (
     "textwrap time"
 )
 """The modules whose documentation is the embedded data."""
+_OPTIONAL = frozenset({"system", "tools", "history", "input"})
+"""What few rows of a data set may hold."""
 _LEAST_BYTES = 40
 """The size of the shortest possible conversation in a file."""
 
@@ -90,8 +92,8 @@ def _problem(file: Path, head: Head, reading: Reading) -> str:
 
 def absent(file: Path, head: Head, reading: Reading) -> str:
     """Which column of data.columns none of the first rows has; empty: they have all."""
-    for word, name in chat_columns.named(reading.columns or "").items() if reading.columns else ():
-        if all(chat_columns.value_at(row, name) is None for _, row in head.rows):
+    for word, name in chat_columns.named(reading.columns).items() if reading.columns else ():
+        if all(_lacks(row, word, name) for _, row in head.rows):
             return t(
                 '{file}: data.columns reads "{column}" as {word}, and none of the rows has it; the first has {columns}',
                 file=file.name,
@@ -100,6 +102,13 @@ def absent(file: Path, head: Head, reading: Reading) -> str:
                 columns=shown(head.rows[0][1]),
             )
     return ""
+
+
+def _lacks(row: Mapping[str, Any], word: str, name: str) -> bool:
+    """Whether a row has no such column or, where it cannot be read without it, nothing there."""
+    if word in _OPTIONAL:
+        return not {name, name.partition(".")[0]} & row.keys()
+    return chat_columns.value_at(row, name) is None
 
 
 def shown(row: Mapping[str, Any]) -> str:

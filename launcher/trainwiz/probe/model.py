@@ -91,7 +91,7 @@ def _on_hub(name: str, looking: Looking) -> ModelFacts:
     return ModelFacts(
         name=name,
         kind="hub",
-        quantized=_quantized(config),
+        quantized=_quantized(name, looking),
         max_positions=_learned(config),
         cached=looking.cache.holds("models", name),
         **_fields(found if found.parameters else _elsewhere(name, looking)),
@@ -206,7 +206,8 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
     if base and not (folder / "config.json").exists():
         # transformers loads the model that the adapter names, and the adapter.
         found = _of_base(str(base), looking)
-        return ModelFacts(name=name, kind="folder", has_tokenizer=has_tokenizer, **_fields(found))
+        quantized = _quantized(str(base), looking)
+        return ModelFacts(name=name, kind="folder", has_tokenizer=has_tokenizer, quantized=quantized, **_fields(found))
     try:
         config = files.read_json(folder / "config.json")
     except OSError:
@@ -224,15 +225,29 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         name=name,
         kind="folder",
         has_tokenizer=has_tokenizer,
-        quantized=_quantized(config),
+        quantized=_quantized(name, looking),
         max_positions=_learned(config),
         **_fields(found if found.parameters else _elsewhere(folder.name, looking, on_hub=False)),
     )
 
 
-def _quantized(config: Mapping[str, Any]) -> str:
-    """The method of a model whose weights are quantized; empty for others."""
-    told = config.get("quantization_config")
+def _quantized(name: str, looking: Looking) -> str:
+    """The method of a model whose weights are quantized; empty for others.
+
+    Of a model that is not here, the hub is asked, as for its size; of an adapter, its base counts.
+    """
+    folder, on_hub = located(looking.root, name), is_hub_id(name, looking.root)
+
+    def file(called: str) -> dict[str, Any]:
+        return _json(folder / called) or (_json(looking.cache.file("models", name, called)) if on_hub else {})
+
+    config = file("config.json")
+    if not config and (base := file(_ADAPTER).get(_BASE)) and base != name:
+        return _quantized(str(base), looking)
+    if not config and on_hub and not (looking.told or looking.offline):
+        config = dict(looking.ask(name).config or {})
+    text = config.get("text_config")  # transformers looks there, too
+    told = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, Mapping) else None)
     return str(told.get("quant_method") or "bitsandbytes") if isinstance(told, Mapping) else ""
 
 

@@ -95,7 +95,8 @@ class Ranks:
         name = dotted(node).rpartition(".")[2]
         if name.lower() in RANKS:
             return True
-        return isinstance(node, ast.Subscript) and str(constant(node.slice)).lower() in RANKS
+        word = constant(node.slice) if isinstance(node, ast.Subscript) else None
+        return word == "RANK" or (word != "rank" and str(word).lower() in RANKS)  # config["rank"] may be LoRA's
 
     def mentions_rank(self, node: ast.AST) -> bool:
         """Whether the value is made from the rank's number."""

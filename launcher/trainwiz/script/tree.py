@@ -148,7 +148,9 @@ class Tree:
         scope = self.scope(node)
         heads: list[ast.expr] = [item.context_expr for block in self.withs(node) for item in block.items]
         heads += scope.decorator_list if isinstance(scope, ast.FunctionDef) else []
-        return any(isinstance(n, ast.Attribute) and n.attr in _WITHOUT_GRADIENT for head in heads for n in walk(head))
+        names = (n.attr for head in heads for n in walk(head) if isinstance(n, ast.Attribute))
+        # The innermost counts: enable_grad within no_grad computes gradients.
+        return next((n != "enable_grad" for n in names if n == "enable_grad" or n in _WITHOUT_GRADIENT), False)
 
     def withs(self, node: ast.AST) -> list[ast.With]:
         """The with-blocks around a node, innermost first."""

@@ -61,7 +61,9 @@ def folder_of(place: Path) -> Path:
 
 def holds_any(folder: Path) -> bool:
     """Whether a folder is a checkpoint, or a folder of checkpoints."""
-    return (folder / MANIFEST).is_file() or bool(every(folder))
+    # A project may have a file of that name, too; the manifest of a checkpoint may be damaged.
+    named = _NAME.fullmatch(folder.name) and (folder / MANIFEST).is_file()
+    return bool(named) or "sha256" in manifest(folder) or bool(every(folder))
 
 
 def manifest(checkpoint: Path) -> Mapping[str, Any]:

@@ -9,14 +9,23 @@ from typing import Any
 
 from trainwiz import vocabulary as v
 
-TALKS = ("messages", "conversations", "conversation")
-QUESTIONS = ("instruction", "prompt", "query", "question", "problem", "input")
-ANSWERS = ("output", "completion", "response", "answer", "solution", "target")
-"""The columns of a conversation, as the generated conversations.py names them."""
-CHOSEN = ("chosen", "chosen_response", "preferred_output", "preferred")
-REJECTED = ("rejected", "rejected_response", "non_preferred_output", "dispreferred")
-LABELS = ("label", "kto_tag")
-"""The columns of a preference, as the generated preferences.py names them."""
+WORDS: Mapping[str, tuple[str, ...]] = {
+    "messages": ("messages", "conversations", "conversation"),
+    "system": ("system", "system_prompt"),
+    "tools": ("tools", "functions"),
+    "history": ("history",),
+    "prompt": ("instruction", "prompt", "query", "question", "problem"),
+    "input": ("input", "context"),
+    "completion": ("output", "completion", "response", "answer", "solution", "target"),
+    "chosen": ("chosen", "chosen_response", "preferred_output", "preferred"),
+    "rejected": ("rejected", "rejected_response", "non_preferred_output", "dispreferred"),
+    "label": ("label", "kto_tag"),
+}
+ASIDE: Mapping[str, tuple[str, ...]] = {"prompt": ("messages",), "completion": ("messages", "chosen", "rejected")}
+"""What columns can be read as, and what is not read beside a word that a plan names: as in column_names.py."""
+TALKS, ANSWERS = WORDS["messages"], WORDS["completion"]
+QUESTIONS = (*WORDS["prompt"], "input")
+CHOSEN, REJECTED, LABELS = WORDS["chosen"], WORDS["rejected"], WORDS["label"]
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     "system": ("system", "system_prompt", "system_message", "系统", "系统提示", "系统提示词"),
     "messages": (*TALKS, "dialogue", "dialog", "chat", "turns", "对话"),
@@ -57,6 +66,8 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """What other data sets call them, the best names first, in lower case and without a language behind them."""
+_PAIRED = {"source": ("target", "tgt"), "src": ("target", "tgt"), "user": ("assistant", "bot")}
+"""Names of a prompt that elsewhere say where a row comes from or whose it is, and the answers that they go with."""
 _LANGUAGE = re.compile(r"_(zh|cn|en|chinese|english|text|str|content)$")
 
 
@@ -79,7 +90,8 @@ def problem(row: Mapping[str, Any], *, compares: bool) -> str | None:
     """What a row lacks: talk, answers or label. None: nothing."""
     there = {name for name, value in row.items() if value is not None}
     if not compares:
-        asked = there & set(TALKS) or (there & set(QUESTIONS) and there & set(ANSWERS))
+        lists = [name for name in there & set(ANSWERS) if _are_texts(row[name])]  # which of them is the answer?
+        asked = there & set(TALKS) or (there & set(QUESTIONS) and there & set(ANSWERS) and not lists)
         return None if asked else "talk"
     if there & set(CHOSEN) and there & set(REJECTED):
         return None
@@ -93,9 +105,13 @@ def named(columns: str) -> dict[str, str]:
 
 
 def renamed(row: Mapping[str, Any], columns: str | None) -> dict[str, Any]:
-    """A row with its columns under the words that a plan reads them as."""
-    words = named(columns) if columns else {}
-    return {**row, **{word: value for word, name in words.items() if (value := value_at(row, name)) is not None}}
+    """A row with its columns under the words that a plan reads them as, as the generated column_names.py gives it."""
+    names = named(columns) if columns else {}
+    replaced = {*names, *(other for word in names for other in ASIDE.get(word, ()))}
+    gone = {name for word in replaced for name in WORDS[word]}
+    gone |= {name if name in row else name.partition(".")[0] for name in names.values()}
+    rest = {name: value for name, value in row.items() if name not in gone}
+    return rest | {word: value for word, name in names.items() if (value := value_at(row, name)) is not None}
 
 
 def value_at(row: Mapping[str, Any], name: str) -> Any:
@@ -116,31 +132,65 @@ def value_at(row: Mapping[str, Any], name: str) -> Any:
 def guessed(row: Mapping[str, Any], *, compares: bool) -> Guess | None:
     """What the columns of a row may be read as; None where nothing is likely."""
     texts = {name: path for name, value in row.items() if (path := _text_in(name, value)) is not None}
+    texts = {name: path for name, path in texts.items() if _is_spelled(name)}
     found = {word: [name for name in texts if _is_called(name, word)] for word in _OTHERS}
+    names = {_plain(name) for name in row}
+    found["prompt"] = [name for name in found["prompt"] if names & {*_PAIRED.get(_plain(name), names)}]
     if not found["prompt"] and found["input"]:
         found["prompt"] = found.pop("input")
     talks = [name for name in found.pop("messages") if _is_talk(row[name])]
     answers = ("chosen", "rejected") if compares else ("completion",)
-    whole = compares and all(_is_talk(row[name]) for word in answers for name in found[word])
+    whole = compares and all(_is_whole(row[name]) for word in answers for name in found[word])
     if talks and not compares:
         return Guess(columns={"messages": talks[0]}, sure=len(talks) == 1)
     needed = answers if whole else ("prompt", *answers)
     if not all(found[word] for word in needed):
-        two = not compares and len(texts) == 2
-        return Guess(columns=dict(zip(needed, texts.values(), strict=True)), sure=False) if two else None
+        others = [name for name in texts if not any(name in names for names in found.values()) and name not in talks]
+        known = [name for word in needed for name in found[word][:1]]
+        if compares or len(texts) != 2 or len(known) + len(others) != 2 or any(map(_is_number, others)):
+            return None
+        rest = iter(others)
+        guess = {word: texts[found[word][0] if found[word] else next(rest)] for word in needed}
+        return Guess(columns=guess, sure=False)
     wanted = {word: found.get(word, []) for word in ("system", *needed[:1], "input", *needed[1:])}
-    names = {word: texts[columns[0]] for word, columns in wanted.items() if columns}
-    sure = all(name in row for name in names.values()) and all(len(columns) < 2 for columns in wanted.values())
-    return Guess(columns=names, sure=sure)
+    paths = {word: texts[columns[0]] for word, columns in wanted.items() if columns}
+    sure = all(path in row for path in paths.values()) and all(len(columns) < 2 for columns in wanted.values())
+    return Guess(columns=paths, sure=sure)
+
+
+def _is_spelled(name: str) -> bool:
+    """Whether a plan can name this column: it takes no lines, and no spaces at the ends."""
+    return name.isprintable() and name == name.strip() and named(f"prompt={name}") == {"prompt": name}
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s-]+", "_", name.strip().lower())
+
+
+def _is_number(name: str) -> bool:
+    return re.search(r"(^|_)(id|uuid|idx|index|key|hash|url)$", _plain(name)) is not None
 
 
 def _is_called(name: str, word: str) -> bool:
-    plain = re.sub(r"[\s-]+", "_", name.strip().lower())
+    plain = _plain(name)
     return plain in _OTHERS[word] or _LANGUAGE.sub("", plain) in _OTHERS[word]
 
 
 def _is_talk(value: Any) -> bool:
+    if isinstance(value, str):  # a table may hold messages as JSON text
+        return value.lstrip().startswith("[{")
     return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
+
+
+def _is_whole(value: Any) -> bool:
+    """Whether it is a conversation that begins with a question."""
+    if not isinstance(value, list) or not _is_talk(value):
+        return False
+    return value[0].get("role", value[0].get("from")) not in ("assistant", "gpt", "bot", "model")
+
+
+def _are_texts(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
 
 
 def _text_in(name: str, value: Any) -> str | None:

@@ -14,7 +14,8 @@ from trainwiz import columns
 from trainwiz.errors import PlanError, TrainwizError
 from trainwiz.language import t, text
 from trainwiz.message import Message
-from trainwiz.ui.safe import STYLES, safe, safe_json
+from trainwiz.record import tokens
+from trainwiz.ui.safe import STYLES, safe, safe_json, still_json
 
 if TYPE_CHECKING:
     from trainwiz.finding import Place
@@ -72,6 +73,8 @@ def excerpt(place: Place, style: str, stream: TextIO) -> list[str]:
     clean = ["    " if c == "\t" else c if c.isprintable() else "�" for c in place.source]
     start, end = place.column - 1, place.column - 1 + place.width
     before, piece, behind = "".join(clean[:start]), "".join(clean[start:end]), "".join(clean[end:])
+    # Before anything is cut: a password is known by what follows it.
+    before, piece, behind = map(tokens.without_passwords, (before, piece, behind))
     if columns.width(before) > room // 2:
         kept = before.lstrip()
         before = kept if columns.width(kept) <= room // 2 else "… "
@@ -113,9 +116,10 @@ def data(line: str) -> None:
     print(safe(line), flush=True)
 
 
-def data_json(value: Any) -> None:
-    """Print the command's result as JSON, on stdout."""
-    print(safe_json(json.dumps(value, indent=2, ensure_ascii=False)), flush=True)
+def data_json(value: Any, *, as_written: bool = False) -> None:
+    """Print the command's result as JSON, on stdout; `as_written`: also what looks like a secret in it."""
+    shown = still_json if as_written else safe_json
+    print(shown(json.dumps(value, indent=2, ensure_ascii=False)), flush=True)
 
 
 def failure(error: TrainwizError) -> None:

@@ -11,6 +11,7 @@ from trainwiz import columns
 from trainwiz.diagnose.diagnosis import in_words_of
 from trainwiz.language import t, text
 from trainwiz.message import Message
+from trainwiz.record import tokens
 from trainwiz.ui import console
 from trainwiz.ui.safe import safe
 from trainwiz.vocabulary import spelled
@@ -107,6 +108,7 @@ def _wrapped(words: str, first: str, stream: TextIO, *, style: str | None = None
 
 def _cut(line: str, stream: TextIO) -> str:
     """The line, cut at the terminal's edge, since the log has all of it; a pipe gets all of it, too."""
+    line = tokens.without_passwords(line)  # before it is cut: a password is known by what follows it
     if not stream.isatty():
         return line
     width = console.width(stream)

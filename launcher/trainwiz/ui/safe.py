@@ -14,15 +14,22 @@ _CONTROLS = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
 _FOUND = re.compile(f"({_OWN})|(\r$)|{_CONTROLS}", re.MULTILINE)
 
 
-def safe(text: str) -> str:
-    """The text with a mark in place of each control character; trainwiz's own styles, tabs and line ends stay.
+def still(text: str) -> str:
+    """The text with a mark in place of each control character; trainwiz's own styles, tabs and line ends stay."""
+    return _FOUND.sub(lambda found: found.group(1) or ("" if found.group(2) else "�"), text)
 
-    Passwords in URLs, which findings repeat from a plan, are hidden.
-    """
-    return _FOUND.sub(lambda found: found.group(1) or ("" if found.group(2) else "�"), tokens.without_passwords(text))
+
+def safe(text: str) -> str:
+    """The same without passwords in URLs, which findings repeat from a plan."""
+    return still(tokens.without_passwords(text))
+
+
+def still_json(text: str) -> str:
+    """JSON with what a terminal would obey as escapes."""
+    return re.sub("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def safe_json(text: str) -> str:
-    """JSON with what a terminal would obey as escapes, and without passwords of URLs."""
-    text = tokens.without_passwords(text)
-    return re.sub("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found.group()):04x}", text)
+    """The same without passwords in URLs."""
+    # A URL ends with its line, which is \\n within a string.
+    return still_json("\\n".join(map(tokens.without_passwords, text.split("\\n"))))

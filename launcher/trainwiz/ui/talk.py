@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trainwiz.language import t
 from trainwiz.ui import console
-from trainwiz.ui.safe import safe
+from trainwiz.ui.safe import still
 
 
 class Answer(Protocol):
@@ -23,7 +23,7 @@ class Answer(Protocol):
 
 def piece(text: str) -> None:
     """A part of an answer, at once."""
-    sys.stdout.write(safe(text))
+    sys.stdout.write(still(text))
     sys.stdout.flush()
 
 

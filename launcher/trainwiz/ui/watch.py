@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -66,7 +67,7 @@ def frame(view: View, width: int, height: int) -> list[str]:
 
 def to_dict(view: View) -> dict[str, Any]:
     """A run for `--json`: its line of `trainwiz runs`, and what is known of it while it goes on."""
-    newest = next((dict(record) for record in reversed(view.records) if "update" in record), None)
+    newest = next((_finite(record) for record in reversed(view.records) if "update" in record), None)
     return {
         **runs.to_dict(view.summary),
         "seconds_left": view.seconds_left,
@@ -79,6 +80,11 @@ def to_dict(view: View) -> dict[str, Any]:
         "place": view.place or None,
         "warnings": [{"text": one.text, "ranks": one.ranks, "times": one.times} for one in view.complaints],
     }
+
+
+def _finite(record: Record) -> dict[str, Any]:
+    """The record with null for what is not finite, which JSON does not have."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
 
 
 def braille() -> bool:

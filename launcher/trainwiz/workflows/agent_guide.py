@@ -20,7 +20,7 @@ everything else to stderr. With `--json`, stdout is one JSON value. Set TRAINWIZ
     trainwiz init DIR --defaults --yes --set KEY=VALUE --machine machine.json     any key; for another machine
     trainwiz import accelerate.yaml ds_config.json --into DIR --yes     from files of other tools
     trainwiz adopt train.py --into DIR --yes    from a training script; it is read, never run
-    trainwiz check DIR --json                   a list of findings: rule, level, where, message, remedy
+    trainwiz check DIR --json                   findings: rule, level, where, message, fix; errors and warnings counted
     trainwiz explain RULE                       the manual of a rule, or of a key of the plan
 
 `DIR/trainwiz.yaml` is the plan, and the only file to edit for a setting. Then:

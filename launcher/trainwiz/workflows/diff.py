@@ -14,8 +14,8 @@ from trainwiz.ui import differences as shown
 def show(before: str, after: str, *, as_json: bool) -> None:
     """Compare plan, versions, machine, code and result of two runs, given by name or folder."""
     a = history.find(before)
-    # The newest run "here" is that of the first one's project, where it was named from elsewhere.
-    b = history.find(after) if after != runs.LATEST or runs.every(Path()) else history.find(after, _project_of(a))
+    # The newest run is that of the first one's project, from wherever that was named.
+    b = history.find(after, _project_of(a) if after == runs.LATEST else Path())
     found = differences(history.read(a), history.read(b))
     if as_json:
         console.data_json(shown.to_dict(a.name, b.name, found))

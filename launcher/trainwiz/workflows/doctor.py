@@ -32,7 +32,8 @@ def examine(folder: str, *, machine_file: str | None, python: str | None, with_a
     """Show the checkup; 1 if anything would stop a training. Raises `UsageError` for options that contradict."""
     _check_usage(folder, machine_file, python, with_all_reduce)
     if machine_file:
-        machine, around = facts.machine(machine_file=machine_file, python=None, folder=folder), None
+        # Only a file: of a machine that is named by its GPUs nothing was seen that could be checked.
+        machine, around = machines.read(machine_file), None
     else:
         machine, around = _look(folder, python, with_all_reduce)
     own = [rule for rule in rules.of_plans() if set(rule.needs) <= {"machine"}]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from trainwiz.project import Disagreement
     from trainwiz.rules import Facts
 
-_NAMED = re.compile(r"\d+\s*[x×*]", re.IGNORECASE)
-"""How a machine begins that is named by its GPUs."""
+_NAMED = re.compile(r"\d+\s*[x×*][\w\s-]+", re.IGNORECASE)
+"""A machine that is named by its GPUs; a name with a dot or a slash is a file's."""
 _pending: dict[str, PendingInterpreter] = {}
 """Interpreters that `machine(wait=False)` began to look at; the next call takes them up."""
 
@@ -64,7 +64,7 @@ def machine(
 
 
 def _described(name: str) -> Machine:
-    if not _NAMED.match(name) or os.path.exists(name):
+    if not _NAMED.fullmatch(name) or os.path.exists(name):
         return machines.read(name)
     machine, count = machine_named(name, "--machine")
     if count > 1:

@@ -150,8 +150,9 @@ SIGNATURES = {
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
         r"RuntimeError: (?P<shapes>Function \w+ returned an invalid gradient at index \d+ - got .+ but expected .+)$",
         r"RuntimeError: (?P<shapes>\w+\(\w*\): number of dimensions in the tensor input does not match .+)$",
-        r"RuntimeError: (?P<shapes>(?:weight should have at least \w+ dimensions|Dimension out of range \(.+|"
-        r"Expected (?:both dimensions of mat2|\d+D (?:\(\w+\) )?(?:or \d+D \(\w+\) )?input) .+))$",
+        r"(?:Index|Runtime)Error: (?P<shapes>Dimension out of range \(.+)$",
+        r"RuntimeError: (?P<shapes>Expected (?:both dimensions of mat2|\d+D (?:\(\w+\) )?(?:or \d+D \(\w+\) )?input) "
+        r".+)$",
         r"(?P<shapes>stack expects each tensor to be equal size)",
         r"/collate\.py\"[\s\S]{0,600}?RuntimeError: (?P<shapes>Trying to resize storage that is not resizable)",
         r"(?P<shapes>Expected input batch_size \(\d+\) to match target batch_size \(\d+\))",

@@ -98,7 +98,9 @@ SIGNATURES = {
         r"'status': '?(?:<?ZeroParamStatus\.)?(?:NOT_AVAILABLE|INFLIGHT)",
         r"RuntimeError: still have inflight params|IndexError: pop from an empty deque",
         r"RuntimeError: disagreement between rank\d+ and rank\d+",
-        r"RuntimeError: 'weight' must be 2-D",
+        r"RuntimeError: (?:'weight' must be 2-D|weight should have at least three dimensions)",
+        r"RuntimeError: Function \w+ returned an invalid gradient at index \d+ - got "
+        r"(?:\[0\] but expected shape compatible with|.+ but expected shape compatible with \[0\]$)",
         cause="a weight is used while ZeRO 3 or FSDP holds only its shard: it was not gathered, or the ranks "
         "run different layers",
         remedy="call modules, not functions with their weights; outside of forward use "

@@ -192,7 +192,8 @@ SIGNATURES = {
         secondary=True,
     ),
     "other_file": Signature(
-        r"^Read file <(?P<file>[^>]+)> for stderr output of this job\.",
+        # LSF writes the last sentence also below a job that succeeded.
+        r"^Exited (?:with|by) [\s\S]{0,2000}?^Read file <(?P<file>[^>\n]+)> for stderr output of this job\.",
         cause="the job's errors are in another file: {file}",
         remedy="run: trainwiz diagnose {file}",
         secondary=True,

@@ -13,6 +13,8 @@ from trainwiz.vocabulary import spelled
 
 BESIDE = {"qlora": ("bitsandbytes",), "lora": ("gptq", "awq", "bitsandbytes")}
 """The methods of quantized weights that each adapter can be trained beside, the best adapter for a method first."""
+HIDDEN = ("gptq", "awq")
+"""Those whose layers are no `nn.Linear`, which is what peft looks for."""
 PACKAGES = {"lora": ("peft>=0.14",), "qlora": ("peft>=0.14", "bitsandbytes>=0.46.1")}
 
 
@@ -81,6 +83,19 @@ def quantized_weights_are_not_trained(plan: Plan, project: Project) -> Violation
     Source: https://huggingface.co/docs/peft/developer_guides/quantization
     """
     method, adapter = project.model.quantized if project.model else "", plan.model.adapter
+    if (
+        method in HIDDEN
+        and adapter == "lora"
+        and plan.model.lora_targets == "all-linear"
+        and not plan.model.from_scratch
+    ):
+        yield violation(
+            "{name} is quantized by {method}, whose matrices model.lora_targets all-linear does not find",
+            remedy("name them, like model.lora_targets: q_proj,k_proj,v_proj,o_proj"),
+            name=plan.model.name,
+            method=method,
+            where="model.lora_targets",
+        )
     if not method or plan.model.from_scratch or method in BESIDE.get(adapter, ()):
         return
     fits = next((name for name, methods in BESIDE.items() if method in methods), None)
@@ -93,7 +108,7 @@ def quantized_weights_are_not_trained(plan: Plan, project: Project) -> Violation
         )
     else:
         yield violation(
-            "{name} is quantized by {method}, beside which neither lora nor qlora can be trained",
+            "{name} is quantized by {method}, beside which trainwiz trains no adapter",
             remedy("take the model in 16 bits; model.adapter qlora quantizes it as it is loaded"),
             name=plan.model.name,
             method=method,

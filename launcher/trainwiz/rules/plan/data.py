@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from trainwiz import tasks, vocabulary
 from trainwiz.finding import Fix, Level, Violations, remedy, setting, violation
@@ -54,17 +55,24 @@ def data_is_readable(plan: Plan, project: Project) -> Violations:
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
-            words = None if data.remedy else _words_of_columns(plan, data)
+            words = None if data.remedy else _words_of_columns(plan, project, data)
             fix = words or _remedy(data.remedy or tasks.of(plan).data_forms)
             where = _missing_column(plan, data) or ("data.columns" if words else key)
             yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=where)
 
 
-def _words_of_columns(plan: Plan, data: DataFacts) -> Fix | None:
-    """The setting that reads columns of other names; None where nothing is likely."""
+def _words_of_columns(plan: Plan, project: Project, data: DataFacts) -> Fix | None:
+    """The setting that reads columns of other names; None where nothing is likely, or it would not fit other data."""
     task = tasks.of(plan)
     guess = chat_columns.guessed(data.first, compares=not task.talks) if task.chats and data.first else None
-    if guess is None or guess.spelled == plan.data.columns:
+
+    def is_read(first: Mapping[str, Any], columns: str | None) -> bool:
+        return chat_columns.problem(chat_columns.renamed(first, columns), compares=not task.talks) is None
+
+    # Of several files, the first row is that of the first one, which may not be the one with the problem.
+    if guess is None or is_read(data.first, plan.data.columns):
+        return None
+    if not all(is_read(other.first, guess.spelled) for _, other in _named(project) if other.first):
         return None
     return remedy("set data.columns to {columns}", {"data.columns": guess.spelled}, columns=guess.spelled)
 

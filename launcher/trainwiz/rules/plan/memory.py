@@ -126,7 +126,8 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> V
     if plan.machine.device != "cpu" and have and need > have:
         yield violation(
             "offload needs {need} GiB of host memory on each machine, but there are only {have} GiB",
-            remedy("use nvme with ZeRO 3, use more machines, or offload less"),
+            _less_on_the_host(plan),
+            where=None if _offloads_state(plan) else "model.activation_checkpointing",
             need=gib(need),
             have=gib(have),
         )
@@ -170,6 +171,18 @@ def the_whole_model_fits_the_gpu_at_first(plan: Plan, machine: Machine, estimate
             need=gib(estimate.whole_bytes_per_rank),
             have=gib(smallest),
         )
+
+
+def _less_on_the_host(plan: Plan) -> Fix:
+    if plan.model.activation_checkpointing != "offload":
+        return remedy("use nvme with ZeRO 3, use more machines, or offload less")
+    if _offloads_state(plan):
+        return remedy("use nvme with ZeRO 3, lower batch.per_device_batch_size, or offload less")
+    return remedy("lower batch.per_device_batch_size or batch.sequence_length")
+
+
+def _offloads_state(plan: Plan) -> bool:
+    return plan.strategy.offload_optimizer_device != "none" or plan.strategy.offload_param_device != "none"
 
 
 def _loaded_in_parts(plan: Plan) -> Fix:

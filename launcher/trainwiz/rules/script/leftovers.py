@@ -65,7 +65,8 @@ def devices_come_from_the_engine(script: Script) -> Violations:
     own = script.called("torch.cuda.set_device", "torch.accelerator.set_device_index")
     if own or script.engines.accelerate or script.engines.deepspeed or script.engines.colossalai:
         return
-    if not script.called("torch.distributed.init_process_group") and not script.is_program:
+    starts = script.called("torch.distributed.init_process_group") or script.is_program or script.runs_when_imported
+    if not starts:
         return  # a module; what starts it may have chosen the GPU
     for call in _moves(script):
         if _target(call) is None or constant(_target(call)) == "cuda":

@@ -91,9 +91,10 @@ def _lightning(script: Script, function: Function) -> Violations:
 
 
 def _trainer(script: Script, function: Function) -> Violations:
-    # A copy of an older Trainer's own training_step has a branch for each way.
-    copied = any(dotted(call.func).endswith("accelerator.backward") for call in _calls(function))
+    own = [call for call in _calls(function) if dotted(call.func).endswith("accelerator.backward")]
     for call in _calls(function):
+        # A copy of an older Trainer's own training_step has a branch for each way.
+        copied = any(script.tree.exclusive(call, other) for other in own)
         if method(call) == "backward" and not call.args and not copied:
             yield violation(
                 "{call} in {function} goes around the Trainer's own backward pass",

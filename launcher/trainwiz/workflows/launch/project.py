@@ -112,8 +112,9 @@ def launch(request: Request) -> int:
 
 def _with_one_length(arguments: Sequence[str]) -> tuple[str, ...]:
     """The script's arguments; a length that is typed replaces the plan's, also where that counts the other way."""
-    typed = {word.partition("=")[0] for word in arguments}
-    if len(given := typed & _LENGTHS) != 1:
+    words = [part for word in arguments for part in word.split("=", 1)]
+    given = _LENGTHS.intersection(words)
+    if len(given) != 1 or words[words.index(min(given)) + 1 :][:1] == ["0"]:  # 0 leaves it to the other
         return tuple(arguments)
     (other,) = _LENGTHS - given
     return (*arguments, other, "0")

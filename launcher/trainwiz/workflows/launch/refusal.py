@@ -31,7 +31,8 @@ def told(request: Request, plan: Plan, folder: Path) -> Iterator[None]:
         yield
     except TrainwizError as error:
         if not request.dry_run and plan.machine.num_machines > 1:
-            with contextlib.suppress(TrainwizError, OSError):  # nothing could be told; the error itself matters
+            # Nothing could be told, or nobody wants to wait for that; the error itself matters.
+            with contextlib.suppress(TrainwizError, OSError, KeyboardInterrupt):
                 _tell(request, plan, folder, _why(error))
         raise
 
@@ -68,5 +69,5 @@ def _me(plan: Plan, place: Place, why: str) -> messages.Machine:
         hostname=os.uname().nodename,
         plan=plan.digest(),
         machines=place.machines,
-        problem=why[: messages.LONGEST_PROBLEM],
+        problem=why.encode(errors="replace").decode()[: messages.LONGEST_PROBLEM],
     )

@@ -59,7 +59,7 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
             talk.end_answer()
             talk.notes(answer)
     if as_json:
-        console.data_json(written)
+        console.data_json(written, as_written=True)
     return 0
 
 

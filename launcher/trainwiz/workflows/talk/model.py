@@ -95,7 +95,8 @@ def _gathered(place: Path, wanted: Wanted, cpu: bool) -> Answerer:
     digest = hashlib.sha256(files.read_bytes(checkpoint / checkpoints.MANIFEST)).hexdigest()[:8]
     target = checkpoint.parent.parent / _KEPT / f"{checkpoint.name}-{digest}{kind}"
     if not models.is_model(target):
-        gathered.refuse_damaged(checkpoint)
+        if (place / checkpoints.MANIFEST).is_file():  # a named one; `chosen` has compared the others
+            gathered.refuse_damaged(checkpoint)
         python = interpreter.located(wanted.python or sys.executable)
         gathered.gather(
             python,
