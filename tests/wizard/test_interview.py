@@ -254,7 +254,7 @@ def test_what_is_trained_shows_its_bytes() -> None:
     asked = next(asked for asked in person.asked if asked.prompt == "Adapter")
     shown = dict(asked.choices)
     assert asked.default == "lora"
-    assert "17.3 GiB per rank  all weights" in shown["none"]
+    assert "18.4 GiB per rank  all weights" in shown["none"]
     assert "8.7 GiB per rank" in shown["qlora"]
 
 

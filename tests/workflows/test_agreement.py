@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from plans import BASE
 from projects import REGRESSION, launch, make, metrics, trainwiz
 
+from trainwiz import plan as plans
 from trainwiz.workflows.launch import project as launching
 
 ALONE = {
@@ -215,18 +217,26 @@ def test_secrets_in_the_settings_are_hidden(project: Path) -> None:
     assert json.loads((project / "runs/latest/config.json").read_text())["hub_token"] == "***"
 
 
+EPOCHS = {"schedule.n_epochs": 3, "schedule.n_steps": None}
+
+
 @pytest.mark.parametrize(
-    ("typed", "added"),
+    ("schedule", "typed", "added"),
     [
-        (["--n_steps", "2"], ["--n_epochs", "0"]),
-        (["--n_epochs=1", "--seed", "3"], ["--n_steps", "0"]),
-        (["--n_steps", "2", "--n_epochs", "0"], []),
-        (["--n_steps", "0"], []),
-        (["--n_epochs=0"], []),
-        (["--seed", "3"], []),
-        ([], []),
+        (EPOCHS, ["--n_steps", "2"], ["--n_epochs", "0"]),
+        (EPOCHS, ["--n_epochs=1", "--seed", "3"], []),
+        (EPOCHS, ["--n_steps", "2", "--n_epochs", "0"], []),
+        (EPOCHS, ["--n_steps", "0"], []),
+        (EPOCHS, ["--seed", "3"], []),
+        ({}, ["--n_epochs=1", "--seed", "3"], ["--n_steps", "0"]),
+        ({}, ["--n_epochs=0"], []),
+        ({}, ["--n_steps", "2"], []),
+        ({}, [], []),
     ],
 )
-def test_a_typed_length_replaces_one_that_counts_otherwise(typed: list[str], added: list[str]) -> None:
+def test_a_typed_length_replaces_one_that_counts_otherwise(
+    schedule: dict[str, object], typed: list[str], added: list[str]
+) -> None:
     """`launch -- --n_steps 2` also shortens a plan that counts epochs."""
-    assert list(launching._with_one_length(typed)) == [*typed, *added]
+    plan = plans.with_changes(BASE, schedule)
+    assert list(launching._with_one_length(typed, plan)) == [*typed, *added]

@@ -255,7 +255,7 @@ def test_a_training_is_preempted_while_it_loads_evaluates_and_saves(tmp_path: Pa
     assert not any(folder.glob("runs/latest/checkpoints/checkpoint-*"))
     curve: list[float] = []
     for moment, signum, last in (
-        ("evaluating", signal.SIGTERM, 33),
+        ("evaluating", signal.SIGTERM, 32),
         ("saving", signal.SIGUSR1, 36),
         ("loading", 15, 36),
     ):

@@ -46,7 +46,7 @@ def launch(request: Request) -> int:
     """Check and run a project; return the training's exit code. Raises `Refused` on findings of level error."""
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent
-    request = dataclasses.replace(request, arguments=_with_one_length(request.arguments))
+    request = dataclasses.replace(request, arguments=_with_one_length(request.arguments, plan))
     with refusal.told(request, plan, folder):
         machine = facts.machine(
             machine_file=request.machine or None,
@@ -110,14 +110,15 @@ def launch(request: Request) -> int:
     return code
 
 
-def _with_one_length(arguments: Sequence[str]) -> tuple[str, ...]:
+def _with_one_length(arguments: Sequence[str], plan: Plan) -> tuple[str, ...]:
     """The script's arguments; a length that is typed replaces the plan's, also where that counts the other way."""
     words = [part for word in arguments for part in word.split("=", 1)]
     given = _LENGTHS.intersection(words)
     if len(given) != 1 or words[words.index(min(given)) + 1 :][:1] == ["0"]:  # 0 leaves it to the other
         return tuple(arguments)
     (other,) = _LENGTHS - given
-    return (*arguments, other, "0")
+    planned = plan.schedule.n_steps if other == "--n_steps" else plan.schedule.n_epochs
+    return (*arguments, other, "0") if planned else tuple(arguments)
 
 
 def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> tuple[Finding, ...]:
