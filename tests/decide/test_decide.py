@@ -700,6 +700,14 @@ def test_inputs_go_to_host_memory_where_they_do_not_fit() -> None:
     assert 4 * 32 * 131_072 * 4096 * 2 == 128 * 2**30
 
 
+def test_unknown_host_memory_makes_no_micro_batch_smaller() -> None:
+    facts, known = known_as("meta-llama/Llama-3.1-8B"), machine("8xh100")
+    unknown = replace(known, memory=replace(known.memory, total_bytes=0))
+    answers = {"model.name": facts.name, "model.activation_checkpointing": "offload", "batch.sequence_length": 2048}
+    found = [decide(answers, here, model=facts).plan.batch.per_device_batch_size for here in (known, unknown)]
+    assert found[0] == found[1] > 1
+
+
 def test_offloaded_inputs_leave_host_memory_to_offloaded_state() -> None:
     facts, here = known_as("meta-llama/Llama-3.1-70B"), machine("8xh100")
     plan = decide({"model.name": facts.name, "batch.sequence_length": 65_536}, here, model=facts).plan

@@ -70,6 +70,7 @@ def test_the_shape_of_a_token_is_hidden_wherever_it_stands(secret: str) -> None:
         ("bearer abcdefghijklmnopqrstuvwxyz", "bearer ***"),
         ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
         ("redis://:hunter22@cache:6379/0", "redis://***@cache:6379/0"),
+        ("postgres://me:12/ab@db/x", "postgres://***@db/x"),
         ("git+https://git.corp:8443/team/pkg.git@main", "git+https://git.corp:8443/team/pkg.git@main"),
         ("docker://registry.local:5000/team/train@sha256:0123", "docker://registry.local:5000/team/train@sha256:0123"),
         ("no file p/https:/me:hunter22@example.com/d.jsonl", "no file p/https:/***@example.com/d.jsonl"),

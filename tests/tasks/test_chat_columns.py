@@ -38,6 +38,8 @@ TALKS: dict[str, tuple[dict[str, Any], str | None, bool]] = {
     "to translate": ({"source": "a", "target": "b"}, "prompt=source,completion=target", True),
     "a list in place of an answer": ({"question": "a", "answer": ["b"]}, "prompt=question,completion=answer.0", False),
     "messages as JSON": ({"dialog": '[{"from": "human", "value": "a"}]', "id": "c"}, "messages=dialog", True),
+    "messages as JSON of several lines": ({"dialog": '[\n {"from": "human", "value": "a"}]'}, "messages=dialog", True),
+    "messages as Python prints them": ({"dialog": "[{'from': 'human', 'value': 'a'}]", "id": "c"}, None, False),
     "a document": ({"id": "c", "text": "a"}, None, False),
     "not to be spelled": ({"question": "a", "best\nanswer": "b"}, None, False),
     "with a space": ({"question": "a", " answer": "b"}, None, False),
@@ -69,3 +71,8 @@ def test_columns_are_guessed_by_their_names_and_what_they_hold(
     assert (guess.spelled if guess else None, bool(guess and guess.sure)) == (spelled, sure)
     if guess:  # what is guessed can be read
         assert chat_columns.problem(chat_columns.renamed(row, guess.spelled), compares=compares) is None
+
+
+def test_a_target_is_only_looked_at_where_nothing_else_answers() -> None:
+    assert chat_columns.problem({"question": "a", "answer": "b", "target": ["c", "d"]}, compares=False) is None
+    assert chat_columns.problem({"question": "a", "target": ["c", "d"]}, compares=False) == "talk"

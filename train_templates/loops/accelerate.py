@@ -890,7 +890,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         due_log = due_log or due_eval
         # end: selected
         # This is the only place that waits for the device.
-        if due_log or due_save or done == 1:
+        if due_log or due_save or done == 1 or done % updates_per_epoch == 0:
             mean_loss, pre_clip = float(accelerator.reduce(loss_since)) / updates_since, float(norm)
             if done == 1 and mean_loss == 0:
                 raise SystemExit("update 1: the loss is 0, so there is nothing to learn: are all labels alike?")

@@ -811,7 +811,7 @@ def train(config: Config, agreement: Agreement) -> bool:
         due_log = due_log or due_eval
         # end: selected
         # Apart from the engine, this is the only place that waits for the device.
-        if due_log or due_save or done == 1:
+        if due_log or due_save or done == 1 or done % updates_per_epoch == 0:
             dist.all_reduce(loss := loss_since.clone())
             mean_loss, pre_clip = float(loss) / updates_since, float(norm)
             if done == 1 and mean_loss == 0:

@@ -46,7 +46,7 @@ class Metrics:
             self.path.write_text("".join(f"{line}\n" for line in kept))
             # feature: each_epoch
             last = [record for record in map(json.loads, kept) if record["update"] == start]
-            self.evaluated = sum(not record.keys() & {"loss", "failed_saves"} for record in last)
+            self.evaluated = sum(not record.keys() & {"grad_norm_pre_clip", "failed_saves"} for record in last)
             # end: each_epoch
 
     def write(self, record: dict[str, Any]) -> None:

@@ -303,7 +303,8 @@ def _preferred_micro(d: Decision) -> int:
     size = size_of(d)
     known, left = _activation_bytes(d, 1), _bytes_left(d)
     micro = _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 or known else 1
-    offloads = d.values["model.activation_checkpointing"] == "offload"
+    told = d.machine is not None and d.machine.memory.total_bytes  # 0: unknown
+    offloads = told and d.values["model.activation_checkpointing"] == "offload"
     while known and left is not None and micro > 1:
         if _activation_bytes(d, micro) <= left and not (offloads and _host_bytes(d, micro) is None):
             break

@@ -33,7 +33,7 @@ _BEGINNING = re.compile(r"(?<=[^\s:─])\s*((?:\[rank\d+\]: )?Traceback \(most r
 # torchrun's report quotes the traceback that a rank recorded, two columns further to the right.
 _RECORDED = re.compile(r"^  traceback : (Traceback \(most recent call last\):)$")
 # tqdm does not end the line of its bar, and what is printed next follows on the same line.
-_BAR = re.compile(r"(\| *[\d.]+\w?/[\d.]+\w? \[[^\]\r\n]*\])(?=[^\s\r])")
+_BAR = re.compile(r"(\| *[\d.]+\w?/[\d.]+\w? \[[^\]\r\n]{0,300}\])(?=[^\s\r])")
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<function>.+)$')
 _INSTALLED = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?P<package>\w+)|[/\\]lib[/\\]python\d\.\d+[/\\]|^[A-Z]:.*\\[Ll]ib\\"
@@ -52,7 +52,7 @@ _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
-_PROGRESS = re.compile(r"\d+%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]*\] *$")
+_PROGRESS = re.compile(r"(?<!\d)\d{1,3}%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,300}\] *$")
 _FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
 _LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
 _LAUNCHERS_LINE = re.compile(

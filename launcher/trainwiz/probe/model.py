@@ -231,10 +231,11 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
     )
 
 
-def _quantized(name: str, looking: Looking) -> str:
+def _quantized(name: str, looking: Looking, beside: tuple[str, ...] = ()) -> str:
     """The method of a model whose weights are quantized; empty for others.
 
-    Of a model that is not here, the hub is asked, as for its size; of an adapter, its base counts.
+    Of a model that is not here, the hub is asked, as for its size; of an adapter, its base counts. `beside` are the
+    adapters that led here.
     """
     folder, on_hub = located(looking.root, name), is_hub_id(name, looking.root)
 
@@ -242,8 +243,8 @@ def _quantized(name: str, looking: Looking) -> str:
         return _json(folder / called) or (_json(looking.cache.file("models", name, called)) if on_hub else {})
 
     config = file("config.json")
-    if not config and (base := file(_ADAPTER).get(_BASE)) and base != name:
-        return _quantized(str(base), looking)
+    if not config and (base := file(_ADAPTER).get(_BASE)) and base not in (name, *beside):
+        return _quantized(str(base), looking, (*beside, name))
     if not config and on_hub and not (looking.told or looking.offline):
         config = dict(looking.ask(name).config or {})
     text = config.get("text_config")  # transformers looks there, too

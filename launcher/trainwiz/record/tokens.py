@@ -41,8 +41,11 @@ _WHOLE_CUES = (
     *("ASIA", "AROA", "AIDA", "AIza", "ya29.", "dapi", "SG.", "eyJ", "PRIVATE KEY"),
 )
 """One of these is in every text that `_WHOLE` changes; looking for them is many times faster."""
-_URL = re.compile(r"(?:(?<=://)|(?<=\w:/))[^/\s:@]{0,256}:(?!\d{1,5}[/?#])[^\s@]{1,512}(?=@)")
-"""User and password in a URL, also in one that was taken for a path and lost a slash. A port is none."""
+_URL = re.compile(
+    r"(?:(?<=://)|(?<=\w:/))(?!(?:localhost|[^/\s:@]{0,256}\.[^/\s:@]{1,256}):\d{1,5}[/?#])"
+    r"[^/\s:@]{0,256}:[^\s@]{1,512}(?=@)"
+)
+"""User and password in a URL, also in one that was taken for a path and lost a slash. The port of a host is none."""
 _AFTER = re.compile(
     # What follows a header, a parameter of a URL, or a name that is only given to secrets.
     r"(?i)(\bbearer\s+(?=\S*[\d._~+/=-])|\bbearer\s+(?=\S{24})"

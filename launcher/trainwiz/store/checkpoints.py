@@ -59,11 +59,15 @@ def folder_of(place: Path) -> Path:
     )
 
 
+def is_one(folder: Path) -> bool:
+    """Whether a folder is a checkpoint, perhaps a damaged one. A project may have a file of that name, too."""
+    named = _NAME.fullmatch(folder.resolve().name) and (folder / MANIFEST).is_file()
+    return bool(named) or "sha256" in manifest(folder)
+
+
 def holds_any(folder: Path) -> bool:
     """Whether a folder is a checkpoint, or a folder of checkpoints."""
-    # A project may have a file of that name, too; the manifest of a checkpoint may be damaged.
-    named = _NAME.fullmatch(folder.name) and (folder / MANIFEST).is_file()
-    return bool(named) or "sha256" in manifest(folder) or bool(every(folder))
+    return is_one(folder) or bool(every(folder))
 
 
 def manifest(checkpoint: Path) -> Mapping[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,8 +91,10 @@ def problem(row: Mapping[str, Any], *, compares: bool) -> str | None:
     """What a row lacks: talk, answers or label. None: nothing."""
     there = {name for name, value in row.items() if value is not None}
     if not compares:
-        lists = [name for name in there & set(ANSWERS) if _are_texts(row[name])]  # which of them is the answer?
-        asked = there & set(TALKS) or (there & set(QUESTIONS) and there & set(ANSWERS) and not lists)
+        answers = there & set(ANSWERS)
+        answers = answers - {"target"} or answers  # task.py reads it only where there is no other
+        lists = [name for name in answers if _are_texts(row[name])]  # which of them is the answer?
+        asked = there & set(TALKS) or (there & set(QUESTIONS) and answers and not lists)
         return None if asked else "talk"
     if there & set(CHOSEN) and there & set(REJECTED):
         return None
@@ -178,7 +181,10 @@ def _is_called(name: str, word: str) -> bool:
 
 def _is_talk(value: Any) -> bool:
     if isinstance(value, str):  # a table may hold messages as JSON text
-        return value.lstrip().startswith("[{")
+        try:
+            value = json.loads(value) if value.lstrip().startswith("[") else None
+        except (ValueError, RecursionError):
+            return False
     return isinstance(value, list) and bool(value) and isinstance(value[0], Mapping)
 
 

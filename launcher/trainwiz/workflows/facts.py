@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from trainwiz.project import Disagreement
     from trainwiz.rules import Facts
 
-_NAMED = re.compile(r"\d+\s*[x×*][\w\s-]+", re.IGNORECASE)
+_NAMED = re.compile(r"\s*\d+\s*[x×*][^./\\]+", re.IGNORECASE)
 """A machine that is named by its GPUs; a name with a dot or a slash is a file's."""
 _pending: dict[str, PendingInterpreter] = {}
 """Interpreters that `machine(wait=False)` began to look at; the next call takes them up."""

@@ -193,7 +193,8 @@ SIGNATURES = {
     ),
     "other_file": Signature(
         # LSF writes the last sentence also below a job that succeeded.
-        r"^Exited (?:with|by) [\s\S]{0,2000}?^Read file <(?P<file>[^>\n]+)> for stderr output of this job\.",
+        r"^Exited (?:with|by) .*\n(?:(?!Exited (?:with|by) |Successfully completed\.).*\n)*?"
+        r"Read file <(?P<file>[^>\n]+)> for stderr output of this job\.",
         cause="the job's errors are in another file: {file}",
         remedy="run: trainwiz diagnose {file}",
         secondary=True,

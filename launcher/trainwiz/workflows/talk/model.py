@@ -84,7 +84,7 @@ def _holds_checkpoints(place: Path) -> bool:
 
 def _gathered(place: Path, wanted: Wanted, cpu: bool) -> Answerer:
     """The checkpoint's weights as a model, kept beside the checkpoints for the next time."""
-    if (place / checkpoints.MANIFEST).is_file():
+    if named := checkpoints.is_one(place):
         checkpoint, project = place.resolve(), gathered.project_of(place.resolve(), place)
     else:
         folder = checkpoints.folder_of(place)
@@ -95,7 +95,7 @@ def _gathered(place: Path, wanted: Wanted, cpu: bool) -> Answerer:
     digest = hashlib.sha256(files.read_bytes(checkpoint / checkpoints.MANIFEST)).hexdigest()[:8]
     target = checkpoint.parent.parent / _KEPT / f"{checkpoint.name}-{digest}{kind}"
     if not models.is_model(target):
-        if (place / checkpoints.MANIFEST).is_file():  # a named one; `chosen` has compared the others
+        if named:  # `chosen` has compared the others
             gathered.refuse_damaged(checkpoint)
         python = interpreter.located(wanted.python or sys.executable)
         gathered.gather(
