@@ -715,3 +715,7 @@ def test_offloaded_inputs_leave_host_memory_to_offloaded_state() -> None:
     assert plan.strategy.offload_optimizer_device == "cpu"
     found = estimate(plan, facts.parameters, facts.transformer)
     assert found.host_bytes_per_machine <= here.memory.total_bytes
+    # 640 GiB of inputs are less than half of this memory, but the state beside them takes 1314 GiB.
+    less = replace(here, memory=replace(here.memory, total_bytes=1700 * 2**30))
+    plan = decide({"model.name": facts.name, "batch.sequence_length": 65_536}, less, model=facts).plan
+    assert plan.model.activation_checkpointing == "full"

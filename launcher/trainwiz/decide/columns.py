@@ -49,7 +49,7 @@ def decide_columns(d: Decision) -> None:
         label = others[0] if len(others) == 1 else label
     for key, name in ((own, text), ("data.label_column", label)):
         shown = _shown(d.first.get(name)) if key == own or d.task.labelled else None
-        reason = say("the first row has there: {value}", value=shown) if shown else say("the usual name")
+        reason = say("in the first row: {value}", value=shown) if shown else say("the usual name")
         d.settle(key, name, reason, kind="found" if shown else "default")
 
 
@@ -60,7 +60,7 @@ def _decide_words(d: Decision) -> None:
         d.settle_default("data.columns", say("names that task.py knows, such as prompt and completion"))
         return
     shown = "; ".join(f"{name}: {_shown(chat_columns.value_at(d.first, name))}" for name in guess.columns.values())
-    d.settle("data.columns", guess.spelled, say("the first row has there: {value}", value=shown), kind="found")
+    d.settle("data.columns", guess.spelled, say("in the first row: {value}", value=shown), kind="found")
 
 
 def shown_columns(d: Decision) -> tuple[tuple[str, str], ...]:
