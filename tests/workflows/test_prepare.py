@@ -23,8 +23,7 @@ def project_of(folder: Path, count: int = 300) -> Path:
 def test_data_is_prepared_once_and_the_training_finds_it(tmp_path: Path) -> None:
     folder = project_of(tmp_path)
     assert (
-        "text_column: body  # found: in the first row: document 0 document 0"
-        in (folder / "trainwiz.yaml").read_text()
+        "text_column: body  # found: in the first row: document 0 document 0" in (folder / "trainwiz.yaml").read_text()
     )
     done = trainwiz("prepare", str(folder))
     assert done.code == 0, done.err
