@@ -25,6 +25,8 @@ SECRET = "TRAINWIZ_SECRET"
 GOES_ON = "goes_on"
 """What machine 0 agrees on with the others, where the launchers stay connected."""
 _SHORTEST = 8
+_FEW = 16
+"""Up to so many machines, each lists all of them."""
 _LATE_SECONDS = 1.0
 """Less than what machine 0 gives a connection to say who it is, and the secret is checked before."""
 
@@ -92,8 +94,9 @@ def gathered(call: Call) -> Iterator[Gathered]:
     )
     with contextlib.ExitStack() as kept:
         roll, link = _host(me, call, kept) if place.rank == 0 else _attend(me, call, kept)
-        for machine in sorted(roll.present, key=lambda m: m.rank):
-            console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
+        if place.rank == 0 or place.machines <= _FEW:  # else their common log has a line for each pair of them
+            for machine in sorted(roll.present, key=lambda m: m.rank):
+                console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
         _look_at_folders(roll, call.must_share, goes_on=link is not None)
         before = runs.named(project, roll.agreed["continues"]) if roll.agreed["continues"] else None
         yield Gathered(
