@@ -1,6 +1,6 @@
 """What many machines cost a launch outside the training: the roll-call, the connections, the starts, the ends.
 
-`python benchmarks/machines.py` calls the roll of 2 to 1,024 machines over loopback: machine 0 in this process, whose
+`python benchmarks/machines.py` calls the roll of 2 to 512 machines over loopback: machine 0 in this process, whose
 CPU time is measured alone, all others in a child, each with a thread. Those that go on together stay connected for some
 seconds. `--launches` starts `trainwiz launch` once for each of 2, 4 and 8 machines, with light ranks behind the real
 torchrun: a rank fails, all begin again, and then all are asked to stop. What it prints stands in docs/scale.md.
@@ -28,7 +28,7 @@ from trainwiz.network.coordination import Coordinator, Participant
 from trainwiz.network.rollcall import Machine, Roll
 
 SECRET = "three plain words"
-SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+SIZES = (2, 4, 8, 16, 32, 64, 128, 256, 512)
 FACTS = {f"fact {n}": "0123456789abcdef" * 2 for n in range(10)}
 LAUNCHES = (2, 4, 8)
 RANKS = 8

@@ -427,8 +427,10 @@ def _line(line: socket.socket, until: float, most: int) -> bytes:
 
 
 def _roll(verdict: Verdict) -> Roll:
-    told = {"plan": verdict.plan, "machines": verdict.machines, "facts": verdict.facts}
-    alike = (Machine(rank=rank, hostname=host, **told) for rank, host in verdict.alike)
+    alike = (
+        Machine(rank=rank, hostname=host, plan=verdict.plan, machines=verdict.machines, facts=verdict.facts)
+        for rank, host in verdict.alike
+    )
     return Roll(
         machines=verdict.machines,
         plan=verdict.plan,
