@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import psutil
+    from psutil import Process
 
 _POLL_SECONDS = 0.05
 _RANK = "LOCAL_RANK"
@@ -69,7 +69,7 @@ def _send(pid: int, signum: int) -> None:
         os.kill(pid, signum)
 
 
-def _children(pid: int) -> list[psutil.Process]:
+def _children(pid: int) -> list[Process]:
     import psutil
 
     try:
@@ -78,7 +78,7 @@ def _children(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _environ(process: psutil.Process) -> dict[str, str]:
+def _environ(process: Process) -> dict[str, str]:
     import psutil
 
     try:

@@ -95,7 +95,7 @@ class _Build:
     environ: Mapping[str, str]
     missing: frozenset[str]
     """Ops of which nothing is there."""
-    look: Callable[[], None]
+    look: Callable[[], None] = lambda: None
     """Called about once a second."""
     files: dict[str, str | None] = field(default_factory=dict)
     """By op, the library that was loaded; None: DeepSpeed does without the op here."""
