@@ -72,8 +72,8 @@ class Supervisor:
         self.asked_by: int | None = None
         self.killed: tuple[int, ...] = ()
         self.hung = False
-        self._stalls: list[Mapping[str, object]] = []
-        self._stragglers: list[Mapping[str, object]] = []
+        self._stalls: deque[Mapping[str, object]] = deque(maxlen=_MOST_KEPT)
+        self._stragglers: deque[Mapping[str, object]] = deque(maxlen=_MOST_KEPT)
         self._failed_before_asked = False
         self._settling = False
         self._given_up = False
