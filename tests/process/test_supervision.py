@@ -160,6 +160,6 @@ def test_ending_names_signals() -> None:
 def test_a_run_of_weeks_keeps_the_last_slow_ranks() -> None:
     world = Supervisor([0, 1])
     for seconds in range(250):
-        world.late(Straggler(1, 0.5, seconds, "train.py:3"))
+        world.late(Straggler(rank=1, share=0.5, seconds=seconds, place="train.py:3"))
     kept = [said["seconds"] for said in world.outcome(1.0).stragglers]
     assert kept == list(range(150, 250))
