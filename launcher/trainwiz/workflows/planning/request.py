@@ -35,9 +35,7 @@ class PlanRequest:
     target: str = option("TIME", say("Show only what finishes in this time, like 12h or 3d."))
     price: str = option(
         "PRICE",
-        say(
-            "Price of one GPU for one hour, in any currency; shows the cost. Kept for GPUs of this name; none forgets it."
-        ),
+        say("Price of one GPU for one hour, in any currency; shows the cost. Kept for such GPUs; none forgets it."),
     )
     max_cost: str = option("COST", say("Show only what costs no more than this; needs --price."))
     pick: str = option("ROW", say("Write the project with this row's settings, as `trainwiz init` does."))
