@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trainwiz.models import known, parameters_in_name
+from trainwiz.models import known, parameters_in_name, parameters_in_table
 from trainwiz.models.known import configurations
 
 PUBLISHED = {
@@ -181,7 +181,22 @@ def test_another_model_is_not_taken_for_a_known_one(name: str) -> None:
         ("x/model-3bit", None),
         ("x/model-v2", None),
         ("x/gpt2", None),
+        ("x/Expert-17B-16E", None),
     ],
 )
 def test_a_size_in_the_name(name: str, parameters: float | None) -> None:
     assert parameters_in_name(name) == (None if parameters is None else int(parameters))
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("deepseek-ai/DeepSeek-R1-0528", 671e9),
+        ("deepseek-ai/DeepSeek-V2-Lite-Chat", 15.7e9),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 109e9),
+        ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),
+        ("somebody/own", None),
+    ],
+)
+def test_a_size_that_only_the_card_states(name: str, parameters: float | None) -> None:
+    assert parameters_in_table(name) == (None if parameters is None else int(parameters))

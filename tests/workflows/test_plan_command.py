@@ -115,6 +115,13 @@ def test_a_price_is_kept_for_its_gpu_until_it_is_forgotten(
     assert "COST" in told.out
 
 
+def test_layers_that_are_assumed_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert plan("--model", "deepseek-ai/DeepSeek-V3", "--task", "sft", "--gpus", "256xH100") == 0
+    assert "the layers of deepseek-ai/DeepSeek-V3 are assumed" in " ".join(capsys.readouterr().err.split())
+    assert plan(*QWEN, "--gpus", "8xH100") == 0
+    assert "assumed" not in capsys.readouterr().err
+
+
 def test_more_gpus_take_less_time(capsys: pytest.CaptureFixture[str]) -> None:
     plan(*QWEN, "--gpus", "1xH100", "--over", "gpus=1,2,4,8,16", "--json")
     found = json.loads(capsys.readouterr().out)["rows"]

@@ -1,8 +1,8 @@
 """Transformers as their config.json describes them: sizes and exact numbers of parameters, without loading anything."""
 
 from trainwiz.models.assumed import of_parameters
-from trainwiz.models.known import known, parameters_in_name
+from trainwiz.models.known import known, parameters_in_name, parameters_in_table
 from trainwiz.models.reader import of_config
 from trainwiz.models.transformer import Block, Transformer
 
-__all__ = ["Block", "Transformer", "known", "of_config", "of_parameters", "parameters_in_name"]
+__all__ = ["Block", "Transformer", "known", "of_config", "of_parameters", "parameters_in_name", "parameters_in_table"]

@@ -144,6 +144,36 @@ distilbert-base-uncased distilbert   768   6  12 12   3072  30522    512
 `experts` says how many there are, how many of them see a token, and their width where it is not the MLP's.
 """
 
+_TOTALS = {
+    "deepseek-v2": 236,
+    "deepseek-v2.5": 236,
+    "deepseek-v2-lite": 15.7,
+    "deepseek-coder-v2": 236,
+    "deepseek-coder-v2-lite": 15.7,
+    "deepseek-v3": 671,
+    "deepseek-v3-0324": 671,
+    "deepseek-v3.1": 671,
+    "deepseek-v3.2": 671,
+    "deepseek-r1": 671,
+    "deepseek-r1-0528": 671,
+    "kimi-k2": 1030,
+    "glm-4.5": 355,
+    "glm-4.5-air": 106,
+    "glm-4.6": 355,
+    "llama-4-scout-17b-16e": 109,
+    "llama-4-maverick-17b-128e": 400,
+    "minimax-text-01": 456,
+    "minimax-m1": 456,
+    "minimax-m2": 230,
+    "c4ai-command-r-v01": 35,
+    "c4ai-command-r-plus": 104,
+    "c4ai-command-a-03-2025": 111,
+    "dbrx": 132,
+    "grok-1": 314,
+}
+"""Billions of parameters, as their cards state them, of models whose layers no row above describes, and whose names do
+not say how many they have."""
+
 _COLUMNS = (
     *("hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
     *("intermediate_size", "vocab_size", "max_position_embeddings"),
@@ -162,14 +192,20 @@ _VARIANTS = re.compile(
 
 def known(name: str) -> Transformer | None:
     """The model that a hub id or a bare name means, whoever tuned or quantized it; None for one not in the table."""
-    words = _words(name)
-    plain = [word for word in words if not _VARIANTS.fullmatch(word)]
-    config = configurations().get("-".join(words)) or configurations().get("-".join(plain))
+    config = next((configurations()[called] for called in _called(name) if called in configurations()), None)
     return of_config(config) if config else None
 
 
-def _words(name: str) -> list[str]:
-    return name.rpartition("/")[2].lower().split("-")
+def parameters_in_table(name: str) -> int | None:
+    """The number of parameters of a model that the table has no layers of; None for one that it does not name."""
+    billions = next((_TOTALS[called] for called in _called(name) if called in _TOTALS), None)
+    return int(billions * 1e9) if billions else None
+
+
+def _called(name: str) -> tuple[str, str]:
+    """A model's name in lower case, whole and without the words that leave its sizes as they are."""
+    words = name.rpartition("/")[2].lower().split("-")
+    return "-".join(words), "-".join(word for word in words if not _VARIANTS.fullmatch(word))
 
 
 @functools.cache
@@ -186,14 +222,14 @@ def configurations() -> Mapping[str, Mapping[str, Any]]:
     return found
 
 
-_IN_NAME = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:[._]\d+)?)([bm])(?![a-z0-9])")
+_IN_NAME = re.compile(r"(?<![a-z0-9.])(?:(\d+)x)?(\d+(?:[._]\d+)?)([bm])(?![a-z0-9]|-\d+e(?![a-z0-9]))")
 
 
 def parameters_in_name(name: str) -> int | None:
     """The number of parameters that a name states: 7B, 0.5b, 350M; None where it states none.
 
     Of 30B-A3B, the first number counts. 8x7B means five sixths of 56B, since experts share attention: Mixtral 8x7B has
-    46.7B parameters, 8x22B has 140.6B.
+    46.7B parameters, 8x22B has 140.6B. 17B-16E states what a token sees, and not how many there are.
     """
     found = _IN_NAME.search(name.rpartition("/")[2].lower())
     if not found:

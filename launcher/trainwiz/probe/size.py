@@ -44,7 +44,9 @@ def of_hub(found: HubModel) -> Size:
 def of_table(name: str) -> Size:
     """By the table of models that people often name."""
     found = models.known(name)
-    return Size(parameters=found.parameters, size_source="table", transformer=found) if found else Size()
+    if found is None:
+        return of_number(models.parameters_in_table(name), "table")
+    return Size(parameters=found.parameters, size_source="table", transformer=found)
 
 
 def of_name(name: str) -> Size:

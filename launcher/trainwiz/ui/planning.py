@@ -120,6 +120,18 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
         )
 
 
+def tell_assumed(plan: Plan) -> None:
+    """Say that the model's layers are guessed."""
+    console.talk(
+        t(
+            "the layers of {model} are assumed to be the usual ones of a dense model of this size; one with experts is "
+            "faster",
+            model=plan.model.name,
+        ),
+        style="dim",
+    )
+
+
 def show_scaling(rows: Sequence[Row], limits: Limits) -> None:
     """Print the best row for each number of GPUs."""
     heads = (t("GPUS"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("EACH"), t("TIME"))

@@ -47,6 +47,8 @@ class Setting:
     place: Place
     found: tuple[Candidate, ...]
     training: table.Training
+    assumed: bool
+    """Whether the model's layers are those that its number of parameters suggests."""
 
 
 def plan(request: PlanRequest) -> int:
@@ -80,6 +82,8 @@ def plan(request: PlanRequest) -> int:
         console.data_json(table.to_dict(setting.plan, setting.place, rows, limits))
     else:
         table.show(setting.plan, setting.place, rows, limits)
+        if setting.assumed:
+            table.tell_assumed(setting.plan)
         price.tell(request, setting.machine, limits.price)
         calibration.tell(request, setting.place)
     return 0 if any(row.possible for row in rows) else 1
@@ -149,7 +153,13 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
             say("leave --strategy out to see all"),
         )
     return Setting(
-        machine=machine, machines=count, plan=decided, place=place, found=found, training=_training(request, decided)
+        machine=machine,
+        machines=count,
+        plan=decided,
+        place=place,
+        found=found,
+        training=_training(request, decided),
+        assumed=model.assumed,
     )
 
 
