@@ -48,6 +48,7 @@ GENERATED = (
         "evaluation",
         "flops",
         "frozen",
+        "generation",
         "head_loss",
         "hooks",
         "kernels",

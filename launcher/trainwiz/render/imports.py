@@ -24,6 +24,7 @@ NEIGHBOURS = frozenset(
         "evaluation",
         "flops",
         "frozen",
+        "generation",
         "head_loss",
         "hooks",
         "kernels",
