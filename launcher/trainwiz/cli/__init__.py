@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
-from trainwiz.errors import Cancelled, TrainwizError
+from trainwiz.errors import Cancelled, Ended, TrainwizError
 from trainwiz.language import t
 from trainwiz.ui import console
 
@@ -29,6 +30,10 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except typer.Exit as done:
         return done.exit_code
+    except Ended as ended:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            console.talk(t("ended by {signal}", signal=ended.name))
+        return ended.exit_code
     except (KeyboardInterrupt, typer.Abort):
         console.talk(t("interrupted"))
         return Cancelled.exit_code
