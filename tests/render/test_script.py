@@ -95,6 +95,7 @@ REST: list[dict[str, object]] = [
         "precision.mixed_precision": "bf16",
         "precision.weights": "bfloat16",
         "model.activation_checkpointing": "offload",
+        "machine.device": "cuda",
     },
     {
         "tracking.log_with": "tensorboard",

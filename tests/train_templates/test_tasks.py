@@ -61,6 +61,7 @@ GENERATED = (
     ),
     *(
         "noise",
+        "numa",
         "optimizers",
         "packing",
         "pairs",

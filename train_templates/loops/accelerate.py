@@ -141,6 +141,10 @@ from metrics import Metrics
 from noise import add_noise
 
 # end: neftune
+# feature: numa
+from numa import bind
+
+# end: numa
 # feature: own_optimizer
 from optimizers import build_optimizer
 
@@ -973,6 +977,9 @@ def main() -> None:
     """Train from the command line."""
     config = read_config(sys.argv[1:])
     accelerator = build_accelerator(config)
+    # feature: numa
+    bind()
+    # end: numa
     if accelerator.num_processes != config.num_processes:
         raise SystemExit(f"planned for {config.num_processes} ranks, but {accelerator.num_processes} are running")
     finished = train(config, accelerator)

@@ -125,6 +125,10 @@ from flops import share_of_peak
 from meter import Meter
 from metrics import Metrics
 
+# feature: numa
+from numa import bind
+
+# end: numa
 # feature: own_optimizer
 from optimizers import build_optimizer
 
@@ -877,6 +881,9 @@ def main() -> None:
     """Train from the command line."""
     config = read_config(sys.argv[1:])
     colossalai.launch_from_torch(seed=config.seed, verbose=False)
+    # feature: numa
+    bind()
+    # end: numa
     agreement = Agreement()
     finished = train(config, agreement)
     gc.collect()  # before the process group is destroyed, or gloo may abort at exit

@@ -87,6 +87,10 @@ def _accelerate(values: Values) -> bool:
     return values.get("engine") != "colossalai"
 
 
+def _on_gpus(values: Values) -> bool:
+    return values.get("machine.device") == "cuda"
+
+
 def _shards_with_torch(values: Values) -> bool:
     return strategies.chosen(values.get("strategy.kind", "single"), None).uses_fsdp
 
@@ -551,6 +555,20 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Port on the first machine (0: any free one)"),
         help="The rendezvous port of the ranks. On one machine, 0 lets the system choose one; several machines need an "
         "open port.",
+    ),
+    Question(
+        key="machine.numa_binding",
+        prompt=say("Bind each rank to the NUMA node of its GPU"),
+        when=_on_gpus,
+        choices=(
+            Choice(value="auto", label=say("where state or activations are kept in host memory")),
+            Choice(value="always", label=say("in every training")),
+            Choice(value="never", label=say("leave the cores to the system")),
+        ),
+        help="On machines with several NUMA nodes (usually one per CPU socket), a rank that stays on the cores beside "
+        "its GPU also has its host memory there, so that copies to and from the GPU take the short way. The rank finds "
+        "the node by its GPU's PCI address when it starts, keeps within the cores that it may use, and says in its log "
+        "what it did. Where the node is unknown, nothing is bound.",
     ),
     *CLUSTER,
     Question(

@@ -35,6 +35,7 @@ NEIGHBOURS = frozenset(
         "multilabel",
         "network",
         "noise",
+        "numa",
         "optimizers",
         "packing",
         "pairs",

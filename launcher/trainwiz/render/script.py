@@ -41,6 +41,7 @@ OPTIONAL = {
     "kernels.py": "liger",
     "long_rows.py": "long_rows",
     "noise.py": "neftune",
+    "numa.py": "numa",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
     "references.py": "reference",
@@ -103,6 +104,7 @@ def features(plan: Plan) -> frozenset[str]:
         # fp16 needs the scale of the loss before gradients are rounded, and ZeRO 3 gathers weights by a module's call.
         "fused": task.packs and strategy.fuses_head_loss and precision != "fp16",
         "mfu": plan.machine.device == "cuda" and task.packs,
+        "numa": _binds_to_node(plan),
         "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,
         "uncompiled": not plan.model.compile,
@@ -143,6 +145,16 @@ def features(plan: Plan) -> frozenset[str]:
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
     return frozenset(wanted - unwanted)
+
+
+# docs/decisions/launching.md: Each rank binds itself to the NUMA node of its GPU
+def _binds_to_node(plan: Plan) -> bool:
+    how, places = (
+        plan.machine.numa_binding,
+        (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device),
+    )
+    offloads = plan.model.activation_checkpointing == "offload" or any(place != "none" for place in places)
+    return plan.machine.device == "cuda" and (how == "always" or (how == "auto" and offloads))
 
 
 def _hook_features(plan: Plan) -> dict[str, bool]:
