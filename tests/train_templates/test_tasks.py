@@ -47,6 +47,7 @@ GENERATED = (
         "encoders",
         "evaluation",
         "flops",
+        "fp8",
         "frozen",
         "head_loss",
         "hooks",

@@ -222,7 +222,7 @@ CHOICES = {
     # feature: own_schedule
     **SCHEDULES,
     # end: own_schedule
-    "mixed_precision": ("no", "bf16", "fp16", "fp8"),
+    "mixed_precision": ("no", "bf16", "fp16"),
     "on_failed_save": ("continue", "stop"),
     # feature: best
     "best_mode": ("min", "max"),

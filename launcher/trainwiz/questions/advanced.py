@@ -131,11 +131,12 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="no", label=say("fp32 everywhere: exact but slow; recommended on CPUs")),
             Choice(value="bf16", label=say("bf16: half the memory traffic, no loss scaling; Ampere and newer")),
             Choice(value="fp16", label=say("fp16 with a loss scaler: Volta and Turing")),
-            Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with an fp8 library")),
+            Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with torchao")),
         ),
         help="The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
         "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs Ada, "
-        "Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 have no benefit on a CPU.",
+        "Hopper or newer, and torchao: the products inside the repeated layers are then in fp8, with a scale for each "
+        "row, and all else in bf16. fp16 and fp8 have no benefit on a CPU.",
     ),
     Question(
         key="model.parameters",

@@ -23,6 +23,7 @@ NEIGHBOURS = frozenset(
         "encoders",
         "evaluation",
         "flops",
+        "fp8",
         "frozen",
         "head_loss",
         "hooks",

@@ -35,6 +35,7 @@ OPTIONAL = {
     "column_names.py": "own_columns",
     "evaluation.py": "selected",
     "flops.py": "mfu",
+    "fp8.py": "fp8",
     "frozen.py": "frozen",
     "mixture.py": "weighted",
     "head_loss.py": "fused",
@@ -175,7 +176,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     embedded = vocabulary.EMBEDDED in (plan.data.train, plan.data.eval)
     packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
-    half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16", "fp8")
     attention = plan.model.attention
     flash = packed and half and attention in ("auto", "flash_attention_2")
     # transformers 4.51, which colossalai needs, makes its masks otherwise.
