@@ -10,6 +10,7 @@ from trainwiz import cluster, schedulers
 from trainwiz.language import t, text
 from trainwiz.outcome import signal_name
 from trainwiz.process.capture import capture
+from trainwiz.schedulers import Job, Scheduler
 from trainwiz.ui import console
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
@@ -19,7 +20,8 @@ _SECONDS = 20.0
 IDLE_STARTS = 3
 """So many starts of a job that trained nothing are not followed by another one."""
 _NOTICE_SECONDS = 3600.0
-"""A job whose end is farther away than this, and than twice the grace, was not stopped by its scheduler."""
+"""Where the job's file does not say when it is asked to stop: a job whose end is farther away than this, and than twice
+the grace, was not stopped by its scheduler."""
 
 
 def ask(*, trained: bool, grace: float) -> None:
@@ -40,7 +42,7 @@ def ask(*, trained: bool, grace: float) -> None:
             t("cannot ask {scheduler} about this job: {problem}", scheduler=around.scheduler, problem=status.problem)
         )
         return
-    notice = max(_NOTICE_SECONDS, 2 * grace)
+    notice = _announced(scheduler, job) or max(_NOTICE_SECONDS, 2 * grace)
     if obstacle := scheduler.obstacle(job, status.stdout, now=time.time(), notice=notice):
         console.talk(text(obstacle))
         return
@@ -52,6 +54,12 @@ def ask(*, trained: bool, grace: float) -> None:
     console.talk(
         t("{scheduler} starts job {name} again, and it goes on from there", scheduler=around.scheduler, name=job.id)
     )
+
+
+def _announced(scheduler: Scheduler, job: Job) -> float | None:
+    """How long before its end the job's own file has it asked to stop."""
+    command = scheduler.batch_file(job)
+    return scheduler.notice(capture(command, timeout=_SECONDS).stdout) if command else None
 
 
 def before_start(request: Request, signum: int) -> int:
