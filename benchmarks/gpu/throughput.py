@@ -43,7 +43,7 @@ SECTIONS = (("gpt2-124m", "fixed"), ("llama-1b", "fixed"), ("gpt2-124m", "ragged
 CONTESTANTS = ("script", "tuned", "flat", "nanogpt", "default")
 """The generated script; Trainer told all that makes it fast; the same, with documents in one row instead of padding; a
 loop as in nanoGPT; Trainer as it comes. No model drops anything, and vocabularies are padded."""
-ATTENTION = re.compile(r"flash|fmha|varlen|flex_attention|efficient_attention|cudnn_attention|triton_.*attention", re.I)
+ATTENTION = re.compile(r"\w*(?:flash|fmha|varlen|flex_attention|efficient_attention|cudnn_attention)\w*", re.I)
 """Of kernels and operators: what computes attention."""
 RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 SMALLEST_PART = 20.0  # seconds: with less left, no other cell is begun
@@ -206,7 +206,7 @@ class Clock:
         self.wait()
         self.profile.__exit__(None, None, None)
         names = {found[0] for each in self.profile.key_averages() if (found := ATTENTION.search(each.key))}
-        self.attention = f"{', '.join(sorted(map(str.lower, names))) or 'by matrices'} ({implementations()})"
+        self.attention = f"{', '.join(sorted(names)) or 'by matrices'} ({implementations()})"[:400]
 
     def tell(self) -> None:
         """Report, and end the process: what would come after the measurement is of no interest."""

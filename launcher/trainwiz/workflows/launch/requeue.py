@@ -7,8 +7,8 @@ import shlex
 import time
 
 from trainwiz import cluster, schedulers
+from trainwiz.errors import Ended
 from trainwiz.language import t, text
-from trainwiz.outcome import signal_name
 from trainwiz.process.capture import capture
 from trainwiz.schedulers import Job, Scheduler
 from trainwiz.ui import console
@@ -62,10 +62,10 @@ def _announced(scheduler: Scheduler, job: Job) -> float | None:
     return scheduler.notice(capture(command, timeout=_SECONDS).stdout) if command else None
 
 
-def before_start(request: Request, signum: int) -> int:
+def before_start(request: Request, ended: Ended) -> int:
     """Where a signal came before the ranks were started; the exit code."""
-    name, code = signal_name(signum), request.stopped_code
-    console.talk(t("stopped by {signal} before the ranks were started; exit code {code}", signal=name, code=code))
+    code = request.stopped_code
+    console.talk(t("stopped by {signal} before the ranks were started; exit code {code}", signal=ended.name, code=code))
     known = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
     if not known:
         ask(trained=False, grace=request.grace)
