@@ -47,6 +47,7 @@ GENERATED = (
         "encoders",
         "evaluation",
         "flops",
+        "fp8",
         "frozen",
         "generation",
         "head_loss",
@@ -62,6 +63,7 @@ GENERATED = (
     ),
     *(
         "noise",
+        "numa",
         "optimizers",
         "packing",
         "pairs",
