@@ -157,7 +157,7 @@ def answers_can_be_written(plan: Plan) -> Violations:
     if not task.packs:
         yield violation(
             "{key} is {value}, but the task {task} writes no text",
-            setting("evaluation.generation_metrics", None),
+            remedy("leave {key} empty", {"evaluation.generation_metrics": None}, key="evaluation.generation_metrics"),
             key="evaluation.generation_metrics",
             value=plan.evaluation.generation_metrics,
             task=plan.task,
@@ -165,7 +165,7 @@ def answers_can_be_written(plan: Plan) -> Violations:
     elif plan.engine != "accelerate":
         yield violation(
             "{key} is {value}, but the loop of {engine} does not let a model write",
-            setting("evaluation.generation_metrics", None),
+            remedy("leave {key} empty", {"evaluation.generation_metrics": None}, key="evaluation.generation_metrics"),
             key="evaluation.generation_metrics",
             value=plan.evaluation.generation_metrics,
             engine=plan.engine,
