@@ -47,7 +47,9 @@ GENERATED = (
         "encoders",
         "evaluation",
         "flops",
+        "fp8",
         "frozen",
+        "generation",
         "head_loss",
         "hooks",
         "kernels",
@@ -61,6 +63,7 @@ GENERATED = (
     ),
     *(
         "noise",
+        "numa",
         "optimizers",
         "packing",
         "pairs",

@@ -20,6 +20,7 @@ from trainwiz.plan import Plan, defaults
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
 from trainwiz.render.settings import settings
+from trainwiz.tasks import generation
 from trainwiz.tasks.preference_losses import LOSSES
 
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
@@ -35,12 +36,15 @@ OPTIONAL = {
     "column_names.py": "own_columns",
     "evaluation.py": "selected",
     "flops.py": "mfu",
+    "fp8.py": "fp8",
     "frozen.py": "frozen",
+    "generation.py": "generated",
     "mixture.py": "weighted",
     "head_loss.py": "fused",
     "kernels.py": "liger",
     "long_rows.py": "long_rows",
     "noise.py": "neftune",
+    "numa.py": "numa",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
     "references.py": "reference",
@@ -103,6 +107,7 @@ def features(plan: Plan) -> frozenset[str]:
         # fp16 needs the scale of the loss before gradients are rounded, and ZeRO 3 gathers weights by a module's call.
         "fused": task.packs and strategy.fuses_head_loss and precision != "fp16",
         "mfu": plan.machine.device == "cuda" and task.packs,
+        "numa": _binds_to_node(plan),
         "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,
         "uncompiled": not plan.model.compile,
@@ -145,6 +150,16 @@ def features(plan: Plan) -> frozenset[str]:
     return frozenset(wanted - unwanted)
 
 
+# docs/decisions/launching.md: Each rank binds itself to the NUMA node of its GPU
+def _binds_to_node(plan: Plan) -> bool:
+    how, places = (
+        plan.machine.numa_binding,
+        (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device),
+    )
+    offloads = plan.model.activation_checkpointing == "offload" or any(place != "none" for place in places)
+    return plan.machine.device == "cuda" and (how == "always" or (how == "auto" and offloads))
+
+
 def _hook_features(plan: Plan) -> dict[str, bool]:
     """What a task of the user's own code may decide beside data, model and loss."""
     strategy, own = strategies.of(plan), tasks.of(plan).own_code
@@ -163,7 +178,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     embedded = vocabulary.EMBEDDED in (plan.data.train, plan.data.eval)
     packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
-    half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16", "fp8")
     attention = plan.model.attention
     flash = packed and half and attention in ("auto", "flash_attention_2")
     # transformers 4.51, which colossalai needs, makes its masks otherwise.
@@ -230,6 +245,9 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
     best = on and evaluation.best_metric is not None
     gathered = on and evaluation.gather_outputs and task.gathered_metrics is not None
     averaged = plan.optimizer.ema_decay > 0 and strategies.of(plan).own_parameters
+    written = generation.chosen(evaluation.generation_metrics)
+    marked = task.packs and not (task.talks and plan.data.train_on == "all")  # where an answer begins
+    generated = on and bool(written) and marked and plan.engine == "accelerate"
     selected = on and (best or gathered or averaged or evaluation.evaluation_steps > 0)
     return {
         "selected": selected,
@@ -239,6 +257,14 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
         "best": best,
         "gathered": gathered,
         "summed": on and not gathered,
+        "generated": generated,
+        "loss_alone": not generated,
+        "asked": task.talks,
+        "halved": not task.talks,
+        "partitioned_weights": strategies.of(plan).partitions_weights,
+        "copied_weights": not strategies.of(plan).partitions_weights,
+        "compared_words": bool({"bleu", "rouge"} & written.keys()),
+        **{name: name in written for name in generation.METRICS},
         "scores": gathered and bool(region),
         "areas": gathered and "eval_auc" in (task.gathered_metrics or {}),
         **({region: gathered} if region else {}),

@@ -159,6 +159,11 @@ SIGNATURES = {
         cause="the tokenizer of {model} has no end-of-text token",
         remedy="set one in task.py: tokenizer.eos_token = …; or use another tokenizer",
     ),
+    "no_room_to_write": Signature(
+        r"no prompt leaves room for max_new_tokens (?P<tokens>\d+): \d+ are longer, and the model has (?P<places>\d+)",
+        cause="prompts and {tokens} further tokens are longer than the {places} positions of the model",
+        remedy="set evaluation.max_new_tokens lower, or leave evaluation.generation_metrics empty",
+    ),
     "no_tokenizer": Signature(
         r"(?<!\S)(?P<model>\S+): (?:no tokenizer, or an empty one|cannot load its tokenizer)",
         cause="{model} has no usable tokenizer",
@@ -173,6 +178,12 @@ SIGNATURES = {
         r"no layer to recompute; name the class of the repeated layers",
         cause="activation checkpointing found no repeated layers",
         remedy="name their class in SHARDED_LAYERS of task.py, or set model.activation_checkpointing to none",
+    ),
+    "nothing_in_fp8": Signature(
+        r"fp8: none of the model's (?P<count>[0-9]+) linear layers can be trained in fp8",
+        cause="none of the {count} linear layers inside the model's repeated layers suits fp8: frozen weights and "
+        "widths that are no multiple of 16 do not, and GPT-2's layers are of another kind",
+        remedy="set precision.mixed_precision to bf16",
     ),
     "batch_norm_recomputed": Signature(
         r"BatchNorm would count each batch twice in layers that are computed again",
