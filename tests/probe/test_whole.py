@@ -43,7 +43,7 @@ def test_a_file_is_cut_off(kept: int, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:kept])
     said = lacking(tmp_path)
     assert said.startswith(
-        f"its weights are cut off: {file.name} has {file.stat().st_size} bytes, and its header names"
+        f"its weights are cut off: {file.name} has {file.stat().st_size} byte{'' if kept == 1 else 's'}, and its header names"
     )
 
 
