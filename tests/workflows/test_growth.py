@@ -1,9 +1,12 @@
 """What years of use leave: metrics of millions of lines, thousands of runs and of scripts."""
 
+import ast
 import itertools
 import json
 import os
+import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +23,7 @@ from trainwiz.ui.page import TEMPLATE, page
 from trainwiz.workflows import watch
 from trainwiz.workflows.check import lint
 
+RIGHT = Path(__file__).parents[1] / "lint" / "right"
 LINES = 60_000
 SPIKE, GAP, LOW = 20_011, 33_333, 41_234
 
@@ -238,6 +242,55 @@ def test_a_script_that_is_passed_over_must_be_python_and_import_nothing_about_tr
     script.write_text("x = (\n")
     with pytest.raises(UsageError, match="not valid Python"):
         scripts.with_modules(str(script))
+
+
+def seconds_of(function: Callable[[], object]) -> float:
+    """CPU seconds of this process, the least of three tries."""
+    took = []
+    for _ in range(3):
+        began = time.process_time()
+        function()
+        took.append(time.process_time() - began)
+    return min(took)
+
+
+# docs/decisions/files.md: Lint walks a text once, and modules are shared
+def test_lint_takes_a_few_times_as_long_as_parsing(tmp_path: Path) -> None:
+    texts = sorted((file.read_text() for file in RIGHT.glob("*.py")), key=len)[-8:]
+    files = [tmp_path / f"s{i}.py" for i in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text("".join(f"def part_{i}():\n{textwrap.indent(text, '    ')}\n" for i in range(8)))
+    parsing = seconds_of(lambda: [ast.parse(file.read_text()) for file in files])
+
+    def judge() -> None:
+        for file in files:
+            file.write_text(file.read_text() + "\n")  # nothing that was kept of it holds
+            lint._of_file(str(file), ("TW",), ())
+
+    assert parsing < seconds_of(judge) < 6.5 * parsing
+
+
+# docs/decisions/files.md: Lint walks a text once, and modules are shared
+def test_a_module_is_read_once_for_all_scripts_that_import_it(tmp_path: Path) -> None:
+    text = max((file.read_text() for file in RIGHT.glob("*.py")), key=len)
+    functions = (f"def part_{i}():\n{textwrap.indent(text, '    ')}\n" for i in range(20))
+    (tmp_path / "large.py").write_text("".join(functions))
+    for i in range(10):
+        (tmp_path / f"s{i}.py").write_text(f"import torch, large\ntorch.load('{i}')\n")
+    first, *others = (scripts.with_modules(str(tmp_path / f"s{i}.py")) for i in range(10))
+    assert first is not None
+    assert all(one is not None and one.parts[0].outline is first.parts[0].outline for one in others)
+    findings = lint._of_file(str(tmp_path / "s9.py"), ("TW758",), ())
+    assert isinstance(findings, list)
+    assert [(f.place.file, f.place.line) for f in findings if f.place][-1] == (str(tmp_path / "s9.py"), 2)
+
+
+def test_little_is_kept_of_many_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "_MOST_KEPT", 1000)
+    for i in range(30):
+        (tmp_path / f"s{i}.py").write_text(f"import torch\nx = {i}\n" + "y = torch.load(x)\n" * 20)
+        scripts.with_modules(str(tmp_path / f"s{i}.py"))
+    assert len(scripts._MODULES._kept) <= 4
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "text_classification", "sft"])
