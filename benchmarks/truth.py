@@ -147,6 +147,16 @@ def of_logs() -> Score:
     return score
 
 
+def of_explained() -> Score:
+    """Logs without a known cause, of which the exception's words say what is wrong."""
+    score = Score()
+    for case in test_diagnose.EXPLAINED.values():
+        found = of_log(case["log"], log="x")
+        said = found is not None and case["says"] in str(found.cause)
+        score.add(wrong=True, found=said, false=int(found is not None and found.known))
+    return score
+
+
 COMMANDS = {
     "`lint`: scripts with one planted bug, and mended": of_planted,
     "`lint`: cases of its rules": of_lint,
@@ -154,6 +164,7 @@ COMMANDS = {
     "`check`: files of accelerate and DeepSpeed": functools.partial(of_files, "files"),
     "`check`: files of training tools and jobs": functools.partial(of_files, "tools"),
     "`diagnose`: logs": of_logs,
+    "`diagnose`: logs without a known cause, explained": of_explained,
 }
 
 

@@ -126,3 +126,13 @@ def test_templates_cite_nothing() -> None:
     templates = [*(ROOT / "train_templates").rglob("*.py"), *(ROOT / "templates").rglob("*.j2")]
     assert len(templates) > 10
     assert not [name(file) for file in templates if "docs/decisions" in file.read_text()]
+
+
+def test_what_is_said_of_security_names_tests_that_exist() -> None:
+    text = (ROOT / "docs" / "SECURITY.md").read_text()
+    named = set(re.findall(r"`(tests/[\w/]+\.py)`", text))
+    assert len(named) > 15
+    assert not [name for name in sorted(named) if not (ROOT / name).is_file()]
+    rows = [line.split("|") for line in text.splitlines() if line.startswith("|")][2:]
+    assert len(rows) > 10
+    assert not [row[2] for row in rows if "`tests/" not in row[4]], "each is held by a test"

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    # `python -m trainwiz` puts the working folder there: a project's own json.py would be run.
+    del sys.path[0]
+
 import atexit
 import contextlib
 import gc
 import os
-import sys
 from typing import NoReturn
 
 
@@ -19,7 +24,10 @@ def main(argv: list[str] | None = None) -> int:
         # docs/decisions/cli.md: What made the start faster
         gc.set_threshold(100_000)
     from trainwiz import language
+    from trainwiz.process import endings
 
+    if argv is None:
+        endings.hear()
     language.choose(arguments)
     from trainwiz.cli import run
 

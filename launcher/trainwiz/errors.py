@@ -5,6 +5,7 @@
     │   └── PlanError        2  one or more keys of a plan are wrong; all of them are named
     ├── Refused              1  findings of level error; nothing was started
     └── Cancelled          130  Ctrl-C
+    Ended                128+n  signal n: SIGTERM, or SIGHUP when the terminal is gone
 
 Anything else that reaches the top is a bug in trainwiz: exit code 3 and a log.
 """
@@ -76,3 +77,15 @@ class Cancelled(TrainwizError):
     """The person pressed Ctrl-C; what was entered is kept where the message says."""
 
     exit_code = 130
+
+
+class Ended(BaseException):
+    """A signal asked for the end. No `Exception`: nothing on the way may keep it."""
+
+    def __init__(self, signum: int) -> None:
+        from trainwiz.outcome import SIGNAL_BASE, signal_name
+
+        super().__init__(signum)
+        self.signum = signum
+        self.name = signal_name(signum)
+        self.exit_code = SIGNAL_BASE + signum

@@ -1,13 +1,16 @@
 """The reader's language: choose it, and translate messages into it.
 
-The only user of the gettext catalogue. A process has one language, set once by `choose`.
+The only user of the gettext catalogue. A process has one language, set once by `choose`;
+a project's files keep theirs (`spoken`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import gettext
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from trainwiz.message import Message
@@ -15,18 +18,40 @@ from trainwiz.message import Message
 _CATALOGUES = {"zh": "zh_CN"}
 _LOCALE_DIR = Path(__file__).parent / "locale"
 
+_COUNTED = re.compile(
+    r"(?<!of the )\{(\w+)(:[^{}]*)?\} (update|sample|epoch|token|step|rank|GPU|machine|node|row|"
+    r"document|file|run|micro-batch|checkpoint|core|process|byte|parameter|image|picture|column|character|day|hour|host|label|attempt|restart)"
+    r"(?:es|s)\b"
+    r"(?! (?:are|give|have|make|need|were)\b)"
+)
+"""A number and the noun that it counts, but not as the subject of a verb in the plural."""
+
 _translations: gettext.NullTranslations = gettext.NullTranslations()
 _current = "en"
 
 
 def choose(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
     """Set the language from `--lang`, then TRAINWIZ_LANG, then the locale; return it. Unknown means English."""
-    global _translations, _current
-    _current = _wanted(argv, environ)
-    _translations = gettext.NullTranslations()
-    if _current in _CATALOGUES:
-        _translations = gettext.translation("trainwiz", _LOCALE_DIR, languages=[_CATALOGUES[_current]], fallback=True)
+    _use(_wanted(argv, environ))
     return _current
+
+
+@contextlib.contextmanager
+def spoken(name: str) -> Iterator[None]:
+    """Another language for a while: that of a project, whose reader need not be the one at the keyboard."""
+    before = _current
+    _use(_normal(name or before))
+    try:
+        yield
+    finally:
+        _use(before)
+
+
+def _use(name: str) -> None:
+    global _translations, _current
+    _current, _translations = name, gettext.NullTranslations()
+    if name in _CATALOGUES:
+        _translations = gettext.translation("trainwiz", _LOCALE_DIR, languages=[_CATALOGUES[name]], fallback=True)
 
 
 def current() -> str:
@@ -41,12 +66,20 @@ def text(message: Message | str) -> str:
     template = _translations.gettext(message.template) if message.template else ""
     if not message.values:
         return template
+    if 1 in message.values.values():
+        template = _COUNTED.sub(lambda found: _of_one(found, message.values), template)
     return template.format(**{k: text(v) if isinstance(v, Message) else v for k, v in message.values.items()})
 
 
 def t(template: str, /, **values: object) -> str:
     """Translate a literal template at once, for edges that print it."""
     return text(Message(template, values))
+
+
+def _of_one(found: re.Match[str], values: Mapping[str, object]) -> str:
+    """One number with its noun, which is in the singular where the number is 1."""
+    name, form, noun = found.groups()
+    return f"{{{name}{form or ''}}} {noun}" if values[name] == 1 else found[0]
 
 
 def _wanted(argv: Sequence[str], environ: Mapping[str, str]) -> str:

@@ -26,6 +26,8 @@ class Amount:
     """Of all texts together."""
     lengths: tuple[int, ...] = field(default=(), compare=False)
     """Tokens of each row that was read; empty where rows hold no texts."""
+    exact: bool = field(default=False, compare=False)
+    """Whether every row was read, so that the numbers of rows are not estimates."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

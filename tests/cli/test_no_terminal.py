@@ -83,6 +83,32 @@ def test_the_page_for_programs_has_every_command_with_its_json() -> None:
         assert len(words.split()) >= 3, name
 
 
+_WITHOUT_FOLDER = {"plan", "doctor", "explain", "recipes"}
+"""Commands with `--json` that need no folder: something else is wrong with what is typed."""
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_failure_is_one_json_document_too(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ["--nothing"] if command in _WITHOUT_FOLDER else ["nowhere"]
+    more = {
+        "launch": ["--dry-run"],
+        "replay": ["--dry-run"],
+        "submit": ["--dry-run"],
+        "diff": ["nothing"],
+        "sample": ["hello"],
+    }
+    code = run([command, *words, *more.get(command, []), "--json"])
+    said = capsys.readouterr()
+    assert code in (1, 2), said.err
+    assert json.loads(said.out)["error"]["exit_code"] == code
+    assert json.loads(said.out)["error"]["message"] in " ".join(said.err.split())
+    run(["launch", "nowhere", "--", "--json"])
+    assert not capsys.readouterr().out, "an argument of the script"
+
+
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("command", COMMANDLINES)
 def test_nobody_is_asked(

@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ import projects
 import pytest
 from engine_children import claimed
 from plans import completed
-from test_ranks import wait_for
 from test_several_machines import SCRIPT
 
 from trainwiz.errors import UsageError
@@ -48,37 +46,6 @@ def project(folder: Path, script: str = SCRIPT) -> Path:
 def launch(folder: Path, environ: dict[str, str], *words: str) -> "subprocess.CompletedProcess[str]":
     argv = [sys.executable, "-m", "trainwiz", "launch", str(folder), *words]
     return subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=180, check=False)
-
-
-def test_ctrl_c_reaches_the_launch_on_every_host(tmp_path: Path, environ: dict[str, str]) -> None:
-    """In a folder whose name a shell must not see, with an argument that is one."""
-    folder = project(tmp_path / "it's $(touch evil) & more")
-    argv = [
-        sys.executable,
-        "-m",
-        "trainwiz",
-        "launch",
-        str(folder),
-        "--hosts",
-        "127.0.0.1,me@b:1",
-        "--",
-        "wait",
-        "a; b",
-    ]
-    process = subprocess.Popen(argv, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for rank in (0, 1):
-        wait_for(folder / f"ready-{rank}")
-    process.send_signal(signal.SIGINT)
-    out, said = process.communicate(timeout=180)
-    assert process.returncode == 75, out + said
-    assert "[127.0.0.1] rank 0 of 2 sum 1.0 [" in out
-    assert "'wait', 'a; b']" in out
-    assert "[127.0.0.1] saved 0" in out
-    for host in ("127.0.0.1", "me@b"):
-        assert f"[{host}] Ctrl-C: asked the ranks to save and exit" in said
-    logs = folder / "runs" / "latest" / "logs"
-    assert "saved 1" in (logs / "rank-1.log").read_text()
-    assert not list(tmp_path.rglob("evil"))
 
 
 def test_a_host_that_refuses_is_a_sentence_and_the_others_end(tmp_path: Path, environ: dict[str, str]) -> None:

@@ -8,6 +8,7 @@ from itertools import permutations
 from pathlib import Path
 
 import pytest
+import yaml
 
 from trainwiz.diagnose import SIGNATURES, Diagnosis, diagnose, log_text, of_log, read
 from trainwiz.diagnose.endings import BY_CODE
@@ -16,6 +17,7 @@ from trainwiz.outcome import Outcome
 
 LOGS = {file.stem: file.read_text() for file in sorted((Path(__file__).parents[1] / "logs").glob("*.log"))}
 FAILED = [name for name in LOGS if not name.startswith(("good--", "unknown--"))]
+EXPLAINED = yaml.safe_load((Path(__file__).parents[1] / "truth" / "diagnose" / "explained.yaml").read_text())
 NAMED = {name.partition("--")[0] for name in FAILED}
 
 
@@ -572,3 +574,15 @@ def test_two_lines_of_nan_are_not_a_whole_training() -> None:
 def test_less_than_five_gigabytes_in_pieces_are_plain_lack_of_memory() -> None:
     text = LOGS["fragmentation"]
     assert of_log(text.replace("27.50 GiB is reserved", "4.50 GiB is reserved"), log="a.log").name == "cuda_memory"  # type: ignore[union-attr]
+
+
+# --- what no signature explains
+
+
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_an_unknown_exception_is_explained_by_its_own_words(name: str) -> None:
+    case = EXPLAINED[name]
+    found = of_log(case["log"], log="x")
+    assert found is not None
+    assert not found.known
+    assert case["says"] in str(found.cause)

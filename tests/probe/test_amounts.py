@@ -38,6 +38,7 @@ def test_a_small_file_is_counted(tmp_path: Path, name: str) -> None:
     assert found
     assert found.tokens == 100
     assert found.lengths == (2,) * 50
+    assert found.exact
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json", "a.csv"])
@@ -48,6 +49,7 @@ def test_a_large_file_is_measured_by_its_beginning(tmp_path: Path, name: str) ->
     assert found.documents == pytest.approx(5000, rel=0.02)
     assert found.different == found.documents
     assert found.tokens == pytest.approx(5_000_000, rel=0.02)
+    assert not found.exact
 
 
 def test_a_text_file_is_one_document(tmp_path: Path) -> None:

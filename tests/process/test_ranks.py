@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -146,6 +147,7 @@ def test_handlers_are_put_back(tmp_path: Path) -> None:
 
 LAUNCHER = """
 import sys
+import threading
 from pathlib import Path
 sys.path[:0] = {tests!r}
 from test_ranks import Heard, world
@@ -233,3 +235,29 @@ def test_the_mark_finds_a_process_by_its_environment() -> None:
         assert marked(mark[:-1]) == []
     finally:
         child.communicate(b"\n")
+
+
+LATE = """import os, signal, time
+time.sleep(0.5)  # it still ignores what its launcher does
+signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
+time.sleep(60)"""
+
+
+@pytest.mark.parametrize(
+    ("agent", "codes"),
+    [
+        (["sleep", "60"], {0: -9}),  # waits for other machines: it has nothing to save
+        (["sh", "-c", f"LOCAL_RANK=0 {sys.executable} -c '{LATE}'; exit $?"], {0: 75}),
+    ],
+    ids=["no rank yet", "a rank that hears late"],
+)
+def test_a_stop_reaches_ranks_behind_a_launcher_that_ignores_it(
+    tmp_path: Path, agent: list[str], codes: dict[int, int]
+) -> None:
+    process = Process(
+        rank=0, argv=agent, environ={}, cwd=str(tmp_path), log=tmp_path / "l", agent=True, ignored=(signal.SIGTERM,)
+    )
+    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    outcome = ranks.run([process], audience=Heard(), grace=60, stopped_code=75)
+    assert (outcome.codes, outcome.signal) == (codes, signal.SIGTERM)
+    assert outcome.seconds < 20

@@ -5,6 +5,7 @@ import signal
 import pytest
 
 from trainwiz.message import Message
+from trainwiz.process.heartbeats import Straggler
 from trainwiz.process.supervision import KILL_SECONDS, SETTLE_SECONDS, Send, Supervisor, ending
 
 INT, TERM, KILL, HUP = signal.SIGINT, signal.SIGTERM, signal.SIGKILL, signal.SIGHUP
@@ -154,3 +155,11 @@ def test_ending_names_signals() -> None:
     assert str(ending(-9)) == "signal SIGKILL"
     assert str(ending(-64)) == "signal 64"
     assert str(ending(3)) == "exit code 3"
+
+
+def test_a_run_of_weeks_keeps_the_last_slow_ranks() -> None:
+    world = Supervisor([0, 1])
+    for seconds in range(250):
+        world.late(Straggler(rank=1, share=0.5, seconds=seconds, place="train.py:3"))
+    kept = [said["seconds"] for said in world.outcome(1.0).stragglers]
+    assert kept == list(range(150, 250))

@@ -299,6 +299,7 @@ AT_NOON = datetime(2026, 1, 31, 12).timestamp()
         (f"{RUNNING} EndTime=2026-01-31T12:10:01", "its end at 2026-01-31T12:10:01 is not near"),
         (f"{RUNNING} EndTime=Unknown PreemptTime=None", "its end at Unknown is not near"),
         (f"{RUNNING} EndTime=Unknown PreemptTime=2026-01-31T12:00:00", None),
+        (f"{RUNNING} EndTime=2026-01-31T13:00:00 PreemptTime=2026-01-31T12:00:00", None),  # with a long grace
         (f"{RUNNING} EndTime=+30days", None),
         (RUNNING.replace("RUNNING", "CANCELLED"), "JobState=CANCELLED"),
     ],
@@ -416,3 +417,19 @@ def test_every_scheduler_has_a_word_and_its_keys() -> None:
     for each in schedulers.every():
         assert {f"cluster.{key}" for key in each.keys} <= fields.keys()
         assert each.file in each.files(make(cluster__kind=each.name))
+
+
+@pytest.mark.parametrize(
+    ("line", "seconds"),
+    [
+        ("#SBATCH --signal=TERM@45", 135),
+        ("#SBATCH --signal=B:USR1@1800", 1890),
+        ("#SBATCH --signal R:10", 150),
+        ("# --signal=TERM@45", None),
+        ("#SBATCH --time=10", None),
+    ],
+)
+def test_when_a_batch_script_has_its_job_asked_to_stop(line: str, seconds: float | None) -> None:
+    slurm = schedulers.named("slurm")
+    assert slurm
+    assert slurm.notice(f"#!/bin/bash\n{line}\nsrun trainwiz launch\n") == seconds

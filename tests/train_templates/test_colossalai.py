@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import planting
 import projects
 import pytest
 import warm
@@ -96,6 +97,11 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have(reference: Path, tmp_
     assert rest[0]["update"] in (9, 17)
     assert [r["loss"] for r in rest] == curve[int(rest[0]["update"]) - 1 :]
     assert weights(latest) == weights(reference / "runs" / "latest")
+    newest, canary = latest / "checkpoints" / "checkpoint-00000024", tmp_path / "canary"
+    subprocess.run([sys.executable, planting.__file__, str(newest), "optimizer.pt", str(canary)], check=True)
+    done = warm.launch(folder, "--resume", *HERE)
+    assert (done.code, "holds posix.system, which is not part of a checkpoint" in done.err) == (1, True), done.err
+    assert not canary.exists()
 
 
 def exported(folder: Path, target: Path) -> None:
@@ -169,6 +175,14 @@ def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference
     (done,) = warm.run(folder, (*resumed, *fewer), env=STANDIN, python=str(PYTHON))
     assert done.code == 1
     assert "was saved by 2 ranks" in done.err
+    if kind != "colossal_zero1":  # all four read their parts with the same lines
+        return
+    newest, canary = output / "checkpoints" / "checkpoint-00000024", tmp_path / "canary"
+    subprocess.run([str(PYTHON), planting.__file__, str(newest), "rank-0.pt", str(canary)], check=True)
+    ended = warm.run(folder, resumed, 2, env=STANDIN, python=str(PYTHON))
+    assert all(done.code for done in ended)
+    assert any("posix.system" in done.err for done in ended), ended[0].err
+    assert not canary.exists()
 
 
 def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:

@@ -11,6 +11,7 @@ from typing import Any
 import planting
 import projects
 import pytest
+import warm
 from projects import REGRESSION, SMALL, make
 from safetensors import safe_open
 from test_checkpoints import small_disk  # noqa: F401
@@ -123,9 +124,12 @@ def ends_at_a_planted_command(name: str, folder: Path, output: Path, env: dict[s
     newest, canary = max((output / "checkpoints").glob("checkpoint-*")), output / "canary"
     file = planting.KINDS[name]
     subprocess.run([sys.executable, planting.__file__, str(newest), file, str(canary)], check=True)
-    fewer = {"num_processes": 1, "gradient_accumulation_steps": 4}
-    for ranks, overrides in ((2, {}), (1, fewer)):
-        assert spawn(folder, ranks, output, {"resume": "auto", **overrides}, env, 200) != 0
+    fewer = ("--num_processes", "1", "--gradient_accumulation_steps", "4")
+    for ranks, overrides in ((2, ()), (1, fewer)):
+        argv = ("train.py", "--output_dir", str(output), "--resume", "auto", *overrides)
+        ended = warm.run(folder, argv, ranks, env=env, seconds=200)
+        assert all(done.code for done in ended), "no rank trains, and none waits for another"
+        assert any("posix.system" in done.err for done in ended), ended[0].err
         assert not canary.exists()
     if name != "whole":  # its weights are no pickle
         shutil.rmtree(folder / "output")

@@ -252,7 +252,7 @@ def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
         (
             np.array([0.5, 1.0, 0.0, 1.0]),
             r"image 1 of 4 has 0\.5, a fraction",
-            "1 of its 4 labels are fractions, such as 0.5",
+            "1 of the first 4 labels are fractions, such as 0.5",
         ),
         (np.eye(4, dtype=np.int64), r"image 1 of 4 has \[1, 0, 0, 0\], a list with one 1", "its labels are a table"),
         (np.array([2, 2, 2, 2]), "all 4 images are '2'", "all 4 labels are 2"),

@@ -17,6 +17,7 @@ from trainwiz.project import Amount, DataFacts, ModelFacts
 from trainwiz.questions import BASIC
 from trainwiz.store import machines
 from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review, summary
+from trainwiz.workflows.planning.quantity import machine_named
 
 MACHINE = machines.read(Path(__file__).parents[1] / "machines" / "4xa100-40g.json")
 
@@ -79,6 +80,29 @@ def test_enter_accepts_every_default_and_settles_nothing() -> None:
     assert talk.answers == {}
     assert len(person.asked) == len(BASIC) - 1, "no adapter for a language model that is trained from the beginning"
     assert all(asked.reason for asked in person.asked)
+
+
+def test_a_choice_accepted_with_enter_outlives_a_later_answer() -> None:
+    """QLoRA would be all weights where somebody chose a strategy, which need 133 GiB of a GPU's 24."""
+    machine, _ = machine_named("2x4090")
+    model = ModelFacts(name="org/7b", kind="hub", parameters=7_620_000_000)
+
+    def here(answers: Mapping[str, Any]) -> Decided:
+        return decide(answers, machine, model=model)
+
+    given = {"task": "sft", "model.name": "org/7b"}
+    assert here({**given, "strategy.kind": "ddp"}).plan.model.adapter == "none"
+    person = Person("", "", "", "zero2", "")
+    gauged: list[Plan] = []
+    talk = replace(interview(person, fixed=given), decide=here, gauge=lambda plan: gauged.append(plan) or "")
+    talk.run()
+    adapter, strategy = (next(a for a in person.asked if a.prompt == prompt) for prompt in ("Adapter", "Strategy"))
+    assert adapter.default == "qlora"
+    assert talk.decided().plan.model.adapter == "qlora"
+    assert talk.answers["model.adapter"] == "qlora"
+    assert strategy.gauge
+    strategy.gauge("zero3")
+    assert gauged[-1].model.adapter == "qlora", "the bar shows the plan that the answer would make"
 
 
 def test_a_default_shows_its_reason() -> None:
@@ -307,7 +331,7 @@ def test_the_summary_has_about_ten_lines() -> None:
     assert len(shown) == 12
     assert shown["model.name"] == "llama-1b, 1.1B parameters, random weights"
     assert shown["model.adapter"] == "all weights"
-    assert shown["machine.num_processes"].startswith("4 (4 × A100")
+    assert shown["machine.num_processes"].startswith("4 GPUs (4 × A100")
     assert re.fullmatch(r"ddp: [\d.]+ GiB of 40.0 GiB per GPU \[#+\.+\]", shown["strategy.kind"])
     assert re.fullmatch(r"\d+ = \d+ × \d+ × 4, of 2048 tokens each", shown["batch.real_batch_size"])
     assert shown["schedule.n_steps"] == "3 epochs"

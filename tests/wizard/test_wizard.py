@@ -109,6 +109,7 @@ def test_enter_all_the_way_on_this_machine(tmp_path: Path, start: Start) -> None
     terminal.child.send("\r")
     assert terminal.end() == 0, terminal.seen
     assert "trainwiz launch p" in terminal.seen
+    assert "written in p: trainwiz.yaml" in terminal.seen, "one paragraph, not a screen of lines"
     assert (tmp_path / "p" / "train.py").is_file()
     assert not store.session_file(tmp_path / "p", {"XDG_STATE_HOME": str(tmp_path / "state")}).exists()
 
@@ -359,6 +360,7 @@ def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -
     terminal.expect(r"\[embedded: built in; no download needed\]")
     terminal.child.send("\r")
     terminal.expect(r"ddp +16\.4 GiB per rank  every rank [^\n]*…")
+    terminal.expect("every rank holds the full state; the least communication")  # the whole of the chosen line, below
     terminal.child.send("\r")
     terminal.expect("ddp  16.4 GiB per rank  every rank holds the full state; the least\x1b")
     terminal.expect("  communication\x1b")

@@ -4,6 +4,7 @@ import ast
 import itertools
 import json
 import os
+import sys
 import textwrap
 import time
 from collections.abc import Callable
@@ -12,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from trainwiz import language
+from trainwiz import language, rules
 from trainwiz.cli import run as trainwiz
 from trainwiz.errors import UsageError
 from trainwiz.probe import first_rows
@@ -244,30 +245,33 @@ def test_a_script_that_is_passed_over_must_be_python_and_import_nothing_about_tr
         scripts.with_modules(str(script))
 
 
-def seconds_of(function: Callable[[], object]) -> float:
-    """CPU seconds of this process, the least of three tries."""
-    took = []
-    for _ in range(3):
-        began = time.process_time()
+def calls_of(function: Callable[[], object]) -> int:
+    """How many functions of Python it calls."""
+    calls = 0
+
+    def seen(frame: object, event: str, argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(seen)
+    try:
         function()
-        took.append(time.process_time() - began)
-    return min(took)
+    finally:
+        sys.setprofile(None)
+    return calls
 
 
 # docs/decisions/files.md: Lint walks a text once, and modules are shared
-def test_lint_takes_a_few_times_as_long_as_parsing(tmp_path: Path) -> None:
+# docs/decisions/cli.md: Speed is tested by counting calls
+def test_lint_does_little_for_each_node(tmp_path: Path) -> None:
     texts = sorted((file.read_text() for file in RIGHT.glob("*.py")), key=len)[-8:]
     files = [tmp_path / f"s{i}.py" for i in range(len(texts))]
     for file, text in zip(files, texts, strict=True):
         file.write_text("".join(f"def part_{i}():\n{textwrap.indent(text, '    ')}\n" for i in range(8)))
-    parsing = seconds_of(lambda: [ast.parse(file.read_text()) for file in files])
-
-    def judge() -> None:
-        for file in files:
-            file.write_text(file.read_text() + "\n")  # nothing that was kept of it holds
-            lint._of_file(str(file), ("TW",), ())
-
-    assert parsing < seconds_of(judge) < 6.5 * parsing
+    rules.of_scripts()
+    nodes = sum(1 for file in files for _ in ast.walk(ast.parse(file.read_text())))
+    calls = calls_of(lambda: [lint._of_file(str(file), ("TW",), ()) for file in files])
+    assert nodes < calls < 17 * nodes
 
 
 # docs/decisions/files.md: Lint walks a text once, and modules are shared

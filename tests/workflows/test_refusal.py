@@ -1,20 +1,25 @@
 """One of several machines fails before the roll-call."""
 
+import os
 import socket
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from engine_children import claimed
 from plans import BASE
 
 from trainwiz import plan as plans
 from trainwiz.errors import Refused, TrainwizError
 from trainwiz.message import say
-from trainwiz.network import rollcall
-from trainwiz.network.rollcall import Machine
+from trainwiz.network import ports, rollcall
+from trainwiz.network.coordination import Coordinator, Participant
+from trainwiz.network.rollcall import Machine, Roll
 from trainwiz.plan import Plan
 from trainwiz.store import secret
-from trainwiz.workflows.launch import refusal
+from trainwiz.workflows.launch import building, refusal
 from trainwiz.workflows.launch.request import Request
 
 
@@ -66,3 +71,61 @@ def test_neither_ctrl_c_nor_odd_words_stand_before_the_error(monkeypatch: pytest
 @pytest.mark.parametrize("options", [{"machine_rank": 0, "dry_run": True}, {"machine_rank": 7}, {}])
 def test_its_own_error_is_what_ends_it_where_nobody_can_be_told(options: dict[str, object], tmp_path: Path) -> None:
     fail(planned(), tmp_path, **options)
+
+
+def build_together(port: int, *builds: Callable[[building.Look], None]) -> list[str]:
+    """What each of several machines ends with, machine 0 first; empty where all have built."""
+    machines = [Machine(rank=n, hostname=f"host-{n}", plan="p", machines=len(builds)) for n in range(len(builds))]
+    roll = Roll(machines=len(builds), plan="p", present=tuple(machines))
+    links: list[Coordinator | Participant] = [
+        Coordinator(machines[0], roll, address="127.0.0.1", port=port, secret="three words"),
+        *(Participant(m, address="127.0.0.1", port=port, secret="three words") for m in machines[1:]),
+    ]
+    ends = [""] * len(builds)
+
+    def take_part(n: int) -> None:
+        try:
+            with building.together(links[n]) as look:
+                builds[n](look)
+        except TrainwizError as error:
+            ends[n] = str(error)
+        building.part(links[n])
+
+    threads = [threading.Thread(target=take_part, args=(n,)) for n in range(len(builds))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    return ends
+
+
+def at_once(_look: building.Look) -> None: ...
+
+
+def for_minutes(look: building.Look) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until:
+        look()
+        time.sleep(0.05)
+
+
+def in_vain(_look: building.Look) -> None:
+    raise Refused(say("DeepSpeed cannot compile its op"), say("install nvcc"))
+
+
+@pytest.mark.parametrize("unable", [0, 1])
+def test_one_that_cannot_build_is_known_at_once_where_others_still_build(unable: int) -> None:
+    began = time.monotonic()
+    builds = [for_minutes, for_minutes, at_once]
+    builds[unable] = in_vain
+    own, why = "DeepSpeed cannot compile its op", "DeepSpeed cannot compile its op; install nvcc"
+    host = f"host-{unable}" if unable else os.uname().nodename
+    told = f"machine {unable} ({host}) cannot start: {why}"
+    assert build_together(claimed.port(), *builds) == [own if n == unable else told for n in range(3)]
+    assert time.monotonic() - began < 30
+
+
+def test_all_that_have_built_begin_and_the_port_is_free_again() -> None:
+    port = claimed.port()
+    assert build_together(port, at_once, at_once, at_once) == ["", "", ""]
+    assert ports.is_free(port)

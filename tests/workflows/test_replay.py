@@ -13,6 +13,9 @@ import pytest
 
 from trainwiz.cli import run
 from trainwiz.store import code_files
+from trainwiz.store.manifest import sha256
+from trainwiz.workflows import launch as launching
+from trainwiz.workflows.launch.request import Request
 
 PLAN = {
     **projects.REGRESSION,
@@ -142,7 +145,6 @@ def test_a_file_that_was_not_kept_comes_from_git_or_stops_the_replay(
     [
         (lambda record: record.pop("files"), "did not record its files"),
         (lambda record: record.pop("plan"), "has no plan"),
-        (lambda record: record["plan"]["machine"].update(num_machines=2), "ran on 2 machines"),
         (lambda record: record.update(arguments=["--token", "***"]), "hidden in its record"),
         (lambda record: record["files"].update({"../x.py": "0"}), "outside its project"),
         (lambda record: record["files"].update({"runs/x.py": "0"}), "outside its project"),
@@ -156,6 +158,32 @@ def test_records_that_cannot_be_repeated_are_refused(
     edit_record(project, change)
     assert run(["replay", str(first(project)), "--dry-run"]) in (1, 2)
     assert words in capsys.readouterr().err
+
+
+def test_every_machine_of_a_run_replays_it(
+    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is told its rank and launches the same folder; the roll-call is that of the launch, and 0 compares."""
+    asked: list[Request] = []
+    monkeypatch.setattr(launching, "launch", lambda request: asked.append(request) or 0)
+    plan = project / "trainwiz.yaml"
+    for edited in (plan, first(project) / "plan.yaml"):
+        edited.write_text(edited.read_text().replace("num_machines: 1", "num_machines: 2"))
+    edit_record(project, lambda record: record["plan"]["machine"].update(num_machines=2))
+    edit_record(project, lambda record: record["files"].update({"trainwiz.yaml": sha256(plan.read_bytes())}))
+    name = first(project).name
+    for words, says in (([], "--machine-rank N"), (["--machine-rank", "2"], "machines 0 to 1")):
+        assert run(["replay", str(first(project)), *words]) == 2
+        assert says in capsys.readouterr().err
+    monkeypatch.chdir(project)
+    assert run(["replay"]) == 2
+    assert f"trainwiz replay {name} --machine-rank N" in capsys.readouterr().err
+    for rank in ("1", "0"):
+        assert run(["replay", name, "--machine-rank", rank, "--wait", "5", "--secret", "eight words"]) == 0
+    assert [(r.machine_rank, r.wait, r.secret, r.replays) for r in asked] == [
+        (rank, 5.0, "eight words", name) for rank in (1, 0)
+    ]
+    assert len({r.folder for r in asked}) == 1
 
 
 def test_an_empty_file_is_kept_too(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

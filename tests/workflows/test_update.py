@@ -4,12 +4,14 @@ import ast
 import hashlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from trainwiz import language
 from trainwiz import plan as plans
 from trainwiz.cli import run
 
@@ -101,6 +103,19 @@ def test_edits_are_merged_with_another_strategy(project: Path, capsys: pytest.Ca
     assert MINE in (project / "train.py").read_text()
     assert not (project / "ds_config.json").exists()
     assert "removed; the plan no longer needs it" in capsys.readouterr().err
+
+
+def test_the_files_keep_their_language(project: Path) -> None:
+    with language.spoken("zh"):
+        assert update(project, "--set", "batch.real_batch_size=64") == 0
+    assert (project / "README.md").read_text().startswith("# A language model")
+    assert all(text.isascii() or not re.search("[一-鿿]", text) for text in contents(project).values())
+    assert "64 = " in line_of(project, "per_device_batch_size"), "its reason is new"
+    with language.spoken("zh"):
+        other = made(project.parent / "另一个")
+    assert update(other, "--set", "batch.real_batch_size=64") == 0
+    assert "语言模型" in (other / "README.md").read_text()
+    assert "默认" in line_of(other, "per_device_batch_size")
 
 
 def test_where_both_changed_a_line_both_stay_between_markers(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,14 +40,25 @@ class Metrics:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             settings = json.dumps(vars(config), indent=2, default=str)  # a task of your own may have any type
             self.path.with_name("config.json").write_text(settings + "\n")
-            text = self.path.read_text() if self.path.exists() else ""
-            whole = text[: text.rfind("\n") + 1].splitlines()  # a crash may have cut off the last line
-            kept = [line for line in whole if json.loads(line)["update"] <= start]
-            self.path.write_text("".join(f"{line}\n" for line in kept))
-            # feature: each_epoch
-            last = [record for record in map(json.loads, kept) if record["update"] == start]
-            self.evaluated = sum(not record.keys() & {"grad_norm_pre_clip", "failed_saves"} for record in last)
-            # end: each_epoch
+            self.cut(start)
+
+    def cut(self, start: int) -> None:
+        """Remove what follows the records of update `start`, line by line: after weeks there are gigabytes of them."""
+        end = 0
+        with self.path.open("ab+") as file:
+            file.seek(0)
+            for line in file:
+                if not line.endswith(b"\n"):  # a crash has cut it off
+                    break
+                record = json.loads(line)
+                if record["update"] > start:
+                    break
+                # feature: each_epoch
+                if record["update"] == start and not record.keys() & {"grad_norm_pre_clip", "failed_saves"}:
+                    self.evaluated += 1
+                # end: each_epoch
+                end += len(line)
+            file.truncate(end)
 
     def write(self, record: dict[str, Any]) -> None:
         """Add one record. A number that is not finite (a gradient that overflowed fp16) becomes null."""

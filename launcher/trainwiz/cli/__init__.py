@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Sequence
 
-from trainwiz.errors import Cancelled, TrainwizError
+from trainwiz.errors import Cancelled, Ended, TrainwizError
 from trainwiz.language import t
 from trainwiz.ui import console
 
@@ -22,13 +23,20 @@ def run(arguments: Sequence[str]) -> int:
     from trainwiz.cli import usage_errors
     from trainwiz.cli.app import command
 
+    before = console.results()
     try:
         result = command(arguments)(list(arguments), prog_name="trainwiz", standalone_mode=False)
     except TrainwizError as error:
         console.failure(error)
+        if _wants_json(arguments) and console.results() == before:
+            console.failure_json(error, error.exit_code)
         return error.exit_code
     except typer.Exit as done:
         return done.exit_code
+    except Ended as ended:
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            console.talk(t("ended by {signal}", signal=ended.name))
+        return ended.exit_code
     except (KeyboardInterrupt, typer.Abort):
         console.talk(t("interrupted"))
         return Cancelled.exit_code
@@ -38,9 +46,14 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except Exception as error:
         if usage_errors.is_usage_error(error):
-            return usage_errors.show(error)
+            return usage_errors.show(error, as_json=_wants_json(arguments))
         from trainwiz.workflows import bug_report
 
         bug_report.write(error)
         return BUG
     return result if isinstance(result, int) else 0
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Whether a program reads stdout; what stands behind `--` is the training script's."""
+    return "--json" in arguments[: arguments.index("--") if "--" in arguments else None]

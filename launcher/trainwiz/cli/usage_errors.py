@@ -21,12 +21,15 @@ def is_usage_error(error: Exception) -> bool:
     return _has_class(error, "ClickException")
 
 
-def show(error: Any) -> int:
+def show(error: Any, *, as_json: bool) -> int:
     """Show a usage error of typer's, the help where nothing was typed; return its exit code."""
     if _has_class(error, "NoArgsIsHelpError"):
         error.show(file=sys.stderr)
     else:
-        console.failure(translated(error))
+        told = translated(error)
+        console.failure(told)
+        if as_json:
+            console.failure_json(told, int(error.exit_code))
     return int(error.exit_code)
 
 

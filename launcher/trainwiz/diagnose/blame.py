@@ -9,7 +9,7 @@ from trainwiz.diagnose import log_text
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.log_text import Line
 from trainwiz.diagnose.recognition import recognise
-from trainwiz.outcome import Outcome, shell_code
+from trainwiz.outcome import STOPPED_CODE, Outcome, shell_code
 
 _CAUSES = tuple(signature for signature in SIGNATURES if not signature.at_exit)
 
@@ -34,7 +34,7 @@ def blamed(outcome: Outcome, logs: Mapping[int, Sequence[Line]]) -> Outcome:
 
 def culprits(outcome: Outcome, logs: Mapping[int, Sequence[Line]]) -> tuple[int, ...]:
     """The ranks that failed by themselves, those that a signal ended first; empty where all only lost others."""
-    failed = [rank for rank, code in sorted(outcome.codes.items()) if code not in (0, None)]
+    failed = [rank for rank, code in sorted(outcome.codes.items()) if code not in (0, STOPPED_CODE, None)]
     found = [rank for rank in failed if _by_itself(outcome, rank, logs.get(rank, ()))]
     return tuple(sorted(found, key=lambda rank: (outcome.codes[rank] or 0) > 0))
 

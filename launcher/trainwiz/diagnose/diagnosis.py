@@ -151,13 +151,11 @@ def _of(
     observed: Mapping[str, int] | None = None,
     followed: tuple[int, ...] = (),
 ) -> Diagnosis:
-    own = [line for line in lines if line.rank == rank] if any(line.rank == rank for line in lines) else list(lines)
-    # Python ends with 1 after an exception; a traceback may have been pasted without its first line.
-    exception = log_text.exception(own) or (None if code and code != 1 else log_text.bare_exception(own))
+    own, exception = _ended_with(lines, rank, code)
     found = recognise(lines, rank=rank)
     if exception is not None and found is not None and found.signature.name == "child_failed":
         found = None  # a rank said more than its launcher
-    if found is None and exception is None and rank is not None:
+    if found is None and rank is not None and (exception is None or exception.rank not in (None, rank)):
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
         found = recognise(lines, [s for s in SIGNATURES if not s.secondary])
     code = _as_signal(code)
@@ -189,6 +187,23 @@ def _of(
         certainty=_certainty(chosen, shown, found),
         suspects=_suspects(lines, rank, chosen, shown),
     )
+
+
+def _ended_with(lines: Sequence[Line], rank: int | None, code: int | None) -> tuple[Sequence[Line], Line | None]:
+    """The lines of a rank, and the one that names the exception which it ended with.
+
+    Not all that a rank writes has its prefix: where its own lines name none, those without a prefix may, then any.
+    """
+    ranks = [line for line in lines if line.rank == rank]
+    choices = [ranks or lines]
+    if rank is not None or code is None:
+        choices += [[line for line in lines if line.rank in (None, rank)], lines]
+    for own in choices:
+        # Python ends with 1 after an exception; a traceback may have been pasted without its first line.
+        exception = log_text.exception(own) or (None if code and code != 1 else log_text.bare_exception(own))
+        if exception is not None:
+            return own, exception
+    return choices[0], None
 
 
 def in_words_of(remedy: str, words: Mapping[str, str], command: str) -> str:
@@ -295,7 +310,8 @@ def _how(rank: int | None, code: int | None) -> Message:
 
 
 def _unknown(exception: Line | None, code: int | None, lines: Sequence[Line], log: str) -> tuple[Message, Message]:
-    calls = log_text.frames(lines) if exception else []
+    # What follows the exception may be another traceback, without the exception that ends it.
+    calls = log_text.frames([line for line in lines if line.number <= exception.number]) if exception else []
     own = next((call for call in reversed(calls) if call.package is None), None)
     raised = _raised_in(calls[-1]) if calls else log
     if exception and (meaning := general.explanation(exception.text, calls[-1].source if calls else "")):

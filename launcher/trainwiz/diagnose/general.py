@@ -13,6 +13,20 @@ from trainwiz.diagnose.signature import Signature
 
 _ENDS = r"^(?:\[rank\d+\]: )?(?:[\w.]+\.)?"
 EXPLANATIONS = {
+    "internal_assert": Signature(
+        r"INTERNAL ASSERT FAILED at \"?(?P<file>[^\"\s]+?)\"?:\d+.*?\. ?(?P<words>(?!please report).*)$",
+        r"INTERNAL ASSERT FAILED at \"?(?P<file>[^\"\s]+?)\"?:\d+(?P<words>.*)$",
+        cause="a check inside torch failed, in {file}: a bug of this version, or a use that it does not foresee "
+        "{words}",
+        remedy="the last call of your code, at {where}, shows which feature to avoid; otherwise try another version of "
+        "torch",
+    ),
+    "system_refuses": Signature(
+        rf"{_ENDS}\w*Error: \[Errno \d+\] (?P<words>.+)$",
+        cause="the operating system refuses: {words}",
+        remedy="check the path and its file system at {where}: network and cloud file systems lack some operations "
+        "(locks, appending, links); a local disk has them",
+    ),
     "value_is_none": Signature(
         r"(?:Attribute|Type)Error: (?P<what>'NoneType' object .+)$",
         rf"{_ENDS}TypeError: (?P<what>unsupported operand type.+'NoneType'.*)$",
@@ -58,6 +72,11 @@ EXPLANATIONS = {
         "that failed and was "
         "caught (try: import …)",
     ),
+    "environment_variable": Signature(
+        rf"{_ENDS}KeyError: '(?P<key>[A-Z][A-Z0-9]*_[A-Z0-9_]+)'",
+        cause="there is no {key}: by its name an environment variable that is not set, or not exported to the ranks",
+        remedy="run: export {key}=…, before the launch; launchers on other machines and in containers must pass it on",
+    ),
     "missing_key": Signature(
         rf"{_ENDS}KeyError: (?P<key>.+)$",
         cause="a dictionary, a table or a state dict has no key {key}",
@@ -100,8 +119,8 @@ EXPLANATIONS = {
         remedy="change the setting that it names; it is passed at {where}",
     ),
     "refused": Signature(
-        rf"{_ENDS}(?:Value|Type|Assertion|NotImplemented|Import|Environment|Attribute)Error: (?P<words>"
-        rf"(?=.*\b(?:[Pp]lease|"
+        rf"{_ENDS}(?:Value|Type|Assertion|NotImplemented|Import|Environment|Attribute|OS)Error: (?P<words>"
+        rf"(?!\{{)(?=.*\b(?:[Pp]lease|"
         r"[Yy]ou (?:should|must|need|can(?:no|')t|are|did(?:n't| not))|(?:must|should|needs? to|has to) be|[Mm]ust |[S"
         r"s]hould |[Uu]se |[Tt]ry |"
         r"[Ss]et |install|upgrade|instead|not (?:supported|implemented|allowed|compatible)|only suppor"
@@ -122,7 +141,7 @@ EXPLANATIONS = {
         "versions",
     ),
     "stopped": Signature(
-        rf"{_ENDS}(?:Value|NotImplemented)Error: (?P<words>\S+ \S+ \S.*?)(?: <- .*)?$",
+        rf"{_ENDS}(?:\w+\.)*\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*?)(?: <- .*)?$",
         rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*) <- raise\b.*$",
         cause="the code at {raised} stops with its own words: {words}",
         remedy="look at the condition above that line: it compares your settings or data with what the code can do",

@@ -20,6 +20,17 @@ _QUOTED = re.compile(
 )
 # srun --label: ` 3: `
 _LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
+# What collectors put before each line: containers and clouds a time, compose a service, kubectl a pod, pdsh a host.
+_COLLECTED = (
+    re.compile(
+        r"^(?:time=)?\"?\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?\"?"
+        r"(?: std(?:err|out) [FP])? ?"
+    ),
+    re.compile(r"^(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) [\d-]+ [\d:.,]+ \[[\w./]+:\d+\] ?"),
+    re.compile(r"^[\w.-]+ +\| ?"),
+    re.compile(r"^\[pod/[\w./-]+\] ?"),
+    re.compile(r"^(?=[\w.-]*\d)([a-z0-9][\w.-]+): (?:\1: )?"),
+)
 _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent call last\)")
 # rich's tracebacks stand in a box, with the lines around each call.
 _BOXED = (
@@ -54,7 +65,14 @@ _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::
 _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
 _PROGRESS = re.compile(r"(?<!\d)\d{1,3}%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,300}\] *$")
 _FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
-_LAUNCHERS_OWN = re.compile(r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException")
+_LAUNCHERS_OWN = re.compile(
+    r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException|"
+    r"^RuntimeError: '.*' failed with returncode \d+"
+)
+# What libraries still say while a program ends.
+_ASIDE = re.compile(
+    r"\[[WIE]\d* ?[\d:.]* |wandb: |Set the environment variable HYDRA_FULL_ERROR|(?:INFO|WARNING|ERROR) [\d-]+ "
+)
 _LAUNCHERS_LINE = re.compile(
     r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|"
     r"\[.*\] exits with return code = |[WEI]\d{4} .*torch/distributed/|srun: |[=-]+$|"
@@ -90,7 +108,8 @@ class Line:
 
 def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     """The lines of a log; `first` is the number of its first line."""
-    raw = _ANSI.sub("", text).split("\n")
+    raw: Sequence[str] = _ANSI.sub("", text).split("\n")
+    raw = _collected(raw)
     labelled = _is_labelled(raw)
     lines = []
     boxed: set[int | None] = set()
@@ -105,6 +124,15 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
                 rank, cleaned = int(match[1]), cleaned[match.end() :]
             lines.append(Line(number, rank, _unboxed(cleaned, rank, boxed)))
     return tuple(line for line in _without_report(lines) if line.text)
+
+
+def _collected(raw: Sequence[str]) -> Sequence[str]:
+    """The lines without what a collector put before each, which is seen before the frames of a traceback."""
+    for prefix in _COLLECTED:
+        starts = ((line, prefix.match(line)) for line in raw if '  File "' in line)
+        if any(found and line[found.end() :].lstrip().startswith('File "') for line, found in starts):
+            raw = [prefix.sub("", line, count=1) for line in raw]
+    return raw
 
 
 def _without_report(lines: Iterable[Line]) -> Iterator[Line]:
@@ -147,11 +175,13 @@ def without_ignored(lines: Sequence[Line]) -> Sequence[Line]:
 
 def bare_exception(lines: Sequence[Line]) -> Line | None:
     """The line that names an exception at the end of a log that has no traceback, such as one that was pasted."""
-    ranks = [line for line in lines if not _LAUNCHERS_LINE.match(line.text)]
+    ranks = [line for line in lines if not _LAUNCHERS_LINE.match(line.text) and not _ASIDE.match(line.text)]
     said = [line for line in ranks[-_PASTED:] if _PASTED_ERROR.match(line.text)]
     if not said and any(line.text.startswith('  File "') for line in ranks[-2 * _PASTED :]):
         said = [line for line in ranks[-_PASTED:] if _BARE_ERROR.match(line.text)]
     said = said or [line for line in _ends(ranks) if _PASTED_ERROR.match(line.text)]
+    if not said and any(_LAUNCHERS_LINE.match(line.text) for line in lines[-2 * _PASTED :]):
+        said = [line for line in ranks if _PASTED_ERROR.match(line.text)]
     return next((line for line in reversed(said) if not _LAUNCHERS_OWN.search(line.text)), None)
 
 
@@ -242,7 +272,7 @@ def tracebacks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
 
 
 def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
-    starts = [i for i, line in enumerate(lines) if _TRACEBACK.match(line.text)]
+    starts = _starts(lines)
     begun: int | None = None
     for n, start in enumerate(starts):
         limit = starts[n + 1] if n + 1 < len(starts) else len(lines)
@@ -252,6 +282,25 @@ def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
             continue
         yield begun, end
         begun = None
+
+
+# docs/decisions/diagnosis.md: Calls that an exception ends are a traceback, with or without its first line
+def _starts(lines: Sequence[Line]) -> list[int]:
+    """Where tracebacks begin; one may have been pasted without its first line, and then begins with a call."""
+    starts: list[int] = []
+    calls: int | None = None
+    headed = False
+    for i, line in enumerate(lines):
+        if _TRACEBACK.match(line.text):
+            starts.append(i)
+            headed, calls = True, None
+        elif not line.text.startswith((" ", "\t", "|")):
+            if calls is not None and (_PASTED_ERROR.match(line.text) or _BARE_ERROR.match(line.text)):
+                starts.append(calls)
+            headed, calls = False, None
+        elif not headed and calls is None and _FRAME.match(line.text):
+            calls = i
+    return starts
 
 
 def _launcher_report(lines: Sequence[Line]) -> int:

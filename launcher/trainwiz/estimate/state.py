@@ -12,7 +12,7 @@ from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.engines.deepspeed import DEFAULTS
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
-from trainwiz.estimate.device import Work, needs, offloaded_activations, training_of
+from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.frozen import frozen_parameters
 from trainwiz.estimate.loading import load_bytes, whole_bytes
@@ -55,10 +55,7 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
     """The bytes that a plan needs for a model with this many parameters, and with these layers."""
     strategy = strategies.of(plan)
     work = work_of(plan, parameters, transformer)
-    # The compiler computes all but matrix products and attention again, where that saves memory.
-    keeps_less = plan.model.compile and work.checkpointing == "none"
-    kept = replace(work, checkpointing="selective") if keeps_less else work
-    trained, device = training_of(work).parameters, needs(strategy, kept)
+    trained, device = training_of(work).parameters, device_needs(plan, parameters, transformer)
     host = strategy.host_bytes_per_parameter(plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
     return Estimate(
         parameters=parameters,
@@ -73,6 +70,14 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
         load_bytes_per_machine=load_bytes(plan, parameters),
         checkpoint_bytes=checkpoint_bytes(strategy, work),
     )
+
+
+def device_needs(plan: Plan, parameters: int, transformer: Transformer | None) -> Needs:
+    """What a plan needs in the memory of each rank, at each moment."""
+    work = work_of(plan, parameters, transformer)
+    # The compiler computes all but matrix products and attention again, where that saves memory.
+    keeps_less = plan.model.compile and work.checkpointing == "none"
+    return needs(strategies.of(plan), replace(work, checkpointing="selective") if keeps_less else work)
 
 
 def staged_bytes(plan: Plan, checkpoint: int) -> int:

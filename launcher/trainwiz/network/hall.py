@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass, field
 
 from trainwiz.network import messages
-from trainwiz.network.messages import Machine, Unacceptable, Verdict
+from trainwiz.network.messages import Machine, Unacceptable, Verdict, Written
 
 _GREETING_SECONDS = 2.0
 """How long a connection may take to say who it is, whatever it sends meanwhile."""
@@ -80,8 +80,9 @@ class Hall:
         self._selector.close()
         until = time.monotonic() + _GOODBYE_SECONDS
         guests, self._guests = self._guests, []
+        said = messages.written(verdict)
         for guest in guests:
-            self._tell(guest, verdict, until)
+            self._tell(guest, said, until)
         for guest in guests:
             _part(guest, until)
 
@@ -91,10 +92,10 @@ class Hall:
         guest.line.settimeout(_GOODBYE_SECONDS)
         guest.line.sendall(messages.signed(verdict, secret=self._secret, own=messages.nonce(), theirs=guest.nonce))
 
-    def _tell(self, guest: Guest, verdict: Verdict, until: float) -> None:
+    def _tell(self, guest: Guest, said: Written, until: float) -> None:
         with contextlib.suppress(OSError):
             guest.line.settimeout(max(0.05, until - time.monotonic()))
-            guest.line.sendall(messages.signed(verdict, secret=self._secret, own=messages.nonce(), theirs=guest.nonce))
+            guest.line.sendall(messages.signed(said, secret=self._secret, own=messages.nonce(), theirs=guest.nonce))
             guest.line.shutdown(socket.SHUT_WR)
 
     def _admit(self) -> None:

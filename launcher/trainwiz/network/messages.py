@@ -14,6 +14,7 @@ import json
 import secrets
 import uuid
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -30,6 +31,7 @@ _COST = {"n": 1 << 14, "r": 8, "p": 1}
 
 Name = Annotated[str, Field(max_length=256)]
 Rank = Annotated[int, Field(ge=0, le=1 << 20)]
+_Host = Annotated[tuple[Rank, Name], Field(strict=False)]
 Said = TypeVar("Said", bound=BaseModel)
 
 
@@ -76,7 +78,9 @@ class Verdict(_Checked):
     facts: Annotated[dict[Name, Name], Field(max_length=_MOST_FACTS)]
     """Its own facts."""
     present: Annotated[list[Machine], Field(max_length=1 << 12)]
-    """The machines that answered."""
+    """The machines that answered and are unlike machine 0 in something."""
+    alike: Annotated[list[_Host], Field(max_length=1 << 12)] = []
+    """Rank and host of those that are like it; a thousand machines hear of all others."""
     least: Rank
     """With how many machines it begins; fewer than those of its plan where the training is elastic."""
     agreed: Annotated[dict[Name, Name], Field(max_length=_MOST_FACTS)]
@@ -104,24 +108,45 @@ def challenged(line: bytes) -> str:
     return _read(_Letter, _parsed(line)).nonce
 
 
-def signed(value: BaseModel, *, secret: str, own: str, theirs: str) -> bytes:
+@dataclass(frozen=True)
+class Written:
+    """A message that can be said to many."""
+
+    body: str
+    """It as JSON."""
+    digest: str
+    """What a sender proves to have said."""
+
+
+def written(value: BaseModel) -> Written:
+    """Write a message down, once for all who are to hear it."""
+    body = value.model_dump(mode="json")
+    return Written(json.dumps(body), _digest(body))
+
+
+def signed(said: BaseModel | Written, *, secret: str, own: str, theirs: str) -> bytes:
     """A line with what is said, for the one who sent the nonce `theirs`."""
-    body = value.model_dump()
-    return _line({"nonce": own, "body": body, "mac": _mac(secret, theirs, own, body)})
+    said = said if isinstance(said, Written) else written(said)
+    head = json.dumps({"nonce": own, "mac": _mac(secret, theirs, own, said.digest)})
+    return f'{head[:-1]}, "body": {said.body}}}\n'.encode()
 
 
 def checked(kind: type[Said], line: bytes, *, secret: str, own: str) -> tuple[Said, str]:
     """What was said in answer to the nonce `own`, and the sender's nonce. Raises `Unacceptable`."""
     letter = _read(_Letter, _parsed(line))
     if letter.nonce == own or not hmac.compare_digest(
-        letter.mac.encode(), _mac(secret, own, letter.nonce, letter.body).encode()
+        letter.mac.encode(), _mac(secret, own, letter.nonce, _digest(letter.body)).encode()
     ):
         raise Unacceptable("another secret")
     return _read(kind, letter.body), letter.nonce
 
 
-def _mac(secret: str, theirs: str, own: str, body: Mapping[str, Any]) -> str:
-    said = json.dumps([theirs, own, body], sort_keys=True)
+def _digest(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+
+
+def _mac(secret: str, theirs: str, own: str, digest: str) -> str:
+    said = json.dumps([theirs, own, digest])
     return hmac.new(_key(secret), said.encode(), hashlib.sha256).hexdigest()
 
 

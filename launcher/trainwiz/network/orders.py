@@ -28,6 +28,20 @@ class Ready(_Checked):
     """That it does."""
 
 
+class Built(_Checked):
+    """A machine has built what its ranks need."""
+
+    built: Literal[True]
+    """That it has."""
+
+
+class Unable(_Checked):
+    """A machine cannot start."""
+
+    problem: Words
+    """Why."""
+
+
 class Report(_Checked):
     """How a machine's part of an attempt ended."""
 
@@ -82,8 +96,19 @@ class _Over(_Checked):
     stopped: bool
 
 
-_ORDERS: TypeAdapter[Any] = TypeAdapter(Annotated[_Start | _End | _Over, Field(discriminator="do")])
-_REPORTS: TypeAdapter[Any] = TypeAdapter(Ready | Report)
+class _Go(_Checked):
+    do: Literal["go"]
+
+
+class _Unable(_Checked):
+    do: Literal["unable"]
+    machine: Rank
+    host: Words
+    problem: Words
+
+
+_ORDERS: TypeAdapter[Any] = TypeAdapter(Annotated[_Start | _End | _Over | _Go | _Unable, Field(discriminator="do")])
+_REPORTS: TypeAdapter[Any] = TypeAdapter(Ready | Built | Unable | Report)
 
 
 def order(said: dict[str, Any], rank: int) -> dict[str, Any]:

@@ -30,12 +30,16 @@ _ANSWER_SECONDS = 5.0
 _RETRY_SECONDS = 0.3
 _POLL_SECONDS = 0.2
 _CHALLENGE_SECONDS = 5.0
+_BACKLOG = 1024
+"""Machines of a job come at the same moment; the kernel allows as many as net.core.somaxconn."""
 _LOOPBACK = ("127.", "::1")
+_NEWS_SECONDS = 1.0
+"""How much later others who came are told of, at least: a thousand machines come within a minute."""
 NOTICE_SECONDS = 30.0
 """How often somebody who waits is told so."""
 
 Notice = Callable[["Roll", float], None]
-"""Hears who is present after so many seconds: whenever that changes, and every half minute."""
+"""Hears who is present after so many seconds: when that has changed, and every half minute."""
 Secret = Callable[[], str]
 """The launch's secret; empty while it is not known. It is asked again before each attempt."""
 
@@ -92,8 +96,10 @@ class Roll:
 
     def _ranks(self) -> list[Message]:
         found = []
-        for rank in sorted({m.rank for m in self.present}):
-            hosts = [m.hostname for m in self.present if m.rank == rank]
+        hosts_of: dict[int, list[str]] = {}
+        for machine in self.present:
+            hosts_of.setdefault(machine.rank, []).append(machine.hostname)
+        for rank, hosts in sorted(hosts_of.items()):
             if rank >= self.machines:
                 told = {"host": hosts[0], "rank": rank, "last": self.machines - 1}
                 found.append(say("{host} reports machine rank {rank}, but the plan has machines 0 to {last}", **told))
@@ -107,6 +113,8 @@ class Roll:
         if machine.plan != self.plan:
             plans = {"theirs": machine.plan[:12], "ours": self.plan[:12]}
             return [say("machine {rank} ({host}) has a different plan: {theirs}; machine 0 has {ours}", **who, **plans)]
+        if machine.facts == self.facts:
+            return []
         return [
             say(
                 "machine {rank} ({host}) has a different {what}: {theirs}; machine 0 has {ours}",
@@ -262,12 +270,12 @@ def listen(address: str, port: int) -> socket.socket:
     own = _own(address, port, family)
     try:
         try:
-            return socket.create_server((own, port), family=family)
+            return socket.create_server((own, port), family=family, backlog=_BACKLOG)
         except OSError as error:
             # Behind an address translation, the others' address of this machine is none of its own.
             if not own or error.errno != errno.EADDRNOTAVAIL:
                 raise
-            return socket.create_server(("", port), family=family)
+            return socket.create_server(("", port), family=family, backlog=_BACKLOG)
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise TrainwizError(say("cannot listen on port {port}: {error}", port=port, error=error)) from None
@@ -293,25 +301,28 @@ def _own(address: str, port: int, family: int) -> str:
 
 def _hold(server: socket.socket, me: Machine, began: Roll, wait: float, secret: str, notice: Notice) -> Roll:
     start = time.monotonic()
-    until, told = start + wait, start
+    until, told, news = start + wait, start, False
     heard: dict[str, Machine] = {me.key: me}
     roll = began
     with server:
         hall = Hall(server, secret)
+        problems: tuple[Message, ...] = roll.problems()
         while True:
-            before = roll.present
-            roll = replace(began, present=tuple(heard.values()), strangers=hall.strangers, peers=tuple(hall.peers))
-            if roll.problems() and not me.problem:
+            if problems and not me.problem:
                 until = min(until, time.monotonic() + _SETTLE_SECONDS)
-            now = time.monotonic()
-            if len(before) != len(roll.present) or now >= told + NOTICE_SECONDS:
-                notice(roll, now - start)
-                told = now
-            if (not roll.missing and (me.problem or not roll.problems())) or until <= now:
+            if (not roll.missing and (me.problem or not problems)) or until <= time.monotonic():
                 break
-            arrived = hall.arrivals(min(_POLL_SECONDS, until - now))
+            arrived = hall.arrivals(min(_POLL_SECONDS, until - time.monotonic()))
             # Where fewer machines are enough, one that cannot start is only missing.
             heard |= {g.machine.key: g.machine for g in arrived if not (g.machine.problem and began.least)}
+            roll = replace(roll, strangers=hall.strangers, peers=tuple(hall.peers))
+            if arrived and (present := tuple(heard.values())) != roll.present:
+                roll = replace(roll, present=present)
+                problems, news = roll.problems(), True
+            now = time.monotonic()
+            if now >= told + (_NEWS_SECONDS if news else NOTICE_SECONDS):
+                notice(roll, now - start)
+                told, news = now, False
         hall.close(verdict(me, roll))
     return roll
 
@@ -323,10 +334,17 @@ def verdict(me: Machine, roll: Roll) -> Verdict:
         machines=me.machines,
         plan=me.plan,
         facts=me.facts,
-        present=[*roll.present],
+        present=[m for m in roll.present if not _alike(m, me)],
+        alike=[(m.rank, m.hostname) for m in roll.present if _alike(m, me)],
         least=roll.least or me.machines,
         agreed=dict(roll.agreed),
     )
+
+
+def _alike(machine: Machine, me: Machine) -> bool:
+    """Whether it says of its training what machine 0 does, and of itself nothing more."""
+    own = (machine.plan, machine.machines, machine.facts)
+    return own == (me.plan, me.machines, me.facts) and not machine.apart and not machine.problem
 
 
 def _attend(
@@ -409,11 +427,15 @@ def _line(line: socket.socket, until: float, most: int) -> bytes:
 
 
 def _roll(verdict: Verdict) -> Roll:
+    alike = (
+        Machine(rank=rank, hostname=host, plan=verdict.plan, machines=verdict.machines, facts=verdict.facts)
+        for rank, host in verdict.alike
+    )
     return Roll(
         machines=verdict.machines,
         plan=verdict.plan,
         facts=verdict.facts,
-        present=tuple(verdict.present),
+        present=(*verdict.present, *alike),
         agreed=verdict.agreed,
         least=verdict.least,
     )

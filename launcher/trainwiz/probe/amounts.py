@@ -48,6 +48,7 @@ def amount(
         different=round(documents * rest * len(different) / seen),
         tokens=round(size * rest / per_token),
         lengths=tuple(lengths),
+        exact=len(heads) == len(every) and all(head.whole for _, head in heads),
     )
 
 

@@ -30,7 +30,7 @@ class Code:
 
 
 def state(folder: str, *, without: str = "", timeout: float = SECONDS, git: str = "git") -> Code:
-    """Ask git, once. Git then writes nothing, and runs no program from the repository's settings.
+    """Ask git, once. Git then writes nothing and starts no file-system monitor; its filters of contents may run.
 
     `without` is a path below the folder that holds no code, such as the files that trainwiz writes.
     """

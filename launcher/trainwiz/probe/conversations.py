@@ -39,9 +39,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
 def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
     """A conversation makes at most one sample, packed or not (with a few chat templates, one more per answer)."""
     found = sources.looked_at(files, lambda file, head: _problem(file, head, reading), reading)
-    plain = all(map(first_rows.plain, files))
-    at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES) if plain else None
-    return replace(found, samples_at_most=at_most)
+    return replace(found, samples_at_most=sources.rows_at_most(files, found, least_bytes=_LEAST_BYTES))
 
 
 def _embedded(reading: Reading, split: str) -> DataFacts:

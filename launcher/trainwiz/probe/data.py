@@ -136,6 +136,7 @@ def _sum(amounts: Sequence[Amount | None]) -> Amount | None:
         different=sum(each.different for each in known),
         tokens=sum(each.tokens for each in known),
         lengths=tuple(length for each in known for length in each.lengths),
+        exact=all(each.exact for each in known),
     )
 
 

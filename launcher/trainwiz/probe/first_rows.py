@@ -26,6 +26,8 @@ HEAD_BYTES = 1 << 20
 """How much of a file is looked at."""
 _STORED_ROWS = 50
 """How many rows of a file in a binary format are looked at."""
+_STORED_BYTES = 64 << 20
+"""And of what size in all."""
 _BETWEEN = re.compile(r"[\s,]*")
 Row = tuple[int, Mapping[str, Any]]
 """The line (or the item) of a row, and its columns."""
@@ -57,7 +59,7 @@ def head(file: Path) -> Head:
     """The first rows. Raises `Unreadable`."""
     try:
         if kind(file) in STORED:
-            return _stored(file)
+            return _readable(file)
         with _opened(file) as content:
             start = content.read(HEAD_BYTES + 1)
     except ImportError:
@@ -89,18 +91,42 @@ def _opened(file: Path) -> Iterator[Any]:
             yield stored
 
 
+def _readable(file: Path) -> Head:
+    try:
+        return _stored(file)
+    except ImportError:
+        raise
+    except Exception as error:  # pyarrow's own are of many kinds
+        raise ValueError(str(error)) from None
+
+
 def _stored(file: Path) -> Head:
-    total = None
-    if kind(file) == ".parquet":
+    with opened(file) as stored:
+        if kind(file) == ".arrow":
+            return Head(rows=_first(_arrow(file)))
         from pyarrow import parquet
 
-        table = parquet.ParquetFile(file)
-        batches, total = table.iter_batches(batch_size=_STORED_ROWS), table.metadata.num_rows
-    else:
-        batches = _arrow(file)
-    first = next(iter(batches), None)
-    rows = first.slice(0, _STORED_ROWS).to_pylist() if first is not None else []
-    return Head(rows=tuple(enumerate(rows, start=1)), whole=total == len(rows), total=total)
+        table = parquet.ParquetFile(stored)
+        total = table.metadata.num_rows
+        rows = _first(table.iter_batches(batch_size=1, use_threads=False))
+        return Head(rows=rows, whole=total == len(rows), total=total)
+
+
+def _first(batches: Iterator[Any]) -> tuple[Row, ...]:
+    """The first rows, while they are of some size. A few kB can stand for gigabytes."""
+    rows: list[Row] = []
+    taken = 0
+    for batch in batches:
+        for at in range(min(batch.num_rows, _STORED_ROWS - len(rows))):
+            row = batch.slice(at, 1)
+            row.validate(full=True)  # offsets that lead elsewhere would be followed
+            taken += row.nbytes
+            if taken > _STORED_BYTES:
+                return tuple(rows)
+            rows.append((len(rows) + 1, row.to_pylist()[0]))
+        if len(rows) >= _STORED_ROWS:
+            break
+    return tuple(rows)
 
 
 def _arrow(file: Path) -> Iterator[Any]:

@@ -90,8 +90,12 @@ def is_table(file: Path) -> bool:
 
 
 def _counted(files: Sequence[Path], found: DataFacts, reading: Reading) -> DataFacts:
-    """The facts with the number of samples, where each line is one."""
-    if found.samples is not None or reading.fewer or any(file.suffix != ".jsonl" for file in files):
+    """The facts with the number of samples, where each row or line is one."""
+    if found.samples is not None or reading.fewer:
+        return found
+    if found.amount and found.amount.exact:
+        return replace(found, samples=found.amount.documents)
+    if any(file.suffix != ".jsonl" for file in files):
         return found
     counts = [_lines(file) for file in files]
     return replace(found, samples=sum(n for n in counts if n is not None) if None not in counts else None)

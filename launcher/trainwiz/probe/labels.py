@@ -19,6 +19,8 @@ from trainwiz.probe.first_rows import Head
 
 _TYPES = {b"<f8": "d", b"<f4": "f", b"<i8": "q", b"<i4": "i", b"<i2": "h", b"|i1": "b", b"|u1": "B"}
 """numpy's types of labels, as the module array names them."""
+_MOST_BYTES = 16 << 20
+"""Of the labels in an .npz file, which may be a few kB that stand for gigabytes; these are two million numbers."""
 
 
 def of_rows(file: Path, head: Head, reading: Reading) -> str:
@@ -134,22 +136,24 @@ def _list(label: Any, file: str, line: int) -> str:
 
 def of_array(labels: IO[bytes], split: str) -> str:
     """Why the labels of an .npz file cannot be learned; empty if no reason is found."""
-    content = labels.read()
+    content = labels.read(_MOST_BYTES + 1)
+    is_whole = len(content) <= _MOST_BYTES
     length = int.from_bytes(content[8:10], "little")  # of the header, in version 1 of the format
     header, values = content[10 : 10 + length], array(_TYPES.get(_field(header=content, name=b"descr"), "B"))
     if re.search(rb"\(\d+, \d+\)", header):
         return t("its labels are a table, with a row of numbers for each image; store labels.argmax(1)")
     if _field(header=content, name=b"descr") not in _TYPES:
         return ""
-    values.frombytes(content[10 + length :])
+    stored = content[10 + length :]
+    values.frombytes(stored[: len(stored) // values.itemsize * values.itemsize])
     if fractions := [value for value in values if value % 1]:
         return t(
-            "{count} of its {total} labels are fractions, such as {label}; store whole numbers from 0",
+            "{count} of the first {total} labels are fractions, such as {label}; store whole numbers from 0",
             count=len(fractions),
             total=len(values),
             label=fractions[0],
         )
-    return _alike(list(values)) if split == "train" else ""
+    return _alike(list(values)) if is_whole and split == "train" else ""
 
 
 def _field(*, header: bytes, name: bytes) -> bytes:

@@ -27,10 +27,11 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
 
 
 def _files(files: Sequence[Path], reading: Reading) -> DataFacts:
+    """A row makes one pair, and up to two single answers."""
     found = sources.looked_at(files, lambda file, head: _problem(file, head, reading), reading)
-    plain = all(map(first_rows.plain, files))
-    at_most = -(-sum(file.stat().st_size for file in files) // _LEAST_BYTES) if plain else None
-    return replace(found, samples_at_most=at_most)
+    answers = 1 if reading.two_answers else 2
+    rows = sources.rows_at_most(files, found, least_bytes=answers * _LEAST_BYTES)
+    return replace(found, samples_at_most=None if rows is None else answers * rows)
 
 
 def _embedded(reading: Reading, split: str) -> DataFacts:

@@ -56,6 +56,14 @@ def _facts(files: Sequence[Path], detail: str, first: Mapping[str, Any]) -> Data
     return DataFacts(name=name, kind="file", detail=detail, samples=samples, first=first, packages=packages)
 
 
+def rows_at_most(files: Sequence[Path], found: DataFacts, *, least_bytes: int) -> int | None:
+    """The number of rows where all were read, else what fits into the files' bytes; None for compressed files."""
+    if found.amount and found.amount.exact:
+        return found.amount.documents
+    plain = all(map(first_rows.plain, files))
+    return -(-sum(file.stat().st_size for file in files) // least_bytes) if plain else None
+
+
 def is_saved(path: Path) -> bool:
     """Whether a folder is a data set that `save_to_disk` of datasets wrote."""
     return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))

@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
+from trainwiz.process import endings
+
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _LEAST = 64
@@ -40,4 +42,5 @@ def rarely_collecting() -> Iterator[None]:
 
 
 def _begin() -> None:
+    endings.as_usual()
     gc.freeze()

@@ -21,7 +21,7 @@ from typing import Protocol
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
-from trainwiz.process import early
+from trainwiz.process import agents, early
 from trainwiz.process.child import Process, Running, Spawn, start
 from trainwiz.process.follow import Files, Follower
 from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark
@@ -73,16 +73,16 @@ def run(
     with contextlib.nullcontext(inbox) if inbox else listening() as events, _guarded(mark):
         started = clock()
         running = _spawn_all(_answering(processes, watching), mark, spawn or _with(standby))
+        started_by_rank = {p.rank: (p, running[p.rank]) for p in processes}
         if standby:
             standby.prepare(processes)
         for rank, process in running.items():
             threading.Thread(target=_wait, args=(rank, process, events, clock), daemon=True).start()
         follower = Follower(show or (lambda: [processes[0].log]), audience.output, audience.tick)
-        agents = {p.rank for p in processes if p.agent}
-        real = dict.fromkeys(watching.ranks) if watching and agents else {}
+        real = dict.fromkeys(watching.ranks) if watching and any(p.agent for p in processes) else {}
         watch = Watch(watching, lambda: {**(real or supervisor.codes)}, events.put) if watching else None
         try:
-            _consume(events, supervisor, clock, lambda action: _act(action, running, agents, audience))
+            _consume(events, supervisor, clock, lambda action: _act(action, started_by_rank, audience))
             outcome = supervisor.outcome(clock() - started)
             _sweep(mark, audience, LEFTOVER_SECONDS if outcome.stopped or outcome.exit_code == 0 else 0.0)
         finally:
@@ -158,29 +158,23 @@ def _consume(events: Inbox, supervisor: Supervisor, clock: Callable[[], float], 
             act(action)
 
 
-def _act(action: Action, running: Mapping[int, Running], agents: set[int], audience: Audience) -> None:
+def _act(action: Action, processes: Mapping[int, tuple[Process, Running]], audience: Audience) -> None:
     if isinstance(action, Message):
         audience.say(action)
         return
     assert isinstance(action, Send)
     for rank in action.ranks:
-        pid = running[rank].pid
+        process, running = processes[rank]
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if action.signal == signal.SIGKILL:
-                os.killpg(pid, signal.SIGKILL)
-            else:
+                os.killpg(running.pid, signal.SIGKILL)
+            elif not process.agent:
                 # Only the rank itself: a data loader's worker that got it would fail the rank in mid-save.
-                for target in (_children(pid) if rank in agents else []) or [pid]:
-                    os.kill(target, action.signal)
-
-
-def _children(pid: int) -> list[int]:
-    import psutil
-
-    try:
-        return [child.pid for child in psutil.Process(pid).children()]
-    except psutil.Error:
-        return []
+                os.kill(running.pid, action.signal)
+            elif action.signal in process.ignored:
+                agents.ask_behind_deaf(running.pid, action.signal)
+            else:
+                agents.ask(running.pid, action.signal)
 
 
 def _wait(rank: int, process: Running, events: Inbox, clock: Callable[[], float]) -> None:

@@ -10,6 +10,7 @@ replays any history without a process or a second of waiting.
 from __future__ import annotations
 
 import signal
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +30,9 @@ TEARDOWN_SECONDS = 3.5
 """Then, how long the others may take. They cannot save without it, and within 5 s nothing is left."""
 KILL_SECONDS = 10.0
 """After SIGKILL: how long until a rank counts as stuck in the kernel (a driver, a dead network file system)."""
+
+_MOST_KEPT = 100
+"""Stalls, and slow ranks, that a record keeps: the last ones. A run of weeks may have any number."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +76,8 @@ class Supervisor:
         self.asked_by: int | None = None
         self.killed: tuple[int, ...] = ()
         self.hung = False
-        self._stalls: list[Mapping[str, object]] = []
-        self._stragglers: list[Mapping[str, object]] = []
+        self._stalls: deque[Mapping[str, object]] = deque(maxlen=_MOST_KEPT)
+        self._stragglers: deque[Mapping[str, object]] = deque(maxlen=_MOST_KEPT)
         self._failed_before_asked = False
         self._settling = False
         self._given_up = False

@@ -100,6 +100,14 @@ class Scheduler:
         """The command that starts a stopped job again; empty where the scheduler does that by itself."""
         return ()
 
+    def batch_file(self, job: Job) -> Argv:  # noqa: ARG002 (most need none)
+        """The command that prints the file of a job, by which `notice` knows when its end is announced."""
+        return ()
+
+    def notice(self, file: str) -> float | None:  # noqa: ARG002 (the same)
+        """How many seconds before its end a job is at most asked to stop, by its file; None where that does not say."""
+        return None
+
     def obstacle(self, job: Job, stdout: str, *, now: float, notice: float) -> Message | None:
         """Why not to start it again, by what the first of `questions` answered; None where nothing speaks against it.
 

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
 
 _SIGNAL_SECONDS = 15
 """How much earlier than the ranks' grace the signal comes, for trainwiz itself to end."""
+_SIGNAL_DEFAULT_SECONDS = 60
+"""Of `--signal` without a time: https://slurm.schedmd.com/sbatch.html"""
+_EARLY_SECONDS = 90
+"""By how much its signal may be early, with the time that a save takes until Slurm is asked."""
 _WANTED = {"JobState": "RUNNING", "Requeue": "1", "BatchFlag": "1"}
 """Of a job that its owner has not cancelled, that may be queued again, and that has a script to begin with."""
 _PHASES = {
@@ -113,6 +117,15 @@ class Slurm(Scheduler):
         """Slurm itself starts a job again after a node failure only, and not after its own early signal."""
         return ("scontrol", "requeue", job.id)
 
+    def batch_file(self, job: Job) -> Argv:
+        """The batch script, as it was submitted."""
+        return ("scontrol", "write", "batch_script", job.id, "-")
+
+    def notice(self, file: str) -> float | None:
+        """By `#SBATCH --signal`; Slurm looks once a minute, and may be earlier by that."""
+        found = re.findall(r"^#SBATCH\s+--signal[ =](?:[RB]+:)?\w+(?:@(\d{1,6}))?\s*(?:#|$)", file, re.MULTILINE)
+        return int(found[-1] or _SIGNAL_DEFAULT_SECONDS) + _EARLY_SECONDS if found else None
+
     # docs/decisions/launching.md: A job is queued again only while its scheduler calls it running
     def obstacle(self, job: Job, stdout: str, *, now: float, notice: float) -> Message | None:
         """A job that was cancelled, that may not be queued again, that has no script, or whose end is not near."""
@@ -136,12 +149,14 @@ class Slurm(Scheduler):
 
 
 def _is_ending(fields: Mapping[str, str], now: float, notice: float) -> bool:
-    """Whether Slurm may have sent the signal. A preemption brings the end of the job forward, too."""
+    """Whether Slurm may have sent the signal: it preempts the job, or its end is near."""
+    if fields.get("PreemptTime", "None") not in ("None", "Unknown"):
+        return True
     end = fields.get("EndTime")
     if end is None:
         return True
     if end == "Unknown":  # without a time limit only a preemption is Slurm's
-        return fields.get("PreemptTime", "None") not in ("None", "Unknown")
+        return False
     try:
         return datetime.fromisoformat(end).timestamp() - now <= notice
     except ValueError:  # SLURM_TIME_FORMAT can ask for any form

@@ -34,6 +34,8 @@ class Saved:
     """The values of the plan as they were written."""
     folder: str = ""
     """The project's folder, of an interrupted wizard."""
+    language: str = ""
+    """The language of the project's files: en or zh."""
     options: Mapping[str, str | bool] = field(default_factory=dict)
     """Options of its command line that are not answers, by the names of the request's fields."""
 
@@ -65,6 +67,8 @@ def write(path: Path, saved: Saved) -> bool:
         "step": saved.step,
         "plan": dict(saved.plan),
     }
+    if saved.language:
+        values["language"] = saved.language
     if saved.folder:
         values |= {"folder": saved.folder, "options": dict(saved.options)}
     try:
@@ -83,10 +87,17 @@ def read(path: Path) -> Saved | None:
             step=str(values.get("step", "")),
             plan={str(k): v for k, v in values.get("plan", {}).items()},
             folder=str(values.get("folder", "")),
+            language=str(values.get("language", "")),
             options={str(k): v for k, v in values.get("options", {}).items() if isinstance(v, str | bool)},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
+
+
+def language_of(folder: Path) -> str:
+    """The language of a project's files; empty where that is not known."""
+    saved = read(folder / PROJECT_FILE)
+    return saved.language if saved else ""
 
 
 def forget(path: Path) -> None:

@@ -7,7 +7,7 @@ from trainwiz.tasks.task import Task
 
 TASK = Task(
     name="custom",
-    summary=say("your own Dataset and Module, starting from a small regression"),
+    summary=say("your own Dataset and Module, from a small example"),
     samples="own",
     parts=("hooks.py", "streams.py"),
     sharded_layer="Block",

@@ -11,7 +11,7 @@ _EMBEDDED = 3
 
 TASK = Task(
     name="image_multilabel",
-    summary=say("any number of labels for each image; a residual network, or one of timm"),
+    summary=say("several labels per image; a residual network, or timm"),
     samples="tagged_pictures",
     presets=with_outputs(NETWORKS, _EMBEDDED),
     backbones=True,

@@ -8,7 +8,7 @@ from trainwiz.tasks.task import IMAGE_MODELS, IMAGE_TABLES, OF_NUMBERS, Task
 
 TASK = Task(
     name="image_regression",
-    summary=say("predict a number for each image; a residual network, or one of timm"),
+    summary=say("predict a number per image; residual network, or timm"),
     samples="scored_pictures",
     presets=with_outputs(NETWORKS, 1),
     backbones=True,

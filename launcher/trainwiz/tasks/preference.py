@@ -8,7 +8,7 @@ from trainwiz.tasks.task import TABLE_NAMES, Task
 
 TASK = Task(
     name="preference",
-    summary=say("a model that answers as people prefer; DPO, IPO, ORPO, KTO and SimPO"),
+    summary=say("learn what people prefer: DPO, IPO, ORPO, KTO, SimPO"),
     samples="preferences",
     presets=DECODERS,
     from_hub=True,

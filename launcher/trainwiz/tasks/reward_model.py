@@ -10,7 +10,7 @@ from trainwiz.tasks.task import TABLE_NAMES, Task
 
 TASK = Task(
     name="reward_model",
-    summary=say("a model that scores answers, learned from pairs of which one is better"),
+    summary=say("a model that scores answers, learned from pairs"),
     samples="preferences",
     presets={name: replace(shape, outputs=1, headless=True) for name, shape in DECODERS.items()},
     from_hub=True,

@@ -8,7 +8,7 @@ from trainwiz.tasks.task import TABLE_NAMES, Task
 
 TASK = Task(
     name="sft",
-    summary=say("a model that answers; fine-tunes on conversations or instructions"),
+    summary=say("fine-tune a model on conversations or instructions"),
     samples="conversations",
     presets=DECODERS,
     from_hub=True,

@@ -13,7 +13,7 @@ _EMBEDDED = 3
 
 TASK = Task(
     name="text_multilabel",
-    summary=say("any number of labels for each text; fine-tunes an encoder"),
+    summary=say("several labels for each text; fine-tunes an encoder"),
     samples="tagged_texts",
     presets={name: replace(shape, outputs=_EMBEDDED) for name, shape in ENCODERS.items()},
     from_hub=True,

@@ -111,13 +111,26 @@ def write(descriptor: int, data: bytes) -> None:
         view = view[os.write(descriptor, view) :]
 
 
+_results = 0
+"""How much was printed on stdout."""
+
+
+def results() -> int:
+    """A number that grows with each line of the command's result."""
+    return _results
+
+
 def data(line: str) -> None:
     """Print a line of the command's result, on stdout."""
+    global _results
+    _results += 1
     print(safe(line), flush=True)
 
 
 def data_json(value: Any, *, as_written: bool = False) -> None:
     """Print the command's result as JSON, on stdout; `as_written`: also what looks like a secret in it."""
+    global _results
+    _results += 1
     shown = still_json if as_written else safe_json
     print(shown(json.dumps(value, indent=2, ensure_ascii=False)), flush=True)
 
@@ -135,6 +148,13 @@ def failure(error: TrainwizError) -> None:
                 _show_excerpt(place)
     if error.remedy:
         _marked(text(error.remedy), "→", "good")
+
+
+def failure_json(error: TrainwizError, exit_code: int) -> None:
+    """The same for a program, on stdout."""
+    problems = [text(problem) for problem in error.problems] if isinstance(error, PlanError) else []
+    said = {"message": text(error.message), "remedy": text(error.remedy) if error.remedy else None}
+    data_json({"error": {**said, "problems": problems, "exit_code": exit_code}})
 
 
 def _marked(words: str, mark: str, style: str) -> None:

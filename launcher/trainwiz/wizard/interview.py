@@ -111,7 +111,8 @@ class Interview:
         given = {k: v for k, v in {**self.answers, **self.fixed}.items() if k not in question.sets}
         try:
             new = {key: parse_value(key, value) for key, value in texts.items()}
-            return self.gauge(self.decide({**given, **new}).plan)
+            given |= new
+            return self.gauge(self.decide({**given, **self._held(question, given, values)}).plan)
         except PlanError:
             return ""
 
@@ -130,9 +131,9 @@ class Interview:
                 problems += error.problems
         if problems:
             return self._reject(problems)
-        return self._fit(question, new)
+        return self._fit(question, new, values)
 
-    def _fit(self, question: Question, new: Mapping[str, Any]) -> bool:
+    def _fit(self, question: Question, new: Mapping[str, Any], values: Values) -> bool:
         """Take the new answer if the earlier ones allow it; drop later ones that it makes illegal."""
         # An answer of the command line is asked about only if the person wants to change it.
         self.fixed = {k: v for k, v in self.fixed.items() if k not in question.sets}
@@ -142,6 +143,7 @@ class Interview:
             kept |= {k: self.answers[k] for k in earlier.sets if k in self.answers and k not in question.sets}
             settled |= set(earlier.sets)
         kept |= new
+        kept |= self._held(question, {**kept, **self.fixed}, values)
         try:
             decided = self.decide({**kept, **self.fixed})
         except PlanError as error:
@@ -163,6 +165,20 @@ class Interview:
                 self.talk(wrapped(problem, "    "))
         self.answers = {**kept, **carried}
         return True
+
+    # docs/decisions/wizard.md: Enter accepts a default without pinning it
+    def _held(self, question: Question, given: Mapping[str, Any], values: Values) -> Mapping[str, Any]:
+        """What was chosen before by Enter and would be another choice with this answer, which came later."""
+        earlier = [each for each in self._before(question) if each.choices and self._applies(each.key, values)]
+        keys = {key for each in earlier for key in each.sets} - given.keys()
+        try:
+            after = _values(self.decide(given)) if keys else {}
+            held = {key: values[key] for key in keys if after[key] != values[key]}
+            if held:
+                self.decide({**given, **held})
+        except PlanError:
+            return {}
+        return held
 
     def _known_values(self) -> Mapping[str, Any]:
         return _values(self.decided()) if self.answers or self.fixed else {}

@@ -16,7 +16,6 @@ from prompt_toolkit.application import Application, get_app
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
 from prompt_toolkit.document import Document
 from prompt_toolkit.filters import Always, Condition, is_done
-from prompt_toolkit.formatted_text import StyleAndTextTuples
 from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
@@ -44,9 +43,7 @@ def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
     Raises `KeyboardInterrupt` on Ctrl-C, and on Ctrl-D or a lost terminal.
     """
     question = _list(asked) if asked.choices else _line(asked)
-    _add_hint(question.application, _hint(asked))
-    if asked.gauge:
-        _add_gauge(question.application, asked)
+    _add_below(question.application, asked)
     if shown:
         _once_rendered(question.application, shown)
     try:
@@ -190,38 +187,46 @@ def _hint(asked: Asked) -> str:
     return t("Enter accepts · ? explains · < goes back · Ctrl-C quits and keeps the answers")
 
 
-def _add_hint(app: Application[Any], hint: str) -> None:
+def _add_below(app: Application[Any], asked: Asked) -> None:
+    """Below the question: the whole of a line that was cut, the hint, and the gauge, drawn anew with each key."""
     # Otherwise the question takes the whole screen, with the hint far below it and the help scrolled away above it.
     for window in app.layout.find_all_windows():
         window.dont_extend_height = Always()
         if isinstance(window.content, InquirerControl):
             window.height = Dimension(max=_list_rows())
-    lines = columns.wrap(hint, _room(), first="  ", rest="  ")
-    line = Window(FormattedTextControl([("class:hint", "\n".join(lines))]), height=len(lines), dont_extend_height=True)
+    hint = columns.wrap(_hint(asked), _room(), first="  ", rest="  ")
+    rows = [_below("hint", lambda: hint, len(hint))]
+    if whole := _whole_lines(asked):
+        pointed_at = lambda: whole[str(_control(app).get_pointed_at().value)]  # noqa: E731
+        rows.insert(0, _below("whole", pointed_at, max(map(len, whole.values()))))
+    if asked.gauge:
+        rows.append(_below("gauge", functools.partial(_gauge_lines, app, asked, functools.cache(asked.gauge)), 2))
     app.layout = Layout(
-        HSplit([app.layout.container, ConditionalContainer(line, filter=~is_done)], align=VerticalAlign.TOP),
-        focused_element=app.layout.current_window,
+        HSplit([app.layout.container, *rows], align=VerticalAlign.TOP), focused_element=app.layout.current_window
     )
-    app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack")])])
+    app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack"), ("whole", "italic")])])
 
 
-def _add_gauge(app: Application[Any], asked: Asked) -> None:
-    """A line below the question, drawn anew with each key."""
-    assert asked.gauge
-    gauge = functools.cache(asked.gauge)
+def _below(style: str, lines: Callable[[], list[str]], most: int) -> ConditionalContainer:
+    """So many lines that are there until the answer is."""
+    control = FormattedTextControl(lambda: [(f"class:{style}", "\n".join(lines()[:most]))])
+    return ConditionalContainer(Window(control, height=most, dont_extend_height=True), filter=~is_done)
 
-    def line() -> StyleAndTextTuples:
-        if asked.choices:
-            value = str(_control(app).get_pointed_at().value)
-        else:
-            value = plain(app.current_buffer.text.strip()) or asked.default
-        return [("class:gauge", _cut(f"  {gauge(value)}", _room()))]
 
-    window = Window(FormattedTextControl(line), height=1, dont_extend_height=True)
-    app.layout = Layout(
-        HSplit([app.layout.container, ConditionalContainer(window, filter=~is_done)], align=VerticalAlign.TOP),
-        focused_element=app.layout.current_window,
-    )
+def _whole_lines(asked: Asked) -> dict[str, list[str]]:
+    """What each line of the list says last, of those that are cut; empty where none is."""
+    room = _room()
+    said = {value: _GAP.split(line)[-1] for value, line in asked.choices if _cut(line, room - _POINTER) != line}
+    whole = {value: columns.wrap(words, room, first="   ", rest="   ") for value, words in said.items()}
+    return {value: whole.get(value, []) for value, _ in asked.choices} if whole else {}
+
+
+def _gauge_lines(app: Application[Any], asked: Asked, gauge: Callable[[str], str]) -> list[str]:
+    if asked.choices:
+        value = str(_control(app).get_pointed_at().value)
+    else:
+        value = plain(app.current_buffer.text.strip()) or asked.default
+    return columns.wrap(gauge(value), _room(), first="  ", rest="  ")
 
 
 def _list_rows() -> int:
@@ -241,7 +246,7 @@ def _control(app: Application[Any]) -> InquirerControl:
 
 
 def _default(asked: Asked) -> str:
-    return f"[{asked.default}: {asked.reason}]" if asked.reason else " "
+    return t("[{default}: {reason}]", default=asked.default, reason=asked.reason) if asked.reason else " "
 
 
 def _stderr() -> Any:

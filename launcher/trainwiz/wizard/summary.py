@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz import columns, quantities, tasks
 from trainwiz.language import t, text
+from trainwiz.message import say
 from trainwiz.questions import forms
 from trainwiz.vocabulary import spelled
 
@@ -53,7 +54,7 @@ def _model(decided: Decided) -> str:
     if parameters:
         words.append(t("{n} parameters", n=counted(parameters)))
     words.append(t("random weights") if model.from_scratch else t("trained weights"))
-    return ", ".join(words)
+    return t(", ").join(words)
 
 
 def _trained(decided: Decided) -> str:
@@ -109,13 +110,21 @@ def _evaluation(decided: Decided) -> str:
 
 
 def _machine(decided: Decided) -> str:
-    shown, source = forms.show_machine(_values(decided)), decided.sources["machine.num_processes"]
-    return f"{shown} ({text(source.reason)})" if source.kind == "found" else shown
+    machine, source = decided.plan.machine, decided.sources["machine.num_processes"]
+    ranks = {
+        "cuda": say("{n} GPUs", n=machine.ranks_per_machine),
+        "cpu": say("{n} CPU ranks", n=machine.ranks_per_machine),
+    }
+    each = ranks.get(machine.device, say("{n} ranks on {device}", n=machine.ranks_per_machine, device=machine.device))
+    if machine.num_machines > 1:
+        each = say("{n} machines, each with {each}", n=machine.num_machines, each=each)
+    shown = text(each)
+    return t("{value} ({reason})", value=shown, reason=text(source.reason)) if source.kind == "found" else shown
 
 
 def _precision(decided: Decided) -> str:
     kind, source = decided.plan.precision.mixed_precision, decided.sources["precision.mixed_precision"]
-    return f"{'fp32' if kind == 'no' else kind} ({text(source.reason)})"
+    return t("{value} ({reason})", value="fp32" if kind == "no" else kind, reason=text(source.reason))
 
 
 def _strategy(decided: Decided) -> str:
@@ -130,7 +139,8 @@ def _strategy(decided: Decided) -> str:
         need=quantities.size(seen.peak_bytes),
         memory=quantities.size(seen.memory_bytes),
     )
-    return f"{words}: {amount} [{'#' * filled}{'.' * (_BAR - filled)}]"
+    bar = "#" * filled + "." * (_BAR - filled)
+    return t("{strategy}: {amount} [{bar}]", strategy=words, amount=amount, bar=bar)
 
 
 def _batch(decided: Decided) -> str:
@@ -154,7 +164,7 @@ def _length(decided: Decided) -> str:
         words.append(t("{n} tokens at most", n=counted(seen.tokens)))
     if seen.seconds:
         words.append(t("about {time}", time=duration(seen.seconds)))
-    return ", ".join(words)
+    return t(", ").join(words)
 
 
 def _rate(decided: Decided) -> str:
@@ -172,9 +182,12 @@ def _rate(decided: Decided) -> str:
 def _checkpoints(decided: Decided) -> str:
     checkpoint, size = decided.plan.checkpoint, decided.outlook.checkpoint_bytes
     every, kept = checkpoint.checkpointing_steps, checkpoint.checkpoints_total_limit
-    words = t("every {n} updates", n=every) if every else t("only at the end")
-    words += ", " + (t("the newest {n} are kept", n=kept) if kept else t("all are kept"))
-    return words + (", " + t("{size} each", size=quantities.size(size)) if size else "")
+    words = [
+        t("every {n} updates", n=every) if every else t("only at the end"),
+        t("the newest {n} are kept", n=kept) if kept else t("all are kept"),
+        t("{size} each", size=quantities.size(size)) if size else "",
+    ]
+    return t(", ").join(filter(None, words))
 
 
 def _values(decided: Decided) -> Mapping[str, object]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from trainwiz.diagnose import SIGNATURES, Diagnosis, flight_recorder, of_log
@@ -18,6 +21,8 @@ from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import diagnosis as shown
 
+_PATIENCE_SECONDS = 2.0
+
 
 def diagnose(target: str, *, json: bool) -> int:
     """Show why a log or a run failed; 0 also where nothing did. Raises `UsageError` where there is neither."""
@@ -26,7 +31,8 @@ def diagnose(target: str, *, json: bool) -> int:
         read = {rank: recording for rank, recording in recordings.items() if recording is not None}
         return _show(flight_recorder.compare(read, recordings.keys() - read.keys()), target, json)
     if target == "-" or (path.exists() and not path.is_dir()):
-        excerpt = logs.read(target)
+        with _patiently(target):
+            excerpt = logs.read(target)
         # Between head and tail only where they show nothing: what a training survived is not a failure.
         found = of_log(excerpt.lines(), log=target) or of_log(excerpt.pieces(), log=target)
         return _show(found, target, json)
@@ -45,6 +51,19 @@ def diagnose(target: str, *, json: bool) -> int:
     if outcome is not None and outcome.first_failed is None and _show_stall(run, json):
         return 0
     return _show(*of_run(run, outcome), json)
+
+
+@contextlib.contextmanager
+def _patiently(target: str) -> Iterator[None]:
+    """Say what is waited for where the input goes on and on, or nothing comes."""
+    waiting = threading.Timer(_PATIENCE_SECONDS, console.talk, (t("reading stdin until it ends; Ctrl-C stops"),))
+    waiting.daemon = True
+    if target == "-":
+        waiting.start()
+    try:
+        yield
+    finally:
+        waiting.cancel()
 
 
 def _recordings(path: Path) -> dict[int, flight_recorder.Recording | None]:

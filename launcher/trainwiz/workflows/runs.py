@@ -47,7 +47,7 @@ def show(folder: str, *, chosen: Chosen, as_json: bool) -> None:
     project = Path(folder)
     _check_states(chosen.states)
     # A run's job may know another state than the run's own records.
-    found = _chosen(project, dataclasses.replace(chosen, states=()), must_exist=not as_json)
+    found = _chosen(project, dataclasses.replace(chosen, states=()), must_exist=not (as_json and project.is_dir()))
     looked_at = found if chosen.states else found[-chosen.most :]
     now = time.time()
     rows = states.told(project, looked_at, [summary(history.brief(run), now) for run in looked_at])

@@ -19,6 +19,8 @@ SIGNATURES = {
         r"Function '\w+' returned (?P<value>nan) values in its \d+th output",
         r"FloatingPointError: .*?(?P<value>nan|NaN|inf)",
         r"(?P<value>Non-finite) (?:norm|loss) encountered",
+        r"(?:Value|Runtime|Assertion|Arithmetic)Error: (?=.*(?:\b|_)[Ll]oss)(?:[^\n]*\W)?"
+        r"(?P<value>NaNs?|nan|[Ii]nf|[Nn]on-finite|not finite)\b",
         cause="the loss is not finite ({value})",
         remedy="lower optimizer.learning_rate, use a longer warm-up, set optimizer.gradient_clipping to 1.0, or use "
         "bf16 instead of fp16; look for empty samples; check in metrics.jsonl whether the gradient norm grew "
@@ -60,6 +62,14 @@ SIGNATURES = {
         cause="no attention kernel supports this GPU, precision and head size",
         remedy="set attn_implementation='sdpa' in from_pretrained to use the kernels available; flash-attn needs "
         "Ampere and bf16",
+    ),
+    "cudnn_attention": Signature(
+        r"(?P<problem>Expected mha_graph->execute\([^\n]*? to be true|No valid execution plans built|"
+        r"cuDNN Frontend error: [^\n]+)",
+        cause="cuDNN's attention kernel failed: {problem}",
+        remedy="call torch.backends.cuda.enable_cudnn_sdp(False) at the start, so that torch takes another kernel; "
+        "newer "
+        "versions of torch and cuDNN may not need it",
     ),
     "dtype": Signature(
         r"mat1 and mat2 (?:must|to) have the same dtype",
@@ -165,9 +175,10 @@ SIGNATURES = {
         remedy="print the shapes where it fails; pad sequences of different lengths in collate (task.py)",
     ),
     "compile": Signature(
-        r"torch\._dynamo\.exc\.\w+",
-        r"torch\._inductor\.exc\.\w+",
-        cause="torch.compile could not compile the model",
+        r"torch\._(?:dynamo|inductor)\.exc\.\w+: (?:backend='\w+' raised:\n)?(?P<problem>(?:.*? got "
+        r"(?=\w+Error\())?.+)$",
+        r"torch\._(?:dynamo|inductor)\.exc\.\w+:?$(?P<problem>)",
+        cause="torch.compile could not compile the model: {problem}",
         remedy="to run without it: TORCHDYNAMO_DISABLE=1 trainwiz launch; to see where: TORCH_LOGS=graph_breaks",
     ),
 }

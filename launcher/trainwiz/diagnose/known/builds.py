@@ -59,6 +59,7 @@ SIGNATURES = {
         r"out of resource: (?P<problem>shared memory, Required: \d+, Hardware limit: \d+)",
         r"(?P<problem>PassManager::run failed|Internal Triton PTX codegen error|`ptxas` failed with error code -?\d+)",
         r"(?P<problem>Cannot find a working triton installation)",
+        r"Triton Error \[CUDA\]: (?P<problem>(?!out of memory|an illegal memory).+)$",
         r"(?P<problem>LLVM ERROR: (?!.*numba)[^\n]+)",
         cause="a Triton kernel cannot run here: {problem}",
         remedy="use the Triton that torch pins (pip install --force-reinstall torch), smaller block sizes, or the "
@@ -68,6 +69,15 @@ SIGNATURES = {
         r"Found (?P<gpu>.{1,80}?) which is too old to be supported by the triton GPU compiler",
         cause="torch.compile needs Triton, which does not support this GPU: {gpu}",
         remedy="train without it: set torch_compile to false, or run: TORCHDYNAMO_DISABLE=1 trainwiz launch",
+    ),
+    "kernel_cache": Signature(
+        r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<file>[^']*(?:\.cubin|\.ptx|\.ttg?ir|\.llir|"
+        r"/triton/|torchinductor_)[^']*)'",
+        cause="a compiled kernel is no longer in the cache: {file}; another rank or job removed it, or the folder was "
+        "cleaned",
+        remedy="give each machine (or rank) a cache of its own on a local disk: TRITON_CACHE_DIR and "
+        "TORCHINDUCTOR_CACHE_DIR, then launch again",
+        transient=True,
     ),
     "linked_library": Signature(
         r"cannot find -l(?P<library>cuda|cudart|cublas|curand|nvrtc|cudnn)\b",
@@ -94,6 +104,8 @@ SIGNATURES = {
     ),
     "build_failed": Signature(
         r"RuntimeError: Error building extension '(?P<extension>\w+)'",
+        r"ImportError: \S*/torch_extensions/\S*/(?P<extension>(?!cpu_adam|fused_adam)\w+)\.so: cannot open shared "
+        r"object file",
         r"ERROR: Failed building wheel for (?P<extension>[\w.-]+)",
         r"(?:error|FAILED): command '(?P<extension>[^']*(?:nvcc|gcc|g\+\+|c\+\+|cl\.exe)[^']*)' failed with exit",
         cause="an extension could not be compiled: {extension}",
@@ -141,6 +153,15 @@ SIGNATURES = {
         cause="the library {library} was built for versions other than the installed ones",
         remedy="reinstall the package it belongs to: pip install --force-reinstall --no-deps --no-cache-dir PACKAGE; "
         "for flash-attn and similar packages add --no-build-isolation",
+    ),
+    "missing_operator": Signature(
+        r"'_OpNamespace' '(?P<space>\w+)' object has no attribute '(?P<operator>\w+)'",
+        cause="the compiled operator {operator} of {space} is not there: its extension was not built, could not be "
+        "loaded, "
+        "or belongs to another version",
+        remedy="look for a warning about {space} at the start of the log; reinstall the package for the installed "
+        "torch "
+        "(pip install --force-reinstall --no-deps PACKAGE), or build it again",
     ),
     "numpy_abi": Signature(
         r"ImportError: numpy\.core\.multiarray failed to import",

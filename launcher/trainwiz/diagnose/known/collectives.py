@@ -21,6 +21,7 @@ SIGNATURES = {
     ),
     "unused_parameters": Signature(
         r"Expected to have finished reduction in the prior iteration before starting a new one",
+        r"LightningModule has parameters that were not used in producing the loss",
         cause="DDP is waiting for gradients of parameters that the loss does not use",
         remedy="use their output in the loss, set requires_grad_(False) on them, or set find_unused_parameters=True",
     ),
@@ -64,10 +65,20 @@ SIGNATURES = {
         r"(?:(?:\n(?!Last error)[^\n]+)?\nLast error:\n(?P<problem>[^\n]+))?",
         r"NCCL error in: [^\n]*, (?P<problem>internal error)(?: - please report[^\n]*|, NCCL[^\n]*)$"
         r"(?!\nncclInternalError)",
+        r"RuntimeError: NCCL error in: (?P<problem>\w+)$",
         r"RuntimeError: NCCL Error \d+: (?P<problem>(?:internal|unhandled \w+|remote process) error)[^\n]*",
         cause="NCCL failed because of the network, memory or a driver: {problem}",
         remedy="to see which, run: NCCL_DEBUG=INFO trainwiz launch; then select the network with NCCL_SOCKET_IFNAME, "
         "or test with NCCL_IB_DISABLE=1 or NCCL_P2P_DISABLE=1",
+        transient=None,
+    ),
+    "ccl_system": Signature(
+        r"RuntimeError: (?P<library>MCCL|CNCL|RCCL|BKCL) error in: [^\n]*, (?P<problem>[^\n]+)$",
+        r"RuntimeError: (?P<library>oneCCL): (?P<problem>[^\n]+)$",
+        cause="{library}, which the ranks communicate with, failed: {problem}",
+        remedy="read the lines before it, and the other ranks' logs for an earlier failure; test one machine, then "
+        "two; "
+        "look at the limits of locked memory (ulimit -l) and the choice of the network",
         transient=None,
     ),
     "hccl_busy": Signature(
@@ -84,6 +95,12 @@ SIGNATURES = {
         remedy="read the lines with EI or EJ codes below it, and plog/ in ~/ascend/log of the rank that failed first; "
         "to see more, run: ASCEND_GLOBAL_LOG_LEVEL=1 ASCEND_SLOG_PRINT_TO_STDOUT=1 trainwiz launch",
         transient=None,
+    ),
+    "no_parent_group": Signature(
+        r"Parent communicator missing in eager initialization mode",
+        cause="a send or receive comes before NCCL's communicator of all ranks was made",
+        remedy="give the device to the process group: init_process_group('nccl', device_id=torch.device('cuda', "
+        "LOCAL_RANK)), or run one collective (barrier) first",
     ),
     "nccl_usage": Signature(
         r"NCCL (?:error|Error)[^\n]*(?:invalid (?:argument|usage))|ncclInvalid(?:Argument|Usage)",

@@ -77,6 +77,11 @@ SIGNATURES = {
         remedy="mend the template, or set data.chat_template to null: the tokenizer's own is used then. A token that "
         "it writes must be in the tokenizer: take a model that has it, or write text instead",
     ),
+    "key_twice": Signature(
+        r"found duplicate key \"?(?P<key>[^\"\s]+)",
+        cause="a YAML file has the key {key} twice",
+        remedy="delete one of the two: the lines are below in the log",
+    ),
     "malformed_data": Signature(
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: item \d+)): not a JSON object",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: (?:item|row|text) \d+): (?:no column|column) \".*)$",
@@ -96,6 +101,7 @@ SIGNATURES = {
         r"pyarrow\.lib\.ArrowInvalid: (?P<place>.+)$",
         r"pandas\.errors\.ParserError: (?P<place>.+)$",
         r"PIL\.UnidentifiedImageError: (?P<place>.+)$",
+        r"(?P<place>(?:soundfile\.LibsndfileError|decord\._ffi\.base\.DECORDError|av\.(?:error\.)?\w+Error): .+)$",
         r"OSError: (?P<place>image file is truncated.*)$",
         r"zipfile\.BadZipFile: (?P<place>.+)$",
         r"yaml\.\w+\.\w+Error: (?P<place>.+)$",

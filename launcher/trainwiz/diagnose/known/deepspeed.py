@@ -32,6 +32,7 @@ SIGNATURES = {
         r"Unable to JIT load the (?:fused_adam|cpu_adam|cpu_lion|cpu_adagrad) op",
         r"RuntimeError: DeepSpeedCPU\w+ requires the cpu_\w+ op, which failed to build",
         r"'DeepSpeedCPUAdam' object has no attribute 'ds_opt_adam'",
+        r"ImportError: \S*/(?:fused_adam|cpu_adam|cpu_lion|cpu_adagrad)\.so: cannot open shared object file",
         cause="DeepSpeed's CPU optimizer, which offloading needs, failed to build",
         remedy="to see what is missing (compiler, ninja, headers, nvcc), run: trainwiz doctor; to list the ops, run: "
         "ds_report",
@@ -87,9 +88,17 @@ SIGNATURES = {
         cause="FSDP does not shard these weights (one rank, or NO_SHARD), so there is no sharded state dict",
         remedy="start at least two ranks, or use StateDictType.FULL_STATE_DICT",
     ),
+    "sharded_4bit": Signature(
+        r"'Params4bit' object has no attribute '(?P<name>\w+)'",
+        cause="4-bit weights lost what belongs to their quantization ({name}): they were moved or sharded as plain "
+        "tensors",
+        remedy="turn CPU offload of parameters off, save only the adapter, update bitsandbytes; with FSDP set "
+        "bnb_4bit_quant_storage to the dtype of the other weights",
+    ),
     "fsdp_ungathered": Signature(
         r"/torch/distributed/fsdp/[\s\S]{0,2000}RuntimeError: (?:'weight' must be 2-D|mat2 must be a matrix, got 1-D)",
         r"/torch/distributed/fsdp/[\s\S]{0,2000}its data is not allocated yet",
+        r"RuntimeError: setStorage: .* are out of bounds for storage of size 0",
         cause="a weight is used while FSDP holds only its shard: its module was called without the wrapper around it",
         remedy="wrap whole layers (auto_wrap_policy), share no weight between two wrapped modules, call modules and "
         "not functions with their weights; elsewhere use FSDP.summon_full_params",
@@ -106,6 +115,14 @@ SIGNATURES = {
         remedy="call modules, not functions with their weights; outside of forward use "
         "deepspeed.zero.GatheredParameters; run the same layers on every rank (mixture of experts: "
         "deepspeed.utils.set_z3_leaf_modules); or use ZeRO 2",
+    ),
+    "zero3_lost_track": Signature(
+        r"assert len\(set\(p\.ds_id for p in self\.params_in_ipg_bucket\)\)[^\n]*\n(?:[\s^~]+\n)?AssertionError",
+        r"assert not param\.ds_active_sub_modules\b[^\n]*\n(?:[\s^~]+\n)?AssertionError",
+        cause="ZeRO 3 lost track of a weight: a module ran again, or ended, while its weights were still in use",
+        remedy="with gradient checkpointing, set use_reentrant to false; call the engine once per backward, and "
+        "generate "
+        "inside of unwrap_model_for_generation or GatheredParameters; update deepspeed, or use ZeRO 2",
     ),
     "mixed_sharding": Signature(
         r"RuntimeError: (?P<operation>[\w.]+): got mixed torch\.Tensor and DTensor",

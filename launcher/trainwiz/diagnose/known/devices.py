@@ -82,7 +82,7 @@ SIGNATURES = {
         "LD_LIBRARY_PATH",
     ),
     "fabric_manager": Signature(
-        r"Error 802: system not yet initialized|CUDA error: system not yet initialized",
+        r"(?:Error|Cuda failure) 802\b|CUDA error: system not yet initialized",
         cause="the switches between the GPUs (NVSwitch) are not initialized",
         remedy="run systemctl start nvidia-fabricmanager; its version must match the driver exactly",
     ),
@@ -126,7 +126,8 @@ SIGNATURES = {
         remedy="update the driver, or install a torch built for an older CUDA (https://pytorch.org/get-started)",
     ),
     "no_kernel": Signature(
-        r"no kernel image is available for execution on the device|device kernel image is invalid",
+        r"no kernel image is available for execution on the device|(?<!Triton Error \[CUDA\]: )device kernel image is "
+        r"invalid",
         r"ptxas fatal *: Value 'sm_\w+' is not defined|nvcc fatal *: Unsupported gpu architecture",
         r"CUDA error: invalid device function",
         cause="this torch build, or an extension, does not support this GPU's architecture",
@@ -152,6 +153,7 @@ SIGNATURES = {
     "meta_tensor": Signature(
         r"Cannot copy out of meta tensor",
         r"Tensor\.item\(\) cannot be called on meta tensors",
+        r"the following were still on meta device",
         cause="weights were never loaded: they are on the meta device, without data",
         remedy="load them after building the model: model.to_empty(device=…) then load_state_dict; remove "
         "init_empty_weights and low_cpu_mem_usage, or load the model with from_pretrained",

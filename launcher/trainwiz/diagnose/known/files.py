@@ -126,6 +126,7 @@ SIGNATURES = {
     ),
     "file_missing": Signature(
         r"FileNotFoundError: \[Errno 2\] No such file or directory: (?P<file>.+)$",
+        r"assert os\.path\.(?:isfile|isdir|exists)\((?P<file>[^)\n]+)\)[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         r"^(?:\[rank\d+\]: )?(?P<file>\S.*): no such file or folder",
         r"FileNotFoundError: (?:Unable to find|Couldn't find)(?: a dataset script)?(?: at)? (?P<file>.+)$",
         r"(?:Error|Exception): (?:[^\n'\"]{0,200}[ '\"`])?(?P<file>[\w.~-]{0,200}[/\\][^\s'\"`]*)['\"`]? "

@@ -10,9 +10,18 @@ SIGNATURES = {
         r"CANCELLED AT \S+ DUE TO TIME LIMIT",
         r"DUE TO TIME LIMIT \*\*\*",
         r"=>> PBS: job killed: walltime",
+        r"TERM_(?:RUNLIMIT|CPULIMIT): ",
         cause="the scheduler ended the job at its time limit",
         remedy="request more time (sbatch --time), save more often (checkpoint.checkpointing_steps), continue with "
         "--resume",
+        transient=True,
+    ),
+    "slurm_credential": Signature(
+        r"[Mm]unge (?:decode|encode) failed: (?P<problem>.+)$",
+        cause="Slurm's machines do not trust each other: {problem}",
+        remedy="tell the administrators: the clocks of the nodes differ, or munged does not run on one of them; "
+        "exclude "
+        "the node (sbatch --exclude NODE), then run: trainwiz launch --resume",
         transient=True,
     ),
     "preempted": Signature(
@@ -32,6 +41,8 @@ SIGNATURES = {
     "cancelled": Signature(
         r"CANCELLED AT \S+ \*\*\*",
         r"SignalException: Process \d+ got signal: (?:15|1|2)\b",
+        r"TERM_(?:OWNER|ADMIN|FORCE_OWNER|FORCE_ADMIN): ",
+        r"Received Signals\.SIG(?:TERM|INT|HUP) death signal",
         cause="a user or the scheduler asked the job to end",
         remedy="find out who did it with `sacct -j JOB` or the container's events; to continue, run: trainwiz launch "
         "--resume",
@@ -70,7 +81,7 @@ SIGNATURES = {
     ),
     "no_threads": Signature(
         r"can't start new thread",
-        r"BlockingIOError: \[Errno 11\] Resource temporarily unavailable",
+        r"(?:BlockingIOError: \[Errno 11\]|RuntimeError:) Resource temporarily unavailable",
         r"pthread_create failed|libgomp: Thread creation failed",
         cause="the limit of processes or threads is reached",
         remedy="check the limit with `ulimit -u` and the container's pids limit (docker --pids-limit); lower "
@@ -118,6 +129,8 @@ SIGNATURES = {
         "function that notebook_launcher starts",
     ),
     "slurm_refused": Signature(
+        r"(?:srun|sbatch|salloc): error: (?P<problem>You must specify .+|The \S+ partition .+|CPU count per node .+|"
+        r"Memory specification .+)$",
         r"(?:srun|sbatch|salloc): error: (?:Batch job submission failed: |Unable to (?:allocate resour"
         r"ces|create step for "
         r"job \d+|confirm allocation for job \d+): |Task launch for \S+ failed on node \S+: )(?P<problem>.+)$",
@@ -138,6 +151,17 @@ SIGNATURES = {
         r"ImagePullBackOff|ErrImagePull|Failed to pull image",
         cause="the container's image cannot be fetched",
         remedy="check its name and tag, and the pull secret: kubectl describe pod NAME",
+        transient=None,
+    ),
+    "container_refused": Signature(
+        r"(?P<problem>nvidia-container-cli: (?!.*(?:debug|info):)[^\n]+)",
+        r"(?P<problem>could not select device driver \S* ?with capabilities: \S+)",
+        r"(?P<problem>OCI runtime (?:create|exec) failed: [^\n]+)",
+        r"pyxis: (?:\[ERROR\] )?(?P<problem>(?:failed to import|child \d+ failed|couldn't start container)[^\n]*)",
+        cause="the container could not be started: {problem}",
+        remedy="check the driver and nvidia-container-toolkit of that machine (nvidia-smi there, then docker run --rm "
+        "--gpus "
+        "all IMAGE nvidia-smi), the image's name, and its mounts",
         transient=None,
     ),
     "hostfile": Signature(

@@ -25,7 +25,7 @@ SIGNATURES = {
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
         r"(?:Runtime|Accelerator)Error: CUDA error: out of memory",
-        r"Cuda failure (?:\d+ )?'out of memory'",
+        r"Cuda failure (?:\d+ )?'out of memory'|CUDA Error: out of memory at ",
         r"(?:NPU|XPU|HIP|MPS backend) out of memory",
         cause="the GPU is out of memory",
         remedy="halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays "
@@ -35,7 +35,8 @@ SIGNATURES = {
     ),
     "locked_memory": Signature(
         r"ibv_reg_mr\w* failed with error Cannot allocate memory",
-        cause="InfiniBand cannot lock enough memory",
+        r"NET/OFI Unable to register memory.*Cannot allocate memory",
+        cause="InfiniBand or EFA cannot lock enough memory",
         remedy="run ulimit -l unlimited before the launch; in docker: docker run --ulimit memlock=-1",
     ),
     "evicted": Signature(
@@ -61,7 +62,8 @@ SIGNATURES = {
         r"Out of memory: Killed process \d+ \(",
         r"srun: error: \S+: tasks? [\d,-]+: Out Of Memory",
         r"\bOOMKilled\b|was OOM-killed",
-        r"[Ee]xceeded (?:job|step) memory limit",
+        r"[Ee]xceeded (?:job|step) memory limit|TERM_MEMLIMIT: ",
+        r"PBS: job killed: (?:v?mem|pmem) \d+\w* exceeded limit",
         cause="the container or the job reached its host memory limit, and the kernel killed the rank",
         remedy="raise the limit (docker --memory, sbatch --mem, the pod's limits), or use less memory: "
         "data.num_workers 0, a smaller micro-batch, no CPU offload (about 18 bytes of host memory per "

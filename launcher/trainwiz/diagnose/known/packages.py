@@ -17,6 +17,20 @@ SIGNATURES = {
         remedy="to find the file, run python -c 'import {module}; print({module}.__file__)'; if it is yours, rename "
         "it and delete its __pycache__",
     ),
+    "not_compiled": Signature(
+        r"cannot import name '(?P<name>_C\w*|helpers(?:_cpp)?|\w+_cuda|\w*_ext)' from '(?P<package>[\w.]+)'",
+        r"No module named '(?P<package>[\w.]+)\.(?P<name>_C\w*|helpers(?:_cpp)?|\w+_cuda|\w*_ext)'",
+        cause="the part {name} of {package} is written in C++ or CUDA and was not built",
+        remedy="build it in the folder of its source: pip install --no-build-isolation -e . (Megatron: make in the "
+        "data sets' "
+        "folder); or install the package's wheel for your torch",
+    ),
+    "no_user_name": Signature(
+        r"getpwuid\(\): uid not found: (?P<uid>\d+)",
+        cause="the user id {uid} has no name in this container, and a library asks for it",
+        remedy="set USER and LOGNAME to any name, and for torch.compile TORCHINDUCTOR_CACHE_DIR to a folder; or mount "
+        "/etc/passwd into the container",
+    ),
     "own_import": Signature(
         r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<module>[\w.]+)' "
         r"\((?P<file>(?!\S*(?:-packages|/python3[\d.]*)/)/[^)]+)\)",
@@ -108,12 +122,14 @@ SIGNATURES = {
         remedy="pip install 'protobuf<3.21', or run: PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION=python trainwiz launch",
     ),
     "package_version": Signature(
-        r"ImportError: (?P<package>[\w.-]+[<>=!~]+[\w.]+)\S* is required for a normal functioning of this module",
+        r"ImportError: (?P<package>[\w.-]+[<>=!~]+[\w.]+(?:,[<>=!~]+[\w.]+)*)\S* is required for a normal functioning "
+        r"of "
+        r"this module",
         r"requires (?:the latest version of )?`?(?P<package>[\w-]+(?:[<>=!~]+[\w.]+)?)`?: .*`pip install",
         r"require users to upgrade (?P<package>torch) to at least",
         r"(?:requires|needs) (?P<package>[A-Za-z][\w.-]*) (?:version )?(?:>=? ?)?\d[\w.]* or (?:higher"
         r"|later|above|newer)",
-        cause="{package} is required, but is not installed or too old",
+        cause="{package} is required, but another version of it is installed, or none",
         remedy="with the training interpreter, run: pip install --upgrade '{package}'",
     ),
     "unknown_architecture": Signature(
@@ -142,6 +158,7 @@ SIGNATURES = {
     "not_fetched": Signature(
         r"urllib\.error\.URLError: <urlopen error (?P<problem>.+)>",
         r"urllib\.error\.HTTPError: (?P<problem>.+)$",
+        r"HfHubHTTPError: (?P<problem>(?!401|403|404|429|5\d\d).+)$",
         r"(?P<problem>thrown while requesting (?:GET|HEAD) \S+)\s*$(?!(?:\n.*thrown while requesting.*)*\nRetrying)",
         r"requests\.exceptions\.(?:ConnectionError|HTTPError|ConnectTimeout|ReadTimeout): (?P<problem>.+)$",
         cause="download failed: {problem}",

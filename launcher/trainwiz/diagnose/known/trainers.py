@@ -37,8 +37,30 @@ SIGNATURES = {
     "unread_settings": Signature(
         r"Some keys are not used by the HfArgumentParser:\s*\[(?P<keys>[^\]]+)\]",
         r"Some specified arguments are not used by the HfArgumentParser:\s*\[(?P<keys>[^\]]+)\]",
+        r"ValueError: remaining_argv: \[(?P<keys>[^\]]+)\]",
+        r"KeyError: '(?:Non-existent config key: )(?P<keys>[^']+)'",
+        r"ConfigKeyError: Key '(?P<keys>[^']+)' is not in struct",
+        r"(?:Config\w*|Key|Value|Type)Error: (?:Unknown|Unrecognized|Unexpected|Invalid) (?:config\w*|setting|option|"
+        r"key)s?:? "
+        r"(?:key\w*:? )?(?P<keys>[\w.\[\]'\", -]+)",
         cause="the file or the command line has settings that this version does not know: {keys}",
         remedy="correct their spelling, or delete them; a newer version may have renamed them",
+    ),
+    "setting_value": Signature(
+        r"ValidationError: \d+ validation errors? for "
+        r"(?P<what>(?!DeepSpeed)\w+)\n(?P<key>\S+)\n\s+(?P<problem>[^\[\n]+)",
+        r"MissingMandatoryValue: (?P<problem>Missing mandatory value)(?P<what>): (?P<key>\S+)",
+        r"(?P<problem>Value '[^']*' of type '\w+' could not be converted to \w+)\n\s+full_key: (?P<key>\S+)(?P<what>)",
+        cause="the setting {key} does not have a value that {what} takes: {problem}",
+        remedy="correct {key} in the configuration; if it is right there, the installed version knows it otherwise: "
+        "compare "
+        "it with that version's reference. Further settings may be named below it",
+    ),
+    "settings_refused": Signature(
+        r"ValidationError: \d+ validation errors? for (?P<what>(?!DeepSpeed)\w+)\n\s+(?:Value|Assertion) error, "
+        r"(?P<problem>.+?)(?: \[type=.*)?$",
+        cause="{what} refuses the settings: {problem}",
+        remedy="change what it names; if the model or the option is a new one, update the package that says so",
     ),
     "no_valid_samples": Signature(
         r"RuntimeError: Cannot find (?:valid|sufficient) samples, (?:check `data/README\.md`|consider increasing)",
@@ -65,6 +87,15 @@ SIGNATURES = {
         r"KeyError: '_orig_mod'",
         cause="a part of the model was compiled before it was prepared, and accelerate looks for a whole one",
         remedy="update accelerate (1.15 takes such a model), or compile after accelerator.prepare",
+    ),
+    "image_tokens": Signature(
+        r"Image features and image tokens do not match|Videos? features and video tokens do not match",
+        cause="a sample has more or fewer places for its images than its images need: it was cut in the middle of "
+        "them, or "
+        "processor and model are of different versions",
+        remedy="raise the maximal length (cutoff_len, max_length, sequence_len) or shrink the images "
+        "(image_max_pixels); "
+        "use the processor of the same model, and delete prepared data",
     ),
     "no_token_types": Signature(
         r"ValueError: `(?P<name>(?:mm_)?token_type_ids)` is required as a model input when training",

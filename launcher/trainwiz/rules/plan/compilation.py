@@ -241,15 +241,22 @@ def no_build_lock_is_left(plan: Plan, project: Project) -> Violations:
     Why: torch marks a running build with a file named `lock` and waits while the file exists. A killed build
     (Ctrl-C, out of memory, end of a batch job) leaves the file behind, and nothing checks whether the builder is
     still alive.
-    Instead: delete the file. In a folder shared between machines, first make sure that none of them is building.
+    Instead: delete the file. Where other machines, containers or users share the folder, first make sure that none of
+    them is building: their processes may not be visible from here. Where you may not delete it, build in a folder of
+    your own, which TORCH_EXTENSIONS_DIR names.
     Source: torch/utils/file_baton.py; huggingface/transformers issue 26015
     """
     if not strategies.of(plan).uses_deepspeed:
         return
     for lock in project.build_locks:
         yield violation(
-            "{lock} was left behind by a build that is no longer running; DeepSpeed would wait for it forever",
-            remedy("trainwiz launch removes it; before other launchers, run: rm {lock}", lock=lock),
+            "no process visible here holds the build lock {lock}; DeepSpeed waits as long as the file exists",
+            remedy(
+                "unless another machine, container or user is building: rm {lock} (trainwiz launch removes it where "
+                "nobody else can hold it); if you may not delete it: export TORCH_EXTENSIONS_DIR=FOLDER, a folder of "
+                "your own",
+                lock=lock,
+            ),
             lock=lock,
         )
 

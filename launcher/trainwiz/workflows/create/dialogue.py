@@ -76,17 +76,15 @@ def hold(
 def _gauge(planner: Planner, plan: Plan) -> str:
     """The forecast of a rank's peak as a bar of its GPU, or of its share of the host's memory."""
     # Not before a question shows it: the first one is asked without estimates.
-    from trainwiz import strategies
     from trainwiz.decide.candidates import MOMENTS
     from trainwiz.decide.memory_bar import bar
     from trainwiz.decide.strategy import FILLED
-    from trainwiz.estimate.device import needs
-    from trainwiz.estimate.state import work_of
+    from trainwiz.estimate.state import device_needs
 
     model, machine = planner.model(plan), planner.machine
     if model is None or not model.parameters:
         return ""
-    need = needs(strategies.of(plan), work_of(plan, model.parameters, model.transformer))
+    need = device_needs(plan, model.parameters, model.transformer)
     if plan.machine.device != "cpu" and machine.gpus:
         memory = min(gpu.memory_bytes for gpu in machine.gpus)
     else:

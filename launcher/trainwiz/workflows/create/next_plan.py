@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trainwiz import language
 from trainwiz.decide import Decided, Source
 from trainwiz.decide.earlier import carry, values_to_keep, without_replaced
 from trainwiz.errors import PlanError, TrainwizError
@@ -35,6 +36,8 @@ class NextPlan:
     """The comment of each value: a new one only where its reason changed."""
     comments: Mapping[str, str]
     """The comments as they were generated before."""
+    language: str
+    """That of the project's files, whoever updates them."""
 
 
 def next_plan(planner: Planner, folder: Path, assignments: Sequence[str]) -> NextPlan:
@@ -59,8 +62,10 @@ def next_plan(planner: Planner, folder: Path, assignments: Sequence[str]) -> Nex
     generated = artifacts.texts(folder, [f"{BASE}/{PLAN_FILE}"])
     comments = plans.reasons(next(iter(generated.values()), ""))
     fresh = {*given, *edited, *_with_other_reasons(planner, folder, decided)} - (final.keys() - given.keys() - edited)
-    reasons = {**comments, **{key: r for key, r in project_files.reasons(decided).items() if key in fresh}}
-    return NextPlan(before=before, answers=final, decided=decided, reasons=reasons, comments=comments)
+    spoken = store.language_of(folder) or language.current()
+    with language.spoken(spoken):
+        reasons = {**comments, **{key: r for key, r in project_files.reasons(decided).items() if key in fresh}}
+    return NextPlan(before=before, answers=final, decided=decided, reasons=reasons, comments=comments, language=spoken)
 
 
 def _kept(

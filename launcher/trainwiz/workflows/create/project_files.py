@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -96,7 +97,7 @@ def write(
         written = replace(written, kept=kept, **{outcome: (*getattr(written, outcome), agreed)})
         atomic.write(plan_file, completed)
     values = {k: v for k, v in flat(decided.plan).items() if k != "version"}
-    store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values))
+    store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values, language=current()))
     return written
 
 
@@ -113,9 +114,14 @@ def report(written: Written, folder: Path, answers: Mapping[str, Any], options: 
 
 
 def report_files(written: Written, folder: Path) -> None:
-    """The files on stdout; what was left alone on stderr."""
-    for path in written.written:
-        console.data(str(folder / path))
+    """The files on stdout, one a line for programs; what was left alone on stderr."""
+    if sys.stdout.isatty() and written.written:
+        names = t("written in {folder}: {files}", folder=folder, files=" ".join(written.written))
+        for line in console.fitted(names, first="", rest="  ", stream=sys.stdout):
+            console.data(line)
+    else:
+        for path in written.written:
+            console.data(str(folder / path))
     for path in written.beside:
         console.talk(t("{path}: your file was kept; compare it with the new one", path=folder / path), style="warning")
     for path in written.followed:
@@ -137,11 +143,7 @@ def report_next(folder: Path) -> None:
     if any((folder / each.file).is_file() for each in schedulers.every()):
         console.talk(t("  trainwiz submit {folder}    does so in a job of the scheduler", folder=where))
     console.talk(
-        t(
-            "  {file}    can be edited; trainwiz update {folder} then renews the other files",
-            file=shlex.quote(str(folder / "trainwiz.yaml")),
-            folder=where,
-        )
+        t("  trainwiz update {folder}    after an edit of trainwiz.yaml: renews the other files", folder=where)
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.errors import Refused, UsageError
 from trainwiz.finding import errors
-from trainwiz.language import current, t
+from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.plan import flat
 from trainwiz.process import merge
@@ -54,7 +54,8 @@ def update(request: UpdateRequest) -> int:
     if not request.dry_run:
         prepared.write()
         values = {key: value for key, value in flat(plan.decided.plan).items() if key != "version"}
-        store.write(folder / store.PROJECT_FILE, store.Saved(answers=plan.answers, plan=values))
+        saved = store.Saved(answers=plan.answers, plan=values, language=plan.language)
+        store.write(folder / store.PROJECT_FILE, saved)
     done = prepared.outcomes
     if request.json:
         console.data_json(
@@ -109,7 +110,7 @@ def _prepared(plan_file: Path, plan: NextPlan, way: str) -> artifacts.Prepared:
     text = plans.refreshed(plans.document(plan_file), plan.decided.plan, plan.reasons, plan.comments)
     files = [
         Artifact(file.path, text, generated=file.text) if file.path == render.PLAN_FILE else file
-        for file in render.project(plan.decided.plan, templates.load(), reasons=plan.reasons, language=current())
+        for file in render.project(plan.decided.plan, templates.load(), reasons=plan.reasons, language=plan.language)
     ]
 
     def resolve(conflict: Conflict) -> Choice | Merged:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwiz.errors import Ended
+
 if TYPE_CHECKING:
     from trainwiz.workflows.launch.request import Request
 
@@ -23,10 +25,10 @@ def launch(request: Request) -> int:
     try:
         with early.heard():
             return _launch(_with_orders(request))
-    except early.Stopped as stopped:
+    except Ended as ended:
         from trainwiz.workflows.launch import requeue
 
-        return requeue.before_start(request, stopped.signum)
+        return requeue.before_start(request, ended)
 
 
 def _with_orders(request: Request) -> Request:

@@ -23,6 +23,7 @@ from trainwiz.message import say
 from trainwiz.outcome import shell_code
 from trainwiz.plan import Plan
 from trainwiz.process import orders, ranks
+from trainwiz.process.capture import capture
 from trainwiz.process.remote import COULD_NOT_CONNECT, Remote
 from trainwiz.store import plans, secret
 from trainwiz.ui import console
@@ -31,6 +32,7 @@ from trainwiz.workflows.launch.request import Request
 _SSH = "ssh"
 _OPTIONS = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
 """Nobody is there to type several passwords; a host that went away is noticed after a minute."""
+_SECONDS = 20.0
 _HOST = re.compile(r"(?P<name>(?:[\w.+-]+@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.]+\]))(?::(?P<slots>\d{1,4}))?")
 _NOT_STARTED = (COULD_NOT_CONNECT, 126, 127)
 _OWN = ("words", "arguments", "hosts", "dry_run", "json")
@@ -94,7 +96,7 @@ def parsed(words: str) -> list[Host]:
 
 def command(request: Request, plan: Plan, folder: Path, hosts: Sequence[Host], rank: int) -> tuple[str, ...]:
     """What starts the launch on one of the hosts: ssh's words, the last of which a POSIX shell reads there."""
-    address = plan.machine.main_process_ip or hosts[0].address
+    address = plan.machine.main_process_ip or _resolved(hosts[0])
     passed = [f"{name}={os.environ[name]}" for name in _PASSED_ON if name in os.environ]
     words = (
         *("env", f"{orders.VARIABLE}=stdin", f"MASTER_ADDR={address}", *passed),
@@ -103,6 +105,13 @@ def command(request: Request, plan: Plan, folder: Path, hosts: Sequence[Host], r
     )
     line = f"{shlex.join(['cd', str(folder)])} && exec {shlex.join(words)}"
     return (_SSH, *_OPTIONS, "--", hosts[rank].name.replace("[", "").replace("]", ""), line)
+
+
+def _resolved(host: Host) -> str:
+    """Its address as the other hosts may know it: a name of ssh's own configuration means nothing to them."""
+    told = capture((_SSH, "-G", "--", host.name.replace("[", "").replace("]", "")), timeout=_SECONDS)
+    found = re.search(r"^hostname (\S+)$", told.stdout, re.MULTILINE) if told.code == 0 else None
+    return found[1] if found else host.address
 
 
 def _options(request: Request) -> list[str]:

@@ -424,9 +424,11 @@ def _joined(own: Outcome, reports: dict[int, dict[str, Any]], found: Sequence[in
         blamed += report.get("culprits", [])
         named.append(report.get("first_failed"))
     whole = dataclasses.replace(own, codes=codes, lost=lost)
-    if own.hung or (own.stopped and not lost):
-        return whole
     ended = [report.get("exit_code") for report in reports.values() if not report.get("stopped")]
+    # Ranks that were asked to end because another machine failed may do so in order.
+    stopped = own.stopped and not lost and (own.interrupted or not any(ended))
+    if own.hung or stopped:
+        return whole
     if own.exit_code == 0 and not any(ended) and not lost:
         return whole
     # A death by signal before an exception: a rank that only lost the others ends with one, too.

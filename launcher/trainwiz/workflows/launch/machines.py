@@ -23,8 +23,12 @@ from trainwiz.ui import console
 SECRET = "TRAINWIZ_SECRET"
 """The variable that stands for `--secret`: a command line is seen by everybody on the machine."""
 GOES_ON = "goes_on"
-"""What machine 0 agrees on with the others, where the launchers stay connected."""
+"""What machine 0 agrees on with the others, where the launchers stay connected until the end."""
+BUILDS = "builds"
+"""The same where they stay connected until all have built what their ranks need."""
 _SHORTEST = 8
+_FEW = 16
+"""Up to so many machines, each lists all of them."""
 _LATE_SECONDS = 1.0
 """Less than what machine 0 gives a connection to say who it is, and the secret is checked before."""
 
@@ -41,6 +45,8 @@ class Gathered:
     """What to add to the environment."""
     link: Coordinator | Participant | None = None
     """The connection to the other machines, where they go on together after a failure."""
+    builders: Coordinator | Participant | None = None
+    """The connection to the other machines, where all must build before any begins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +71,8 @@ class Call:
     """Whether machines that do not see machine 0's folder are refused; otherwise that is said."""
     goes_on: bool
     """On machine 0: whether the launchers stay connected, to go on together after a failure."""
+    builds: bool
+    """On machine 0: whether all must build something before any begins."""
     least: int
     """On machine 0: with how many machines it begins when the time is over."""
 
@@ -92,15 +100,18 @@ def gathered(call: Call) -> Iterator[Gathered]:
     )
     with contextlib.ExitStack() as kept:
         roll, link = _host(me, call, kept) if place.rank == 0 else _attend(me, call, kept)
-        for machine in sorted(roll.present, key=lambda m: m.rank):
-            console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
-        _look_at_folders(roll, call.must_share, goes_on=link is not None)
+        if place.rank == 0 or place.machines <= _FEW:  # else their common log has a line for each pair of them
+            for machine in sorted(roll.present, key=lambda m: m.rank):
+                console.talk(t("machine {rank}: {host}", rank=machine.rank, host=machine.hostname), style="dim")
+        goes_on = bool(roll.agreed.get(GOES_ON))
+        _look_at_folders(roll, call.must_share, goes_on=goes_on)
         before = runs.named(project, roll.agreed["continues"]) if roll.agreed["continues"] else None
         yield Gathered(
             run=runs.join(project, roll.agreed["run"], machine=place.rank, continues=before),
             continues=before,
             environ=_interfaces(roll, place),
-            link=link,
+            link=link if goes_on else None,
+            builders=link if roll.agreed.get(BUILDS) else None,
         )
 
 
@@ -161,6 +172,8 @@ def _host(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple
         "run": runs.next_name(project),
         "continues": call.continues.name if call.continues else "",
         GOES_ON: "1" if call.goes_on else "",
+        # Where fewer machines are enough, one that cannot build is only missing.
+        BUILDS: "1" if call.builds and call.least >= place.machines else "",
     }
     # Another machine 0 may be at it in this folder: it is to be recognised, and named.
     there = secret.read(project)
@@ -180,7 +193,7 @@ def _host(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple
             least=call.least if call.least < place.machines else 0,
             notice=lambda roll, seconds: _tell_progress(roll, seconds, call.wait),
         )
-        if not call.goes_on:
+        if not (agreed[GOES_ON] or agreed[BUILDS]):
             return roll, None
         coordinator = Coordinator(me, roll, address=place.address, port=place.port, secret=own)
         # A machine that comes back needs the secret, too.
@@ -207,7 +220,7 @@ def _attend(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tup
             t("machine 0 is not there yet: {seconds:.0f} s of {wait:g} s", seconds=seconds, wait=call.wait)
         ),
     )
-    if not roll.agreed.get(GOES_ON):
+    if not (roll.agreed.get(GOES_ON) or roll.agreed.get(BUILDS)):
         return roll, None
     participant = Participant(me, address=place.address, port=place.port, secret=known[0])
     kept.callback(participant.close)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,10 +40,18 @@ def remove_left_locks(plan: Plan) -> None:
 
 
 # docs/decisions/deepspeed.md: The launcher has DeepSpeed's ops compiled before the ranks start
-def build(plan: Plan, *, python: str, machine: Machine, added: Mapping[str, str] | None = None) -> None:
+def build(
+    plan: Plan,
+    *,
+    python: str,
+    machine: Machine,
+    added: Mapping[str, str] | None = None,
+    look: Callable[[], None] = lambda: None,
+) -> None:
     """Have this plan's ops compiled by DeepSpeed, where they are not. Raises `Refused` where that fails.
 
-    `added` are variables that the ranks get beside those of the strategy.
+    `added` are variables that the ranks get beside those of the strategy. `look` is called about once a second; what it
+    raises ends the build.
     """
     wanted = strategies.of(plan).ops(plan)
     if not wanted:
@@ -53,11 +62,11 @@ def build(plan: Plan, *, python: str, machine: Machine, added: Mapping[str, str]
     if _as_remembered(cache.recall("ops", key), wanted):
         return
     missing = [op for op in wanted if not ops.libraries(op, environ)]
-    build = _Build(progress=Progress(missing), environ=environ, missing=frozenset(missing))
+    build = _Build(progress=Progress(missing), environ=environ, missing=frozenset(missing), look=look)
     code = build.run(ops.building(python, wanted))
     if code and (build.lock_removed or build.waited):
         # Whoever waits for a lock takes for granted that its holder has compiled the op.
-        build = _Build(progress=build.progress, environ=environ, missing=build.missing, compiled=build.compiled)
+        build = dataclasses.replace(build, files={}, lines=[], op="", lock_removed=False, waited=False)
         code = build.run(ops.building(python, wanted))
     if code:
         raise _refusal(build, code)
@@ -86,6 +95,8 @@ class _Build:
     environ: Mapping[str, str]
     missing: frozenset[str]
     """Ops of which nothing is there."""
+    look: Callable[[], None] = lambda: None
+    """Called about once a second."""
     files: dict[str, str | None] = field(default_factory=dict)
     """By op, the library that was loaded; None: DeepSpeed does without the op here."""
     lines: list[str] = field(default_factory=list)
@@ -105,6 +116,7 @@ class _Build:
         try:
             with Lines(argv, environ=self.environ) as program:
                 for line in program.read(_LOOK_SECONDS):
+                    self.look()
                     if line is None:
                         watch.look()
                     else:

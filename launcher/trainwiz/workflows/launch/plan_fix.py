@@ -15,12 +15,12 @@ from trainwiz.diagnose import Diagnosis
 from trainwiz.diagnose.plan_changes import PlanChange, candidates
 from trainwiz.errors import PlanError, Refused, TrainwizError, UsageError
 from trainwiz.finding import errors
-from trainwiz.language import current, t, text
+from trainwiz.language import current, spoken, t, text
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
 from trainwiz.plan import Plan
-from trainwiz.store import artifacts, history, plans, runs, templates
+from trainwiz.store import answers, artifacts, history, plans, runs, templates
 from trainwiz.store.artifacts import Conflict
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
@@ -139,17 +139,20 @@ def _errors(plan: Plan, folder: Path, machine: Machine) -> set[tuple[str, str]]:
 def _write(plan_file: Path, old: Plan, new: Plan, change: PlanChange, *, dry_run: bool) -> None:
     """Change the plan's values in place, and write those generated files that the change alters."""
     before = plan_file.read_text(encoding="utf-8")
-    after = plans.edited(plan_file, change.changes, comment=t("after a failure: {why}", why=text(change.why)))
     name, folder = plan_file.name, plan_file.parent
+    language = answers.language_of(folder) or current()
+    with spoken(language):
+        comment = t("after a failure: {why}", why=text(change.why))
+    after = plans.edited(plan_file, change.changes, comment=comment)
     console.talk_diff(difflib.unified_diff(before.splitlines(), after.splitlines(), name, name, n=0, lineterm=""))
     if dry_run:
         return
     texts = templates.load()
-    was = {a.path: a.text for a in render.project(old, texts, language=current())}
+    was = {a.path: a.text for a in render.project(old, texts, language=language)}
     # The plan's own text is the edited one, so that comments and reasons stay.
     files = [
         render.Artifact(render.PLAN_FILE, after) if a.path == render.PLAN_FILE else a
-        for a in render.project(new, texts, language=current())
+        for a in render.project(new, texts, language=language)
         if a.path == render.PLAN_FILE or was.get(a.path) != a.text
     ]
     edited = [c for c in artifacts.conflicts(folder, files) if c.path != render.PLAN_FILE]

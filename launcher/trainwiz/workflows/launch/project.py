@@ -27,7 +27,17 @@ from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows import facts
 from trainwiz.workflows.check import preflight
-from trainwiz.workflows.launch import debugger, dry_run, formation, machines, ops, refusal, resume, supervision
+from trainwiz.workflows.launch import (
+    building,
+    debugger,
+    dry_run,
+    formation,
+    machines,
+    ops,
+    refusal,
+    resume,
+    supervision,
+)
 from trainwiz.workflows.launch.attempts import RESUMING
 from trainwiz.workflows.launch.machines import Gathered
 from trainwiz.workflows.launch.prepared import Prepared
@@ -209,11 +219,15 @@ def _run_folder(
         continues=continues,
         must_share=strategies.of(plan).partitions_weights or strategies.of(plan).partitions_moments,
         goes_on=bool(restarts or request.auto_batch or fewest < place.machines),
+        builds=bool(strategies.of(plan).ops(plan)),
         least=fewest,
     )
     with machines.gathered(call) as found:
         # Not before, or the others' wait for this machine would end.
-        ops.build(plan, python=request.python, machine=machine)
+        with building.together(found.builders) as look:
+            ops.build(plan, python=request.python, machine=machine, look=look)
+        if found.builders and not found.link:
+            building.part(found.builders)
         yield found
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import shlex
 
-from trainwiz.errors import TrainwizError
+from trainwiz.errors import Ended, TrainwizError
 from trainwiz.language import t
-from trainwiz.outcome import signal_name
 from trainwiz.plan import Plan
 from trainwiz.process import early
 from trainwiz.store.runs import Run
@@ -45,11 +44,8 @@ def publish(python: str, plan: Plan, run: Run) -> None:
     try:
         with early.heard():
             hub.push(python, folder, repository, public=plan.model.push_public)
-    except early.Stopped as stopped:
-        name = signal_name(stopped.signum)
-        console.talk(
-            t("{signal}: the upload was ended; the model is in {folder}", signal=name, folder=folder), style="warning"
-        )
+    except Ended as ended:
+        hub.ended(ended, folder)
     except TrainwizError as error:
         console.failure(error)
 

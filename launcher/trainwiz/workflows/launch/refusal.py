@@ -33,11 +33,11 @@ def told(request: Request, plan: Plan, folder: Path) -> Iterator[None]:
         if not request.dry_run and plan.machine.num_machines > 1:
             # Nothing could be told, or nobody wants to wait for that; the error itself matters.
             with contextlib.suppress(TrainwizError, OSError, KeyboardInterrupt):
-                _tell(request, plan, folder, _why(error))
+                _tell(request, plan, folder, why(error))
         raise
 
 
-def _tell(request: Request, plan: Plan, folder: Path, why: str) -> None:
+def _tell(request: Request, plan: Plan, folder: Path, problem: str) -> None:
     place = cluster.place(plan, request.machine_rank, os.environ)
     seconds = _JOB_SECONDS if cluster.job(os.environ) else _SECONDS
     console.talk(
@@ -50,7 +50,7 @@ def _tell(request: Request, plan: Plan, folder: Path, why: str) -> None:
             known = secret.made()
             kept.enter_context(secret.shared(folder, known))
         rollcall.refuse(
-            _me(plan, place, why),
+            _me(plan, place, problem),
             address=place.address,
             port=place.port,
             wait=seconds,
@@ -58,16 +58,18 @@ def _tell(request: Request, plan: Plan, folder: Path, why: str) -> None:
         )
 
 
-def _why(error: TrainwizError) -> str:
+def why(error: TrainwizError) -> str:
+    """An error as other machines are told of it."""
     problem = text(error.message)
-    return t("{problem}; {remedy}", problem=problem, remedy=text(error.remedy)) if error.remedy else problem
+    said = t("{problem}; {remedy}", problem=problem, remedy=text(error.remedy)) if error.remedy else problem
+    return said.encode(errors="replace").decode()[: messages.LONGEST_PROBLEM]
 
 
-def _me(plan: Plan, place: Place, why: str) -> messages.Machine:
+def _me(plan: Plan, place: Place, problem: str) -> messages.Machine:
     return messages.Machine(
         rank=place.rank,
         hostname=os.uname().nodename,
         plan=plan.digest(),
         machines=place.machines,
-        problem=why.encode(errors="replace").decode()[: messages.LONGEST_PROBLEM],
+        problem=problem,
     )

@@ -7,9 +7,10 @@ import shlex
 import time
 
 from trainwiz import cluster, schedulers
+from trainwiz.errors import Ended
 from trainwiz.language import t, text
-from trainwiz.outcome import signal_name
 from trainwiz.process.capture import capture
+from trainwiz.schedulers import Job, Scheduler
 from trainwiz.ui import console
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
@@ -19,7 +20,8 @@ _SECONDS = 20.0
 IDLE_STARTS = 3
 """So many starts of a job that trained nothing are not followed by another one."""
 _NOTICE_SECONDS = 3600.0
-"""A job whose end is farther away than this, and than twice the grace, was not stopped by its scheduler."""
+"""Where the job's file does not say when it is asked to stop: a job whose end is farther away than this, and than twice
+the grace, was not stopped by its scheduler."""
 
 
 def ask(*, trained: bool, grace: float) -> None:
@@ -40,7 +42,7 @@ def ask(*, trained: bool, grace: float) -> None:
             t("cannot ask {scheduler} about this job: {problem}", scheduler=around.scheduler, problem=status.problem)
         )
         return
-    notice = max(_NOTICE_SECONDS, 2 * grace)
+    notice = _announced(scheduler, job) or max(_NOTICE_SECONDS, 2 * grace)
     if obstacle := scheduler.obstacle(job, status.stdout, now=time.time(), notice=notice):
         console.talk(text(obstacle))
         return
@@ -54,10 +56,16 @@ def ask(*, trained: bool, grace: float) -> None:
     )
 
 
-def before_start(request: Request, signum: int) -> int:
+def _announced(scheduler: Scheduler, job: Job) -> float | None:
+    """How long before its end the job's own file has it asked to stop."""
+    command = scheduler.batch_file(job)
+    return scheduler.notice(capture(command, timeout=_SECONDS).stdout) if command else None
+
+
+def before_start(request: Request, ended: Ended) -> int:
     """Where a signal came before the ranks were started; the exit code."""
-    name, code = signal_name(signum), request.stopped_code
-    console.talk(t("stopped by {signal} before the ranks were started; exit code {code}", signal=name, code=code))
+    code = request.stopped_code
+    console.talk(t("stopped by {signal} before the ranks were started; exit code {code}", signal=ended.name, code=code))
     known = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
     if not known:
         ask(trained=False, grace=request.grace)

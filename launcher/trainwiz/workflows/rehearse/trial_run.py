@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from trainwiz import command as commands
 from trainwiz import diagnose, plan, strategies
 from trainwiz.command import Command
+from trainwiz.errors import Ended
 from trainwiz.machine import Machine
 from trainwiz.message import Message
 from trainwiz.network import ports
@@ -43,13 +45,13 @@ class Environment:
 
 
 def train(environment: Environment, setup: Setup, run: TrialRun) -> RunResult:
-    """Run it to its end. Raises `KeyboardInterrupt` if the user asked to stop."""
+    """Run it to its end. Raises `KeyboardInterrupt` after Ctrl-C, `Ended` after another signal."""
     output = environment.workspace.place(run.resumes or run.name)
     notes = environment.workspace.place(f"{run.name}-notes")
     outcome = _run(environment, setup, run, output, notes)
     cause, remedy, log = _why(outcome, notes) if outcome.exit_code and not run.killed_at else (None, None, "")
-    if outcome.interrupted:
-        raise KeyboardInterrupt
+    if outcome.signal is not None:
+        raise KeyboardInterrupt if outcome.signal == signal.SIGINT else Ended(outcome.signal)
     checkpoints, damaged = rehearsals.checkpoints_in(output)
     return RunResult(
         run=run,

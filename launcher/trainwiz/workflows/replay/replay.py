@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwiz import config
+from trainwiz import cluster, config
 from trainwiz import plan as plans
 from trainwiz.errors import PlanError, TrainwizError, UsageError
 from trainwiz.language import t
@@ -31,7 +31,7 @@ from trainwiz.workflows import facts, launch
 from trainwiz.workflows.launch import provenance
 from trainwiz.workflows.launch.request import Request as LaunchRequest
 from trainwiz.workflows.replay import sources
-from trainwiz.workflows.replay.request import Request
+from trainwiz.workflows.replay.request import LATEST, Request
 
 _TOLERANCE_32, _TOLERANCE_16 = 1e-5, 2e-2
 """Relative: what another order of additions makes of a loss (`rehearse` holds splits of a batch against the same)."""
@@ -60,6 +60,7 @@ def replay(request: Request) -> int:
         other = history.find(request.compare, project)
         return _compared(run, other, request)
     recorded = _understood(request, run, project)
+    rank = _machine_rank(request, recorded)
     found = sources.find(project, recorded.read)
     before, now = _then(recorded, found), _now(recorded)
     differ = [each for each in differences(before, now) if each.section in shown.SECTIONS]
@@ -75,10 +76,30 @@ def replay(request: Request) -> int:
         return 0
     if folder != project:
         sources.rebuild(project, found, folder)
-    return _launched(request, recorded, folder)
+    return _launched(request, recorded, folder, rank)
 
 
-def _launched(request: Request, recorded: _Recorded, folder: Path) -> int:
+def _machine_rank(request: Request, recorded: _Recorded) -> int:
+    """The rank of this machine, 0 if the run had one. Raises `UsageError` where several cannot agree on the run."""
+    machines, name = recorded.plan.machine.num_machines, recorded.run.name
+    if machines == 1 or request.dry_run:
+        return 0
+    line = f"trainwiz replay {name}"
+    if request.run == LATEST:  # which another machine's replay may be by now
+        raise UsageError(
+            say("run {name} ran on {n} machines, which all replay the same run", name=name, n=machines),
+            say("name it on each of them: {line} --machine-rank N", line=line),
+        )
+    rank = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
+    if rank is None:
+        raise UsageError(
+            say("run {name} ran on {n} machines, and the rank of this machine is not known", name=name, n=machines),
+            say("type on each of the machines, from 0 on: {line} --machine-rank N", line=line),
+        )
+    return cluster.checked_rank(machines, rank)
+
+
+def _launched(request: Request, recorded: _Recorded, folder: Path, rank: int) -> int:
     known = {run.name for run in runs.every(folder)}
     words = LaunchRequest(
         words=(str(folder),),
@@ -87,8 +108,13 @@ def _launched(request: Request, recorded: _Recorded, folder: Path) -> int:
         python=recorded.python,
         ignore=tuple(str(prefix) for prefix in recorded.read.command.get("ignored") or ()),
         replays=recorded.run.name,
+        machine_rank=rank if recorded.plan.machine.num_machines > 1 else None,
+        wait=request.wait,
+        secret=request.secret,
     )
     exit_code = launch.launch(words)
+    if rank:  # machine 0 has the metrics
+        return exit_code
     made = [
         run
         for run in runs.every(folder)
@@ -140,11 +166,6 @@ def _understood(request: Request, run: Run, project: Path) -> _Recorded:
             say("launch its script again: trainwiz launch --config FILE SCRIPT"),
         )
     plan = _plan(command)
-    if plan.machine.num_machines > 1:
-        raise UsageError(
-            say("run {name} ran on {n} machines; replay works on one", name=run.name, n=plan.machine.num_machines),
-            say("launch the project there again with --new, then: trainwiz replay {name} --compare RUN", name=run.name),
-        )
     arguments = request.arguments or tuple(str(word) for word in command.get("arguments") or ())
     if any(HIDDEN in word for word in arguments):
         raise UsageError(

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from trainwiz.message import say
 from trainwiz.workflows.option import argument, flag, option
 
+LATEST = "latest"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The command line of `trainwiz replay`. What is empty was not typed."""
 
-    run: str = argument("[RUN] [-- ARGS]", say("Name or folder of a run (default: the newest run here)."), "latest")
+    run: str = argument("[RUN] [-- ARGS]", say("Name or folder of a run (default: the newest run here)."), LATEST)
     arguments: tuple[str, ...] = ()
     """Arguments for the script in place of the recorded ones."""
     into: str = option(
@@ -27,4 +29,20 @@ class Request:
         min=0.0,
     )
     python: str = option("PATH", say("Python interpreter that runs the training (default: the recorded one)."))
+    machine_rank: int | None = option(
+        "N", say("With several machines: the rank of this machine, from 0 (read from Slurm under srun)."), None
+    )
+    wait: float | None = option(
+        "S",
+        say("With several machines: seconds to wait for the others (default: 30; in a scheduler's job 600)."),
+        None,
+        min=0.1,
+    )
+    secret: str = option(
+        "WORDS",
+        say(
+            "With several machines that share no folder: words that all of them know (or TRAINWIZ_SECRET; default: "
+            "machine 0 makes some, and shows them)."
+        ),
+    )
     json: bool = flag(say("With --dry-run or --compare: print JSON."))

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import shutil
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -58,22 +62,36 @@ def rebuild(project: Path, sources: Sources, into: Path) -> None:
 
     A folder that holds the same files already is left as it is. Raises `UsageError` for one that holds others.
     """
-    if into.exists() and (not into.is_dir() or any(into.iterdir())):
-        other = [p for p, text in sources.texts.items() if code_files.present(into, p, sha256(text)) is None]
-        if other or into.resolve() == project.resolve():
-            raise UsageError(
-                say("{folder} exists and holds other files: {files}", folder=into, files=", ".join(other[:5]) or "-"),
-                say("name another folder: --into DIR"),
-            )
-        return
     try:
-        project_copy.write(into, sources.texts)
-        project_copy.link(project.resolve(), into, sources.texts)
+        _put(project, sources, into)
     except OSError as error:
         raise TrainwizError(
             say("cannot write to {folder}: {error}", folder=into, error=error.strerror or error),
             say("name another folder: --into DIR"),
         ) from None
+    other = [p for p, text in sources.texts.items() if code_files.present(into, p, sha256(text)) is None]
+    if other or into.resolve() == project.resolve():
+        raise UsageError(
+            say("{folder} exists and holds other files: {files}", folder=into, files=", ".join(other[:5]) or "-"),
+            say("name another folder: --into DIR"),
+        )
+
+
+def _put(project: Path, sources: Sources, into: Path) -> None:
+    """Write the folder as a whole where there is none: another machine may do the same at this moment."""
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+        return
+    staged = into.with_name(f"{into.name}.{uuid.uuid4().hex[:8]}")
+    try:
+        project_copy.write(staged, sources.texts)
+        project_copy.link(project.resolve(), staged, sources.texts)
+        with contextlib.suppress(FileExistsError):
+            staged.rename(into)
+    except OSError as error:
+        if error.errno != errno.ENOTEMPTY:  # it was there first
+            raise
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
 
 
 def _commit(run: Recorded) -> str | None:

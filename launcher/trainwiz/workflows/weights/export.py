@@ -6,6 +6,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz.errors import Ended
 from trainwiz.probe import interpreter
 from trainwiz.store import checkpoints
 from trainwiz.ui import console
@@ -56,9 +57,20 @@ def export(request: Request) -> None:
         for each in written:
             console.data(str(each))
     serving.show(targets[MODEL], targets[MERGED])
-    url = hub.push(python, targets[MODEL], request.repository, public=request.public) if request.repository else None
+    url = _uploaded(python, targets[MODEL], request)
     if request.json:
         # When all is done: a program reads a single value, and an upload that fails is an exit code.
         names = [str(each) for each in written]
         serve = serving.command(targets[MODEL], targets[MERGED])
         console.data_json({"checkpoint": str(checkpoint), "written": names, "serve": serve, "uploaded": url})
+
+
+def _uploaded(python: str, folder: Path, request: Request) -> str | None:
+    """Where the model is on the hub; None where nobody asked for it."""
+    if not request.repository:
+        return None
+    try:
+        return hub.push(python, folder, request.repository, public=request.public)
+    except Ended as ended:
+        hub.ended(ended, folder)
+        raise

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shlex
 from pathlib import Path
 
-from trainwiz.errors import TrainwizError, UsageError
+from trainwiz.errors import Ended, TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import Message, say
 from trainwiz.probe import upload
@@ -48,6 +49,15 @@ def push(python: str, folder: Path, repository: str, *, public: bool) -> str:
             style="warning",
         )
     return found.url
+
+
+def ended(by: Ended, folder: Path) -> None:
+    """Say what became of an upload that a signal has ended."""
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        console.talk(
+            t("{signal}: the upload was ended; the model is in {folder}", signal=by.name, folder=folder),
+            style="warning",
+        )
 
 
 def _remedy(status: int | None, folder: Path, repository: str) -> Message:
