@@ -184,19 +184,19 @@ def project(folder: Path, machines: int) -> Path:
     return folder
 
 
-def launched(machines: int, *, ranks: int = RANKS, environ: dict[str, str] | None = None) -> tuple[float, ...]:
+def launched(machines: int, environ: dict[str, str] | None = None) -> tuple[float, ...]:
     """Seconds from the start to the roll, to the first and the last rank; from a failure to all again; to the stop."""
     with tempfile.TemporaryDirectory() as name:
         folder = project(Path(name), machines)
-        fails = f"{machines * ranks - 1}-first"
+        fails = f"{machines * RANKS - 1}-first"
         env = {**os.environ, "TRAINWIZ_LANG": "en", "GLOO_SOCKET_IFNAME": "lo", "FAILS": fails, **(environ or {})}
         words = ("--max-restarts", "1", "--wait", "300", "--ignore", "TW", "--hang-limit", "3000")
         argv = [sys.executable, "-m", "trainwiz", "launch", *words, "--machine-rank"]
         began = time.monotonic()
-        running = [
-            subprocess.Popen([*argv, str(n)], cwd=folder, env=env, stderr=(folder / f"said-{n}").open("wb"))
-            for n in range(machines)
-        ]
+        running = []
+        for n in range(machines):
+            with (folder / f"said-{n}").open("wb") as said:
+                running.append(subprocess.Popen([*argv, str(n)], cwd=folder, env=env, stderr=said))
 
         def since(holds: Callable[[], bool]) -> float:
             while not holds():
@@ -210,10 +210,10 @@ def launched(machines: int, *, ranks: int = RANKS, environ: dict[str, str] | Non
         try:
             rolled = since(lambda: bool([*folder.glob("runs/2*")]))
             first = since(lambda: started("first") > 0)
-            last = since(lambda: started("first") == machines * ranks)
+            last = since(lambda: started("first") == machines * RANKS)
             began = time.monotonic()
             (folder / "fail").touch()
-            again = since(lambda: started("again") == machines * ranks)
+            again = since(lambda: started("again") == machines * RANKS)
             began = time.monotonic()
             for process in running:
                 process.send_signal(signal.SIGTERM)
@@ -223,11 +223,10 @@ def launched(machines: int, *, ranks: int = RANKS, environ: dict[str, str] | Non
             for process in running:
                 process.kill()
                 process.wait()
-        said = (folder / "said-0").read_text()
-        assert codes == [75] * machines, said
+        assert codes == [75] * machines, (folder / "said-0").read_text()
         outcome = json.loads((folder / "runs" / "latest" / "outcome.json").read_text())
         blamed = outcome["attempts"][0]["first_failed_rank"]
-        assert blamed == machines * ranks - 1, blamed
+        assert blamed == machines * RANKS - 1, blamed
         return rolled, first, last, again, stopped
 
 

@@ -127,14 +127,8 @@ def trainwiz(
     script: Path, *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout: float = 240
 ) -> projects.Done:
     """A launch of this script by trainwiz as it is, but for how the ranks begin."""
-    command = ["-m", "trainwiz"]
-    if not cold:
-        python = words[words.index("--python") + 1] if "--python" in words else sys.executable
-        imports = imported(script)
-        own = {"address": server(python, projects.environment(env)), "python": python, "imports": imports}
-        command = [__file__, json.dumps(own)]
     done = subprocess.run(
-        [sys.executable, *command, *words],
+        command(script, *words, env=env),
         capture_output=True,
         text=True,
         timeout=timeout,
@@ -143,6 +137,15 @@ def trainwiz(
         check=False,
     )
     return projects.Done(done.returncode, done.stdout, done.stderr)
+
+
+def command(script: Path, *words: str, env: dict[str, str] | None = None) -> list[str]:
+    """The command of such a launch."""
+    if cold:
+        return [sys.executable, "-m", "trainwiz", *words]
+    python = words[words.index("--python") + 1] if "--python" in words else sys.executable
+    own = {"address": server(python, projects.environment(env)), "python": python, "imports": imported(script)}
+    return [sys.executable, __file__, json.dumps(own), *words]
 
 
 def spawn(

@@ -15,6 +15,7 @@ their mean over tokens. Only tokens that are learned from count, padding does no
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import random
@@ -39,8 +40,11 @@ MEMORY_OF_THE_SIZES = 76 * 2**30
 """The micro-batches below are meant for this much device memory; twice as much takes twice as many samples."""
 SECTIONS = (("gpt2-124m", "fixed"), ("llama-1b", "fixed"), ("gpt2-124m", "ragged"), ("llama-1b", "ragged"))
 """Models and data, the most wanted first."""
-CONTESTANTS = ("script", "tuned", "nanogpt", "default")
-"""The generated script; Trainer told all that makes it fast; a loop as in nanoGPT; Trainer as it comes."""
+CONTESTANTS = ("script", "tuned", "flat", "nanogpt", "default")
+"""The generated script; Trainer told all that makes it fast; the same, with documents in one row instead of padding; a
+loop as in nanoGPT; Trainer as it comes. No model drops anything, and vocabularies are padded."""
+ATTENTION = re.compile(r"\w*(?:flash|fmha|varlen|flex_attention|efficient_attention|cudnn_attention)\w*", re.I)
+"""Of kernels and operators: what computes attention."""
 RANK = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 SMALLEST_PART = 20.0  # seconds: with less left, no other cell is begun
 
@@ -78,7 +82,7 @@ class Shape:
 
 
 SHAPES = {
-    "gpt2-124m": Shape("gpt2-124m", "gpt2", 12, 768, 12, 12, 3072, 50257, 1024, 1024, 32, 256),
+    "gpt2-124m": Shape("gpt2-124m", "gpt2", 12, 768, 12, 12, 3072, 50304, 1024, 1024, 32, 256),
     "llama-1b": Shape("llama-1b", "llama", 22, 2048, 32, 4, 5632, 32000, 2048, 2048, 8, 32),
 }
 TOYS = {
@@ -169,12 +173,17 @@ class Clock:
         self.wait = torch.cuda.synchronize if torch.cuda.is_available() else lambda: None
         self.updates, self.ended, self.skipped = 0, time.perf_counter(), 0
         self.slice = 0.05 if cell.toy else 1.0
+        self.profile: Any = None
+        self.attention = ""
         register_optimizer_step_post_hook(self.after_update)
 
     def after_update(self, *_: object) -> None:
         """Close a slice if it is long enough, and the measurement if there are enough of them."""
         self.updates += 1
         if time.perf_counter() - self.ended < self.slice:
+            return
+        if self.skipped == 2 and not self.attention:
+            self.watch()
             return
         self.wait()
         now = time.perf_counter()
@@ -186,14 +195,45 @@ class Clock:
         if len(self.rates) * self.slice >= self.cell.seconds:
             self.tell()
 
+    def watch(self) -> None:
+        """Note which kernels attend in the update after this one, before anything is measured."""
+        import torch
+
+        if self.profile is None:
+            self.profile = torch.profiler.profile()
+            self.profile.__enter__()
+            return
+        self.wait()
+        self.profile.__exit__(None, None, None)
+        names = {found[0] for each in self.profile.key_averages() if (found := ATTENTION.search(each.key))}
+        self.attention = f"{', '.join(sorted(names)) or 'by matrices'} ({implementations()})"[:400]
+
     def tell(self) -> None:
         """Report, and end the process: what would come after the measurement is of no interest."""
         import torch
 
         on_gpu = torch.cuda.is_available()
         peak = torch.cuda.max_memory_reserved() if on_gpu else 0
-        report({"rates": self.rates, "flops_per_token": self.flops, "memory_bytes": peak, "micro": self.cell.micro})
+        report(
+            {
+                "rates": self.rates,
+                "flops_per_token": self.flops,
+                "memory_bytes": peak,
+                "micro": self.cell.micro,
+                "attention": self.attention,
+            }
+        )
         os._exit(0)
+
+
+def implementations() -> str:
+    """What the models of this process say that they attend with."""
+    import gc
+
+    import transformers
+
+    models = [each for each in gc.get_objects() if isinstance(each, transformers.PreTrainedModel)]
+    return ", ".join(sorted({str(model.config._attn_implementation) for model in models}))
 
 
 def report(record: Mapping[str, Any]) -> None:
@@ -264,12 +304,20 @@ def run_script(cell: Cell) -> None:
     train.main()
 
 
+DROPOUT = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
+
+
 def build(cell: Cell) -> Any:
     """The model by transformers, with random weights."""
     import torch
     import transformers
 
     shape = transformers.AutoConfig.for_model(cell.shape.model_type, **cell.shape.model(), use_cache=False)
+    for name in DROPOUT:
+        if hasattr(shape, name):
+            setattr(shape, name, 0.0)
+    if cell.contestant == "flat":  # without a mask of all pairs, and without a package that has to be compiled
+        shape._attn_implementation = "flex_attention" if torch.cuda.is_available() else "sdpa"
     with torch.device("cuda" if torch.cuda.is_available() else "cpu"):
         return transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.float32)
 
@@ -281,7 +329,8 @@ def run_trainer(cell: Cell) -> None:
 
     documents = [torch.tensor(text[:-1][: cell.shape.length]) for text in texts_of(cell)]
     data = [{"input_ids": ids, "labels": ids} for ids in documents]
-    tuned, on_gpu = cell.contestant == "tuned", torch.cuda.is_available()
+    tuned, on_gpu = cell.contestant != "default", torch.cuda.is_available()
+    flat = cell.contestant == "flat"
     multiple = 64 if tuned and cell.data == "ragged" and not cell.toy else 1
 
     def collate(samples: list[dict[str, Any]]) -> dict[str, Any]:
@@ -300,9 +349,10 @@ def run_trainer(cell: Cell) -> None:
         "torch_compile": on_gpu,
         "optim": "adamw_torch_fused",
         "dataloader_num_workers": 4 if on_gpu else 0,
-        "group_by_length": cell.data == "ragged",
+        "group_by_length": cell.data == "ragged" and not flat,
+        "use_liger_kernel": on_gpu and importlib.util.find_spec("liger_kernel") is not None,
         "dataloader_persistent_workers": on_gpu,
-        "train_sampling_strategy": "group_by_length" if cell.data == "ragged" else "random",
+        "train_sampling_strategy": "group_by_length" if cell.data == "ragged" and not flat else "random",
     }
     known = {field.name for field in fields(transformers.TrainingArguments)}
     chosen = {name: value for name, value in fast.items() if tuned and name in known}
@@ -320,7 +370,8 @@ def run_trainer(cell: Cell) -> None:
     mean, context = sizes_of(cell)
     # The last place of a document has no label here: it predicts one token less.
     Clock(cell, micro * arguments.gradient_accumulation_steps * (mean - 1), context)
-    transformers.Trainer(model=build(cell), args=arguments, train_dataset=data, data_collator=collate).train()
+    joined = transformers.DataCollatorWithFlattening() if flat else collate
+    transformers.Trainer(model=build(cell), args=arguments, train_dataset=data, data_collator=joined).train()
 
 
 def run_nanogpt(cell: Cell) -> None:
@@ -332,7 +383,13 @@ def run_nanogpt(cell: Cell) -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
     model = build(cell)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
-    compiled = torch.compile(model) if on_gpu else model
+
+    def loss_of(inputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
+            logits = model(input_ids=inputs).logits
+            return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+
+    loss_of = torch.compile(loss_of) if on_gpu else loss_of  # the loss is compiled with the model, as there
     stream = torch.tensor([i for text in texts_of(cell) for i in text])
 
     def batch() -> tuple[torch.Tensor, torch.Tensor]:
@@ -345,9 +402,7 @@ def run_nanogpt(cell: Cell) -> None:
     inputs, labels = batch()
     while True:
         for _ in range(steps):
-            with torch.autocast(device.type, torch.bfloat16, enabled=on_gpu):
-                logits = compiled(input_ids=inputs).logits
-                loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten()) / steps
+            loss = loss_of(inputs, labels) / steps
             inputs, labels = batch()  # while the device is busy
             loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -358,6 +413,7 @@ def run_nanogpt(cell: Cell) -> None:
 RUN: dict[str, Callable[[Cell], None]] = {
     "script": run_script,
     "tuned": run_trainer,
+    "flat": run_trainer,
     "default": run_trainer,
     "nanogpt": run_nanogpt,
 }
@@ -474,12 +530,13 @@ class Results:
             "of the product",
             "script / this",
             "GiB",
+            "attention",
         )
         lines = [f"{device}, torch {torch}. {reached}.", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
         for known in self.cells.values():
             start = f"| {known['model']} | {known['data']} | {known['contestant']} | {known['micro']} "
             if not known["rates"]:
-                lines.append(f"{start}| {known['problem'].splitlines()[0][:120]} | | | | |")
+                lines.append(f"{start}| {known['problem'].splitlines()[0][:120]} | | | | | |")
                 continue
             rate = statistics.median(known["rates"])
             low, _, high = statistics.quantiles(known["rates"], n=4) if len(known["rates"]) > 1 else (rate,) * 3
@@ -489,7 +546,7 @@ class Results:
             beside = f"{statistics.median(script) / rate:.2f}" if script else ""
             lines.append(
                 f"{start}| {rate:,.0f} ({low:,.0f}–{high:,.0f}) | {shares[0]} | {shares[1]} | {beside} "
-                f"| {known['memory_bytes'] / 2**30:.1f} |"
+                f"| {known['memory_bytes'] / 2**30:.1f} | {known.get('attention', '')} |"
             )
         return "\n".join(lines) + "\n"
 
@@ -508,7 +565,7 @@ def wanted_cells(toy: bool, pattern: str, memory_bytes: int) -> list[Cell]:
         )
         for model, data in SECTIONS
         for name in CONTESTANTS
-        if not (data == "ragged" and name == "nanogpt")  # it knows no documents
+        if (data, name) not in (("ragged", "nanogpt"), ("fixed", "flat"))  # it knows no documents; nothing is padded
     ]
     first = [c for c in cells if c.contestant in ("script", "tuned")]
     return [c for c in (*first, *(c for c in cells if c not in first)) if re.search(pattern, c.name)]

@@ -11,6 +11,7 @@ if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
 import atexit
 import contextlib
 import gc
+import io
 import os
 from typing import NoReturn
 
@@ -20,6 +21,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     if argv is None:
         _open_missing_streams()
+        _print_what_can_be_printed()
         # What imports create is kept; looking for garbage in it again and again takes some 20 ms.
         # docs/decisions/cli.md: What made the start faster
         gc.set_threshold(100_000)
@@ -48,6 +50,13 @@ def _open_missing_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
             setattr(sys, name, os.fdopen(number, mode, closefd=False))
+
+
+def _print_what_can_be_printed() -> None:
+    """A terminal or locale of another encoding than UTF-8 shows `?` for what it lacks, instead of an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="replace")
 
 
 def _leave(code: int) -> NoReturn:

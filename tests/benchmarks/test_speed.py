@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import operators
@@ -12,10 +13,16 @@ import pytest
 import torch
 import transformers
 from patience import patience
+from plans import BASE
+
+from trainwiz import plan as plans
+from trainwiz import strategies
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "gpu")]
 
+import bring  # noqa: E402
+import cases  # noqa: E402
 import overhead  # noqa: E402
 import throughput  # noqa: E402
 
@@ -33,20 +40,56 @@ def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.train
-def test_throughput_at_toy_size_measures_every_loop_and_writes_both_files(tmp_path: Path) -> None:
-    limits = ["--budget", str(350 * patience()), "--per-cell", str(100 * patience())]
-    done = run("gpu/throughput.py", "--toy", "--out", str(tmp_path), *limits, "--only", "gpt2-124m fixed")
+def test_the_gpu_programme_in_little_trains_resumes_and_measures_every_loop(tmp_path: Path) -> None:
+    limits = ["--seconds", str(350 * patience()), "--only", "^single bf16$|gpt2-124m fixed"]
+    done = run("gpu/programme.py", "--little", "--part", "a", "--part", "c", "--out", str(tmp_path), *limits)
     assert done.returncode == 0, done.stderr
-    results = json.loads((tmp_path / "results.json").read_text())
+    (row,) = json.loads((tmp_path / "a.json").read_text())
+    assert row["case"] == "single bf16"
+    assert 0 < row["apart"] < cases.TOLERANCE["bf16"]
+    assert row["resumes"] is True
+    assert row["waits"] == []
+    results = json.loads((tmp_path / "throughput" / "results.json").read_text())
     assert results["machine"]["device"] == "cpu"
-    assert {known["contestant"] for known in results["cells"].values()} == set(throughput.CONTESTANTS)
-    table = (tmp_path / "table.md").read_text()
-    assert table.strip() == done.stdout.strip()
+    of_fixed = set(throughput.CONTESTANTS) - {"flat"}  # for documents of many lengths
+    assert {known["contestant"] for known in results["cells"].values()} == of_fixed
+    table = (tmp_path / "throughput" / "table.md").read_text()
     for known in results["cells"].values():
         assert len(known["rates"]) >= 6
         assert min(known["rates"]) > 0
         assert f"| {known['contestant']} |" in table
-    assert list(tmp_path.glob("projects/gpt2-124m-fixed/train.py")), "the generated script was measured"
+        assert "flash_attention_for_cpu" in known["attention"] or "by matrices" in known["attention"]
+    assert {row["case"] for row in json.loads((tmp_path / "c.json").read_text())} == set(results["cells"])
+    assert list(tmp_path.glob("throughput/projects/gpt2-124m-fixed/train.py")), "the generated script was measured"
+
+
+def test_the_gpu_programme_has_every_strategy_and_precision_once(tmp_path: Path) -> None:
+    bench = cases.Bench(part="a", out=tmp_path)
+    wanted = [*cases.right(bench), *cases.memory(bench)]
+    names = [case.name for case in wanted]
+    assert len(set(names)) == len(names)
+    assert {case.same_as for case in wanted if case.same_as} <= set(names)
+    for case in wanted:
+        values = {**cases.SMALL, "machine.device": "cuda", **case.values}
+        plans.with_changes(BASE, {key: value for key, value in values.items() if key != "data.eval"})
+    labels = {row.label for row in strategies.every() if row.engine == "accelerate"} - {"ddp"}  # one GPU
+    assert {name.partition(" ")[0].partition("+")[0] for name in names if name.endswith(" bf16")} == labels
+    assert not [case for case in cases.right(cases.Bench(part="a", out=tmp_path, little=True)) if not case.on_cpu]
+
+
+def test_a_wheel_keeps_the_library_of_one_cuda_version(tmp_path: Path) -> None:
+    wheel = tmp_path / "bitsandbytes-1-py3-none-any.whl"
+    kept = ["bitsandbytes/libbitsandbytes_cpu.so", "bitsandbytes/libbitsandbytes_cuda130.so", "bitsandbytes/nn.py"]
+    left = ["bitsandbytes/libbitsandbytes_cuda118.so", "bitsandbytes/libbitsandbytes_rocm72.so"]
+    with zipfile.ZipFile(wheel, "w") as written:
+        for name in (*kept, *left):
+            written.writestr(name, name)
+        written.writestr("bitsandbytes-1.dist-info/RECORD", "".join(f"{name},sha256=,1\n" for name in (*kept, *left)))
+    bring.thin(wheel)
+    with zipfile.ZipFile(wheel) as thinner:
+        assert set(thinner.namelist()) == {*kept, "bitsandbytes-1.dist-info/RECORD"}
+        lines = thinner.read("bitsandbytes-1.dist-info/RECORD").decode().splitlines()
+        assert [line.partition(",")[0] for line in lines] == kept
 
 
 def test_the_ceiling_counts_every_product_once_and_no_gpu_is_above_it() -> None:
@@ -69,9 +112,12 @@ def test_what_fails_is_said_and_a_smaller_micro_batch_is_tried(tmp_path: Path) -
     results = throughput.Results(tmp_path)
     results.add(cell, {"oom": "CUDA out of memory"})
     assert "CUDA out of memory" in results.table()
-    results.add(cell, {"rates": [100.0, 110.0, 90.0], "flops_per_token": 1e9, "memory_bytes": 2**30, "micro": 1})
+    results.add(
+        cell,
+        {"rates": [100.0, 110.0, 90.0], "flops_per_token": 1e9, "memory_bytes": 2**30, "micro": 1, "attention": "sdpa"},
+    )
     results.machine = {"device": "NVIDIA H200", "matmul_flops": 1e12, "torch": "2.11"}
-    assert "| 1 | 100 (90–110) | 0.0 % | 10.0 % | 1.00 | 1.0 |" in results.table()
+    assert "| 1 | 100 (90–110) | 0.0 % | 10.0 % | 1.00 | 1.0 | sdpa |" in results.table()
 
 
 @pytest.mark.parametrize("model", throughput.TOYS)

@@ -147,3 +147,13 @@ def test_errors_fit_the_terminal_though_results_go_to_a_file(tmp_path: Path) -> 
     assert done.returncode == 2
     assert len(lines) > 8
     assert all(wcwidth.wcswidth(line) <= 50 for line in lines), lines
+
+
+def test_an_encoding_without_chinese_is_no_error() -> None:
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii", "TRAINWIZ_LANG": "zh"}
+    done = subprocess.run(
+        [sys.executable, "-m", "trainwiz", "explain", "TW401"], env=environ, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("TW401")
+    assert "?" in done.stdout

@@ -11,6 +11,7 @@ from pathlib import Path
 import projects
 import psutil
 import pytest
+import warm
 from engine_children import claimed
 
 VALUES = {
@@ -94,7 +95,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[float]:
     """The losses of the same training on one machine."""
     values = {k: v for k, v in VALUES.items() if "machines" not in k and "main_process" not in k and k != "ignore"}
     folder = projects.make(tmp_path_factory.mktemp("whole") / "p", values)
-    assert projects.launch(folder).code == 0
+    assert warm.launch(folder).code == 0
     return projects.losses(folder)
 
 

@@ -1,13 +1,14 @@
 """One rank of a generated train.py, noting what a GPU would have to be waited for.
 
 Run in the project's folder with train.py's arguments. The last line of stdout is JSON: a list of update, operation and
-the line of the project that asked for it.
+the line of the project that asked for it. With WAITS_ON=cuda in the environment, CUDA itself says what waits.
 """
 
 import json
 import os
 import sys
 import traceback
+import warnings
 
 sys.path[0] = os.getcwd()
 
@@ -27,7 +28,7 @@ def note(name):
     frames = traceback.extract_stack()
     if not ON_THE_HOST & {frame.name for frame in frames}:
         own = [f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames if f.filename.startswith(os.getcwd())]
-        seen.append([update, name, own[-1]])
+        seen.append([update, name, own[-1] if own else f"{frames[-3].filename}:{frames[-3].lineno}"])
 
 
 class Operations(TorchDispatchMode):
@@ -56,8 +57,14 @@ def main():
         return rate(config, number, total)
 
     train.learning_rate = begun
-    with Copies(), Operations():
+    if os.environ.get("WAITS_ON") == "cuda":
+        warnings.simplefilter("always")
+        warnings.showwarning = lambda message, *_: note("wait") if "synchronizing" in str(message) else None
+        torch.cuda.set_sync_debug_mode("warn")
         train.main()
+    else:
+        with Copies(), Operations():
+            train.main()
     print("\n" + json.dumps(seen))
 
 

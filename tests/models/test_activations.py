@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -81,18 +81,27 @@ def forward(model: nn.Module, kind: str, samples: int = 1) -> torch.Tensor:
 
 
 def living() -> list[torch.Tensor]:
-    """The tensors that Python knows of."""
+    """The tensors that Python knows of, but for those of before `newer`."""
     gc.collect()
     return [value for value in gc.get_objects() if type(value) is torch.Tensor]
 
 
+@contextlib.contextmanager
+def newer() -> Iterator[None]:
+    """What was there before is not searched: in a process with many objects that takes a second."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@newer()
 def kept_bytes(kind: str, layers: int, samples: int, arithmetic: Arithmetic, how: Checkpointing = "none") -> int:
     """What is alive after a forward pass, each storage once, weights left out."""
     model = built(kind, layers)
     if arithmetic == "16-bit":
         model = model.bfloat16()
     recompute(model, how)
-    # What is kept in Python and not in the graph must be looked for, which takes long in a process with many objects.
+    # What is kept in Python and not in the graph must be looked for.
     others = living if how == "selective" else list
     before = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers(), *others())}
     saved: list[torch.Tensor] = []

@@ -130,6 +130,16 @@ def test_a_part_of_a_larger_model_takes_its_familys_defaults() -> None:
     assert not found.exact  # what sees the pictures is not counted
 
 
+SOUND = {
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 9,
+}
+
+
 @pytest.mark.parametrize(
     "config",
     [
@@ -149,6 +159,21 @@ def test_a_part_of_a_larger_model_takes_its_familys_defaults() -> None:
 )
 def test_without_sizes_there_is_no_answer(config: dict[str, Any]) -> None:
     assert (found := models.of_config(config)) is None or found.model_type == "llama", found
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"num_hidden_layers": 10**9},
+        {"hidden_size": 10**300},
+        {"hidden_size": 10**9},
+        {"model_type": "mixtral", "num_local_experts": 10**300},
+    ],
+)
+def test_sizes_that_no_model_has_are_none(lie: dict[str, Any]) -> None:
+    assert models.of_config(SOUND)
+    assert models.of_config({**SOUND, **lie}) is None
 
 
 def test_an_unknown_family_counts_as_llamas() -> None:

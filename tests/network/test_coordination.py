@@ -184,14 +184,18 @@ def test_ranks_that_end_in_order_do_not_hide_the_failure_of_another_machine(make
     world = make()
     world.join(1, 2)
 
+    def ended() -> None:
+        until(lambda: world.others[1].over(0) is not None)
+        report(world, 1, 75, stopped=True, culprits=[])
+
     def failing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         report(world, 2, 3)
-        report(world, 1, 75, stopped=True, culprits=[])
         assert isinstance(inbox.get(timeout=10), Elsewhere)
+        threading.Thread(target=ended).start()
         return Outcome(exit_code=75, codes={0: 75}, stopped=True)
 
     outcome = world.run(failing)
-    assert (outcome.exit_code, outcome.first_failed, outcome.stopped) == (3, 2, False)
+    assert (outcome.exit_code, outcome.first_failed, outcome.stopped, outcome.lost) == (3, 2, False, {})
 
 
 def test_a_machine_that_stays_away_ends_the_run_and_is_named(make: Callable[..., World]) -> None:

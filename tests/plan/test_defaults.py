@@ -60,6 +60,7 @@ CHANGED: dict[str, Any] = {
     "machine.num_machines": 2,
     "machine.main_process_ip": "10.0.0.1",
     "machine.main_process_port": 29501,
+    "machine.numa_binding": "never",
     "strategy.nvme_path": "/nvme",
     "strategy.sync_each_batch": True,
     "schedule.warmup_ratio": 0.05,

@@ -71,6 +71,7 @@ TASKS: list[dict[str, object]] = [
     {**ADAPTED, "model.adapter": "qlora", "data.train": "a.jsonl, b.jsonl", "data.source_weights": "1, 2"},
     {"task": "text_classification", **ADAPTED, "model.merge_adapter": True, "model.attention": "sdpa"},
     {"model.name": "org/model", "machine.device": "cuda", "model.kernels": "liger"},
+    {"machine.device": "cuda", "precision.mixed_precision": "fp8"},
     {
         "task": "reward_model",
         **ADAPTED,
@@ -95,6 +96,7 @@ REST: list[dict[str, object]] = [
         "precision.mixed_precision": "bf16",
         "precision.weights": "bfloat16",
         "model.activation_checkpointing": "offload",
+        "machine.device": "cuda",
     },
     {
         "tracking.log_with": "tensorboard",

@@ -17,7 +17,8 @@ import pytest
 import torch
 import yaml
 from plans import BASE
-from projects import REGRESSION, environment, launch, make, metrics
+from projects import REGRESSION, environment, make, metrics
+from warm import launch
 
 from trainwiz import plan as plans
 from trainwiz.process import merge

@@ -8,6 +8,8 @@ from trainwiz.rules import proofs
 
 # docs/decisions/rules.md: All error rules but five are shown by tests
 UNPROVEN = {
+    "TW202": "fp8 on a CPU trains, too slowly for a test",
+    "TW209": "needs torchao",
     "TW106": "needs an NVIDIA driver that is older than torch's CUDA",
     "TW339": "needs bitsandbytes",
     "TW329": "needs a GPU that the whole model fills",

@@ -47,6 +47,7 @@ GENERATED = (
         "encoders",
         "evaluation",
         "flops",
+        "fp8",
         "frozen",
         "head_loss",
         "hooks",
@@ -61,6 +62,7 @@ GENERATED = (
     ),
     *(
         "noise",
+        "numa",
         "optimizers",
         "packing",
         "pairs",

@@ -12,6 +12,7 @@ from typing import Any
 
 import projects
 import pytest
+import warm
 from patience import patience
 from test_sft import CHATML, TALK, instructed
 from test_tasks import load
@@ -46,6 +47,14 @@ def prepared(folder: Path, cores: int, seconds: float, cache: str, **environ: st
     )
 
 
+def prepare(folder: Path, cores: int, cache: str) -> str:
+    """The same, undisturbed, where everything is imported already; what it said."""
+    (folder / "prepare.py").write_text(PREPARE)
+    (done,) = warm.run(folder, ["prepare.py", str(cores), "0", cache], seconds=240)
+    assert done.code == 0, done.err
+    return done.err + done.out
+
+
 def project_with_texts(folder: Path, count: int = 200) -> Path:
     folder.mkdir(exist_ok=True)
     rows = ({"text": f"document {n} " * (n % 7 + 1)} for n in range(count))
@@ -62,17 +71,24 @@ def tokens(cache: Path) -> dict[str, bytes]:
 
 def test_all_cores_write_what_one_writes(tmp_path: Path) -> None:
     folder = project_with_texts(tmp_path / "p")
-    said = [prepared(folder, cores, 0, f"cache-{cores}").communicate(timeout=240)[0] for cores in (1, 3)]
+    said = [prepare(folder, cores, f"cache-{cores}") for cores in (1, 3)]
     assert "tokenizing a.jsonl: 0 MB, 3 processes" in said[1]
     assert said[0].splitlines()[-1] == said[1].splitlines()[-1]
     assert tokens(folder / "cache-1") == tokens(folder / "cache-3")
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = project_with_texts(tmp_path_factory.mktemp("whole") / "p")
+    prepare(folder, 1, "cache")
+    return tokens(folder / "cache")
+
+
 @pytest.mark.parametrize(("signum", "cores"), [(signal.SIGINT, 1), (signal.SIGTERM, 2), (signal.SIGKILL, 2)])
-def test_what_is_tokenized_before_an_interruption_is_kept(signum: int, cores: int, tmp_path: Path) -> None:
+def test_what_is_tokenized_before_an_interruption_is_kept(
+    signum: int, cores: int, whole: dict[str, bytes], tmp_path: Path
+) -> None:
     folder = project_with_texts(tmp_path / "p")
-    prepared(folder, 1, 0, "whole").communicate(timeout=240)
-    (folder / "encoded").unlink()
     first = prepared(folder, cores, 0.1, "cache")
     until = time.monotonic() + 120 * patience()
     while not any(json.loads(f.read_text())["rows"] > 20 for f in folder.glob("cache/*.partial/progress.json")):
@@ -89,11 +105,9 @@ def test_what_is_tokenized_before_an_interruption_is_kept(signum: int, cores: in
     (progress,) = folder.glob("cache/*.partial/progress.json")
     kept = json.loads(progress.read_text())["rows"]
     (folder / "encoded").unlink()
-    second = prepared(folder, cores, 0, "cache")
-    assert f"a.jsonl: continuing after {kept} rows that are already tokenized" in second.communicate(timeout=240)[0]
-    assert second.returncode == 0
+    assert f"a.jsonl: continuing after {kept} rows that are already tokenized" in prepare(folder, cores, "cache")
     assert sum(map(int, (folder / "encoded").read_text().split())) == 200 - kept, "nothing is done twice"
-    assert tokens(folder / "cache") == tokens(folder / "whole")
+    assert tokens(folder / "cache") == whole
 
 
 def test_two_projects_tokenize_once_and_share(tmp_path: Path) -> None:

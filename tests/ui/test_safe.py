@@ -11,7 +11,20 @@ from trainwiz.ui.safe import STYLES, safe, safe_json
 
 
 @pytest.mark.parametrize(
-    "text", ["\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "a\rb", "\x7f", "\u202egpj.exe", "\x1b[31m", "\x1b[1;31;5m", "\0"]
+    "text",
+    [
+        "\x1b]0;title\x07",
+        "\x1b[2J",
+        "\x9b2J",
+        "a\rb",
+        "\x7f",
+        "\u202egpj.exe",
+        "\x1b[31m",
+        "\x1b[1;31;5m",
+        "\0",
+        "\u2028",
+        "\u200f",
+    ],
 )
 def test_what_a_terminal_obeys_is_marked(text: str) -> None:
     assert "�" in safe(text)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from plans import BASE
-from projects import REGRESSION, launch, make, metrics, trainwiz
+from projects import REGRESSION, make, metrics, trainwiz
+from warm import launch
 
 from trainwiz import plan as plans
 from trainwiz.workflows.launch import project as launching

@@ -473,7 +473,11 @@ def test_a_training_tools_file_and_the_deepspeed_file_that_it_names(
     assert "::error file=ax.yaml,line=3,col=1,title=TW805::" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("text", ["name: x\njobs: {a: 1}\n", "model: {a: 1}\ntrainer: 1\nloader: 2\n"])
+# A trainer's own settings, with accelerate's among them.
+MIXED = "num_processes: 1\n" + "".join(f"{key}: 1\n" for key in ("LoRA_type", "clip_skip", "epoch", "flip_aug"))
+
+
+@pytest.mark.parametrize("text", ["name: x\njobs: {a: 1}\n", "model: {a: 1}\ntrainer: 1\nloader: 2\n", MIXED])
 def test_a_file_of_no_known_kind_is_named_as_such(text: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "own.yaml").write_text(text)
     assert run(["check", "own.yaml"]) == 2

@@ -12,6 +12,8 @@ import yaml
 from trainwiz import language
 from trainwiz.cli import run
 from trainwiz.store import machines
+from trainwiz.wizard import summary
+from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.planning import quantity
 
 QWEN = ["--model", "Qwen/Qwen2.5-7B-Instruct", "--task", "sft"]
@@ -29,6 +31,7 @@ SIZES = {
 def english(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "settings"))
     language.choose([], {})
 
 
@@ -45,6 +48,7 @@ def rows(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 def test_rows_are_the_fastest_that_fit_and_then_the_others(capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, *QWEN, "--gpus", "8xH100")
     assert (found["gpus"], found["gpu"], found["usable_bytes"]) == (8, "H100", 72 * GIB)
+    assert (found["model"], found["adapter"]) == ("Qwen/Qwen2.5-7B-Instruct", "none")
     fitting = [row for row in found["rows"] if row["fits"]]
     assert len(fitting) >= 4
     assert [row["seconds_per_update"] for row in fitting] == sorted(row["seconds_per_update"] for row in fitting)
@@ -81,6 +85,34 @@ def test_limits_say_which_rows_are_too_slow_or_too_dear(capsys: pytest.CaptureFi
     assert any("takes" in (row["why_not"] or "") for row in limited)
     assert plan(*words, "--max-cost", "0.01") == 1
     assert "costs" in capsys.readouterr().out
+
+
+def test_a_price_is_kept_for_its_gpu_until_it_is_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    h100, a100 = [*QWEN, "--gpus", "8xH100"], [*QWEN, "--gpus", "8xA100-80GB"]
+    typed = rows(capsys, *h100, "--price", "2.5")
+    assert (typed["price"], rows(capsys, *h100)["price"], rows(capsys, *a100)["price"]) == (2.5, 2.5, None)
+    assert rows(capsys, *h100, "--max-cost", "10000")["rows"][0]["cost"] == typed["rows"][0]["cost"] > 0
+    assert plan(*h100) == 0
+    assert "cost: 2.5 per hour of one H100, as you typed it before" in capsys.readouterr().err
+    # The wizard's review says what the training costs at this price.
+    asked = {"task": "sft", "model.name": "Qwen/Qwen2.5-7B-Instruct", "model.parameters": 7_615_616_512}
+    decided = Planner(folder=tmp_path, gpus="8xH100").decide(asked)
+    assert decided.outlook.seconds
+    cost = decided.outlook.seconds / 3600 * 8 * 2.5
+    assert summary.lines(decided)["schedule.n_steps"].endswith(f", cost {cost:,.2f}")
+    assert rows(capsys, *h100, "--price", "none")["price"] is None
+    assert rows(capsys, *h100)["price"] is None
+    (tmp_path / "settings" / "trainwiz" / "prices.json").write_text('{"H100": "cheap", "A100-80GB": -1}')
+    assert rows(capsys, *h100)["price"] is rows(capsys, *a100)["price"] is None
+    # Where settings cannot be written, the answer is the same.
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
+    assert plan(*h100, "--price", "3") == 0
+    told = capsys.readouterr()
+    assert "the price is not kept" in told.err
+    assert "COST" in told.out
 
 
 def test_more_gpus_take_less_time(capsys: pytest.CaptureFixture[str]) -> None:

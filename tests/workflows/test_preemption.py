@@ -222,7 +222,7 @@ def met(folder: Path, moment: str, signum: int) -> tuple[int, str, float]:
     awaited = [folder / f"here-{rank}" for rank in ((0, 1) if moment == "loading" else (0,))]
     for file in folder.glob("here-?"):
         file.unlink()
-    command = [sys.executable, "-m", "trainwiz", "launch", "--grace", "20"]
+    command = warm.command(folder / "train.py", "launch", "--grace", "20")
     environ = projects.environment({"MOMENT": moment})
     with subprocess.Popen(
         command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ

@@ -5,9 +5,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import warm
 from plans import BASE
-from projects import REGRESSION, launch, losses, make, trainwiz
+from projects import REGRESSION, losses, make, trainwiz
+from warm import launch
 
 from trainwiz import plan as plans
 from trainwiz.diagnose import SIGNATURES
@@ -171,7 +171,7 @@ def failing(folder: Path, condition: str) -> None:
 def test_out_of_memory_is_mended_and_the_training_goes_on_exactly(tmp_path: Path) -> None:
     folder = make(tmp_path / "p", ALONE)
     whole = make(tmp_path / "whole", ALONE)
-    assert warm.launch(whole).code == 0
+    assert launch(whole).code == 0
     failing(folder, "self.calls > 16 and len(inputs) > 2")
     done = launch(folder)
     assert done.code == 1
@@ -184,7 +184,7 @@ def test_out_of_memory_is_mended_and_the_training_goes_on_exactly(tmp_path: Path
     assert shown.code == 0
     assert "+  per_device_batch_size: 2" in shown.err
     assert (folder / "trainwiz.yaml").read_text() == before
-    done = warm.launch(folder, "--apply-fix")
+    done = launch(folder, "--apply-fix")
     assert done.code == 0, done.err
     assert "resuming from" in done.out
     assert trainwiz("check", str(folder)).code == 0
@@ -204,7 +204,7 @@ def test_an_edited_script_is_never_overwritten_by_a_fix(tmp_path: Path) -> None:
     assert computed != script
     (folder / "train.py").write_text(computed)
     before = (folder / "trainwiz.yaml").read_text()
-    assert warm.launch(folder).code == 1
+    assert launch(folder).code == 1
     done = launch(folder, "--apply-fix")
     assert done.code == 1
     assert "files that you edited: train.py; nothing was written" in done.err
@@ -212,7 +212,7 @@ def test_an_edited_script_is_never_overwritten_by_a_fix(tmp_path: Path) -> None:
     assert ((folder / "train.py").read_text(), (folder / "trainwiz.yaml").read_text()) == (computed, before)
     # An edit that is not about the fix stays, and the fix is applied.
     (folder / "train.py").write_text(script + "# mine\n")
-    assert warm.launch(folder, "--apply-fix").code == 0
+    assert launch(folder, "--apply-fix").code == 0
     fixed = script.replace("per_device_batch_size: int = 4", "per_device_batch_size: int = 2")
     accumulated = fixed.replace("gradient_accumulation_steps: int = 4", "gradient_accumulation_steps: int = 8")
     assert (folder / "train.py").read_text() == accumulated + "# mine\n"

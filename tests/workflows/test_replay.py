@@ -10,6 +10,7 @@ from typing import Any
 
 import projects
 import pytest
+import warm
 
 from trainwiz.cli import run
 from trainwiz.store import code_files
@@ -30,7 +31,7 @@ PLAN = {
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that was launched once; nobody changes it."""
     folder = projects.make(tmp_path_factory.mktemp("replay") / "project", PLAN)
-    done = projects.launch(folder, "--", "--seed", "7")
+    done = warm.launch(folder, "--", "--seed", "7")
     assert done.code == 0, done.err
     return folder
 

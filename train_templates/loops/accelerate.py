@@ -130,6 +130,10 @@ from evaluation import measure_outputs
 from flops import share_of_peak
 
 # end: mfu
+# feature: fp8
+from fp8 import use_fp8
+
+# end: fp8
 # feature: frozen
 from frozen import freeze
 
@@ -141,6 +145,10 @@ from metrics import Metrics
 from noise import add_noise
 
 # end: neftune
+# feature: numa
+from numa import bind
+
+# end: numa
 # feature: own_optimizer
 from optimizers import build_optimizer
 
@@ -268,7 +276,7 @@ CHOICES = {
     # feature: own_schedule
     **SCHEDULES,
     # end: own_schedule
-    "mixed_precision": ("no", "bf16", "fp16", "fp8"),
+    "mixed_precision": ("no", "bf16", "fp16"),
     "on_failed_save": ("continue", "stop"),
     # feature: best
     "best_mode": ("min", "max"),
@@ -346,8 +354,7 @@ def compile_layers(model: nn.Module) -> None:
 def build_accelerator(config: Config) -> Accelerator:
     """Set up DeepSpeed from ds_config.json; the config overrides batch sizes, clipping and precision."""
     settings = json.loads(Path(__file__).with_name("ds_config.json").read_text())
-    # fp8 replaces matrix multiplications; all else is computed in bf16.
-    settings.setdefault("bf16", {})["enabled"] = config.mixed_precision in ("bf16", "fp8")
+    settings.setdefault("bf16", {})["enabled"] = config.mixed_precision == "bf16"
     settings.setdefault("fp16", {})["enabled"] = config.mixed_precision == "fp16"
     settings["train_micro_batch_size_per_gpu"] = config.per_device_batch_size
     settings["gradient_accumulation_steps"] = config.gradient_accumulation_steps
@@ -379,7 +386,7 @@ def build_accelerator(config: Config) -> Accelerator:
 # feature: fsdp
 def build_accelerator(config: Config) -> Accelerator:
     """Set up FSDP2: parameters, gradients and optimizer state are sharded over all ranks, layer by layer."""
-    half = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}.get(config.mixed_precision)
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.mixed_precision)
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,
         # accelerate's own policy would also reduce gradients and return losses in 16 bits.
@@ -711,6 +718,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: mfu
     useful = share_of_peak(model)
     # end: mfu
+    # feature: fp8
+    use_fp8(model)
+    # end: fp8
     # feature: recompute
     recompute_layers(model, task.SHARDED_LAYERS)
     # end: recompute
@@ -973,6 +983,9 @@ def main() -> None:
     """Train from the command line."""
     config = read_config(sys.argv[1:])
     accelerator = build_accelerator(config)
+    # feature: numa
+    bind()
+    # end: numa
     if accelerator.num_processes != config.num_processes:
         raise SystemExit(f"planned for {config.num_processes} ranks, but {accelerator.num_processes} are running")
     finished = train(config, accelerator)

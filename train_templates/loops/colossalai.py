@@ -125,6 +125,10 @@ from flops import share_of_peak
 from meter import Meter
 from metrics import Metrics
 
+# feature: numa
+from numa import bind
+
+# end: numa
 # feature: own_optimizer
 from optimizers import build_optimizer
 
@@ -218,7 +222,7 @@ CHOICES = {
     # feature: own_schedule
     **SCHEDULES,
     # end: own_schedule
-    "mixed_precision": ("no", "bf16", "fp16", "fp8"),
+    "mixed_precision": ("no", "bf16", "fp16"),
     "on_failed_save": ("continue", "stop"),
     # feature: best
     "best_mode": ("min", "max"),
@@ -877,6 +881,9 @@ def main() -> None:
     """Train from the command line."""
     config = read_config(sys.argv[1:])
     colossalai.launch_from_torch(seed=config.seed, verbose=False)
+    # feature: numa
+    bind()
+    # end: numa
     agreement = Agreement()
     finished = train(config, agreement)
     gc.collect()  # before the process group is destroyed, or gloo may abort at exit

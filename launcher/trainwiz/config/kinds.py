@@ -8,7 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from trainwiz.config.document import Document
-from trainwiz.engines.accelerate import ACCELERATE_MARKS
+from trainwiz.engines.accelerate import (
+    ACCELERATE_MARKS,
+    CLUSTER_KEYS,
+    COMMAND_LINE_ONLY,
+    OLD_KEYS,
+    REMOVED_KEYS,
+    SAGEMAKER_KEYS,
+)
 from trainwiz.engines.deepspeed import DEEPSPEED_MARKS, TOP_LEVEL_KEYS, ZERO_KEYS
 from trainwiz.quantities import whole
 
@@ -162,6 +169,8 @@ def kind_of(document: Document) -> Kind:
     deepspeeds = bool(keys & DEEPSPEED_MARKS) and len(others) <= len(keys & TOP_LEVEL_KEYS)
     if document.syntax == "json" and deepspeeds:
         return "deepspeed"
-    if keys & ACCELERATE_MARKS:
+    # So do graphical trainers (kohya's) with accelerate's.
+    accelerates = keys & (CLUSTER_KEYS | SAGEMAKER_KEYS | OLD_KEYS | REMOVED_KEYS | set(COMMAND_LINE_ONLY))
+    if keys & ACCELERATE_MARKS and ("distributed_type" in keys or len(keys - accelerates) <= 2 * len(accelerates)):
         return "accelerate"
     return "deepspeed" if deepspeeds else "unknown"

@@ -32,6 +32,7 @@ def decide_machine(d: Decision) -> None:
     d.settle("machine.num_processes", ranks * machines, reason, "found" if found else "default")
     d.settle_default("machine.main_process_ip", say("only needed for several machines"))
     d.settle_default("machine.main_process_port", say("same port as torchrun"))
+    d.settle_default("machine.numa_binding", say("where state or activations are kept in host memory"))
 
 
 def decide_precision(d: Decision) -> None:

@@ -49,6 +49,8 @@ class Outlook:
     """Disk for one checkpoint."""
     seconds: float | None = None
     """Of the whole training."""
+    cost: float | None = None
+    """Of the whole training, in the currency in which a GPU-hour was priced; None without a price."""
 
 
 def outlook(d: Decision, plan: Plan) -> Outlook:

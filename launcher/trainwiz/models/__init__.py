@@ -2,7 +2,7 @@
 
 from trainwiz.models.assumed import of_parameters
 from trainwiz.models.known import known, parameters_in_name
-from trainwiz.models.reader import of_config
+from trainwiz.models.reader import MOST_PARAMETERS, of_config
 from trainwiz.models.transformer import Block, Transformer
 
-__all__ = ["Block", "Transformer", "known", "of_config", "of_parameters", "parameters_in_name"]
+__all__ = ["MOST_PARAMETERS", "Block", "Transformer", "known", "of_config", "of_parameters", "parameters_in_name"]

@@ -16,6 +16,9 @@ _LOGIT_SETTINGS = (
 )
 """As in rows.py of a generated project."""
 
+MOST_PARAMETERS = 10**14
+"""As a plan takes them (`model.parameters`)."""
+
 
 def of_config(config: Config) -> Transformer | None:
     """The transformer that a config.json describes; None where it gives no sizes.
@@ -32,9 +35,10 @@ def of_config(config: Config) -> Transformer | None:
     if found is None:
         return None
     try:
-        return _transformer(model_type, values, found, row, exact=family is not None and text is config)
-    except (KeyError, TypeError, ValueError):
+        made = _transformer(model_type, values, found, row, exact=family is not None and text is config)
+    except (KeyError, TypeError, ValueError, OverflowError):
         return None
+    return made if made.parameters <= MOST_PARAMETERS else None
 
 
 def _transformer(model_type: str, config: Config, found: Sizes, row: Family, *, exact: bool) -> Transformer:

@@ -18,6 +18,9 @@ _NAMES = {
     "vocab_size": ("padded_vocab_size", "vocab_size"),
     "positions": ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "model_max_length"),
 }
+_LARGEST = 10**9
+"""Of any of them. What a config.json says beyond is no size, and computing with it has no end."""
+_MOST_LAYERS = 10_000
 _NEEDED = ("hidden_size", "layers", "heads", "vocab_size")
 
 
@@ -47,9 +50,9 @@ class Sizes:
 
 
 def sizes(config: Config) -> Sizes | None:
-    """The sizes in a config.json; None where one is missing, or is not a positive number."""
+    """The sizes in a config.json; None where one is missing, or is not a positive number that a model can have."""
     found = {name: _number(config, keys) for name, keys in _NAMES.items()}
-    if not all(found[name] for name in _NEEDED):
+    if not all(found[name] for name in _NEEDED) or (found["layers"] or 0) > _MOST_LAYERS:
         return None
     hidden, heads = found["hidden_size"] or 0, found["heads"] or 0
     key_value_heads = found["key_value_heads"] or heads
@@ -70,4 +73,4 @@ def sizes(config: Config) -> Sizes | None:
 
 def _number(config: Config, names: tuple[str, ...]) -> int | None:
     found = (config[name] for name in names if type(config.get(name)) is int)
-    return next((number for number in found if number > 0), None)
+    return next((number for number in found if 0 < number <= _LARGEST), None)

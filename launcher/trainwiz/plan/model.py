@@ -215,6 +215,7 @@ class MachineChoice(_Section):
     num_processes: Annotated[int, Field(ge=1, le=1_000_000)]
     main_process_ip: Text | None = None
     main_process_port: Annotated[int, Field(ge=0, le=65535)] = 29500
+    numa_binding: v.NumaBinding = "auto"
 
     @property
     def ranks_per_machine(self) -> int:

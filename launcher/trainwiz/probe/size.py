@@ -63,6 +63,8 @@ def of_number(parameters: int | None, source: str) -> Size:
 
 def _of(config: Mapping[str, Any], counted: int | None, source: str, by_shape: str = "config") -> Size:
     shape = models.of_config(config)
+    if counted and counted > models.MOST_PARAMETERS:  # no model is so large: a header that lies
+        counted = None
     if shape and (counted is None or (shape.exact and config.get("quantization_config"))):
         # Of a quantized model the shape is sure, and what its files hold depends on the method.
         return Size(parameters=shape.parameters, size_source=by_shape, transformer=shape)

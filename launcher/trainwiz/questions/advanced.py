@@ -87,6 +87,10 @@ def _accelerate(values: Values) -> bool:
     return values.get("engine") != "colossalai"
 
 
+def _on_gpus(values: Values) -> bool:
+    return values.get("machine.device") == "cuda"
+
+
 def _shards_with_torch(values: Values) -> bool:
     return strategies.chosen(values.get("strategy.kind", "single"), None).uses_fsdp
 
@@ -127,11 +131,12 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="no", label=say("fp32 everywhere: exact but slow; recommended on CPUs")),
             Choice(value="bf16", label=say("bf16: half the memory traffic, no loss scaling; Ampere and newer")),
             Choice(value="fp16", label=say("fp16 with a loss scaler: Volta and Turing")),
-            Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with an fp8 library")),
+            Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with torchao")),
         ),
         help="The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
         "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs Ada, "
-        "Hopper or newer, and torchao, transformer-engine or msamp. fp16 and fp8 have no benefit on a CPU.",
+        "Hopper or newer, and torchao: the products inside the repeated layers are then in fp8, with a scale for each "
+        "row, and all else in bf16. fp16 and fp8 have no benefit on a CPU.",
     ),
     Question(
         key="model.parameters",
@@ -551,6 +556,20 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Port on the first machine (0: any free one)"),
         help="The rendezvous port of the ranks. On one machine, 0 lets the system choose one; several machines need an "
         "open port.",
+    ),
+    Question(
+        key="machine.numa_binding",
+        prompt=say("Bind each rank to the NUMA node of its GPU"),
+        when=_on_gpus,
+        choices=(
+            Choice(value="auto", label=say("where state or activations are kept in host memory")),
+            Choice(value="always", label=say("in every training")),
+            Choice(value="never", label=say("leave the cores to the system")),
+        ),
+        help="On machines with several NUMA nodes (usually one per CPU socket), a rank that stays on the cores beside "
+        "its GPU also has its host memory there, so that copies to and from the GPU take the short way. The rank finds "
+        "the node by its GPU's PCI address when it starts, keeps within the cores that it may use, and says in its log "
+        "what it did. Where the node is unknown, nothing is bound.",
     ),
     *CLUSTER,
     Question(

@@ -35,12 +35,14 @@ OPTIONAL = {
     "column_names.py": "own_columns",
     "evaluation.py": "selected",
     "flops.py": "mfu",
+    "fp8.py": "fp8",
     "frozen.py": "frozen",
     "mixture.py": "weighted",
     "head_loss.py": "fused",
     "kernels.py": "liger",
     "long_rows.py": "long_rows",
     "noise.py": "neftune",
+    "numa.py": "numa",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
     "references.py": "reference",
@@ -103,6 +105,7 @@ def features(plan: Plan) -> frozenset[str]:
         # fp16 needs the scale of the loss before gradients are rounded, and ZeRO 3 gathers weights by a module's call.
         "fused": task.packs and strategy.fuses_head_loss and precision != "fp16",
         "mfu": plan.machine.device == "cuda" and task.packs,
+        "numa": _binds_to_node(plan),
         "environment": plan.machine.device == "cuda" or strategy.uses_deepspeed,
         "compile": plan.model.compile,
         "uncompiled": not plan.model.compile,
@@ -145,6 +148,16 @@ def features(plan: Plan) -> frozenset[str]:
     return frozenset(wanted - unwanted)
 
 
+# docs/decisions/launching.md: Each rank binds itself to the NUMA node of its GPU
+def _binds_to_node(plan: Plan) -> bool:
+    how, places = (
+        plan.machine.numa_binding,
+        (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device),
+    )
+    offloads = plan.model.activation_checkpointing == "offload" or any(place != "none" for place in places)
+    return plan.machine.device == "cuda" and (how == "always" or (how == "auto" and offloads))
+
+
 def _hook_features(plan: Plan) -> dict[str, bool]:
     """What a task of the user's own code may decide beside data, model and loss."""
     strategy, own = strategies.of(plan), tasks.of(plan).own_code
@@ -163,7 +176,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     embedded = vocabulary.EMBEDDED in (plan.data.train, plan.data.eval)
     packed = plan.data.packing and task.packs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
-    half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16")
+    half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16", "fp8")
     attention = plan.model.attention
     flash = packed and half and attention in ("auto", "flash_attention_2")
     # transformers 4.51, which colossalai needs, makes its masks otherwise.

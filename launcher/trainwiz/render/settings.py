@@ -42,6 +42,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "model_name": hub_id,
         "tokenizer_name": hub_id,
         "frozen_dtype": half or "float32",
+        "mixed_precision": "bf16" if plan.precision.mixed_precision == "fp8" else plan.precision.mixed_precision,
         "beta": plan.preference.beta or LOSSES[plan.preference.loss].beta,
         **(shape.settings if shape else {}),
     }
@@ -69,6 +70,8 @@ def _best_mode(plan: Plan) -> str:
 def key_of(plan: Plan, field: str) -> str | None:
     """The plan's key whose value a field repeats; None for a field that follows from others."""
     shape = tasks.of(plan).shape(plan.model.name)
+    if field == "mixed_precision" and plan.precision.mixed_precision == "fp8":
+        return None  # what the script calls bf16, beside fp8.py
     if field in {**strategies.of(plan).settings, **(shape.settings if shape else {})}:
         return None
     keys = {key.rpartition(".")[2]: key for key in flat(plan)}

@@ -154,7 +154,8 @@ def failure_json(error: TrainwizError, exit_code: int) -> None:
     """The same for a program, on stdout."""
     problems = [text(problem) for problem in error.problems] if isinstance(error, PlanError) else []
     said = {"message": text(error.message), "remedy": text(error.remedy) if error.remedy else None}
-    data_json({"error": {**said, "problems": problems, "exit_code": exit_code}})
+    with contextlib.suppress(BrokenPipeError):
+        data_json({"error": {**said, "problems": problems, "exit_code": exit_code}})
 
 
 def _marked(words: str, mark: str, style: str) -> None:

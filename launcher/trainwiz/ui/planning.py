@@ -150,6 +150,7 @@ def to_dict(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> di
     """The rows for `--json`: bytes, seconds, hours."""
     return {
         "model": plan.model.name,
+        "adapter": plan.model.adapter,
         "gpus": place.ranks,
         "gpu": place.gpu.name if place.gpu else None,
         "gpu_memory_bytes": place.memory_bytes,

@@ -9,8 +9,9 @@ from trainwiz.record import tokens
 STYLES = {"error": "1;31", "warning": "1;33", "hint": "1;36", "good": "32", "dim": "2", "bold": "1"}
 """The parameters of SGR (ECMA-48, 8.3.117) for each style."""
 _OWN = "|".join(re.escape(f"\x1b[{code}m") for code in ("0", *STYLES.values()))
-# C0 without tab and newline, DEL, C1, and the marks that turn the direction of the text that follows.
-_CONTROLS = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
+# C0 without tab and newline, DEL, C1, other ends of lines, and the marks that turn the direction of what follows.
+_SHOWN = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
+_CONTROLS = rf"[\x00-\x08\x0b-\x1f{_SHOWN}]"
 _FOUND = re.compile(f"({_OWN})|(\r$)|{_CONTROLS}", re.MULTILINE)
 
 
@@ -26,7 +27,7 @@ def safe(text: str) -> str:
 
 def still_json(text: str) -> str:
     """JSON with what a terminal would obey as escapes."""
-    return re.sub("[\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: f"\\u{ord(found.group()):04x}", text)
+    return re.sub(f"[{_SHOWN}]", lambda found: f"\\u{ord(found.group()):04x}", text)
 
 
 def safe_json(text: str) -> str:

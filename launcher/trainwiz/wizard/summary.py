@@ -164,6 +164,8 @@ def _length(decided: Decided) -> str:
         words.append(t("{n} tokens at most", n=counted(seen.tokens)))
     if seen.seconds:
         words.append(t("about {time}", time=duration(seen.seconds)))
+    if seen.cost:
+        words.append(t("cost {cost}", cost=f"{seen.cost:,.2f}"))
     return t(", ").join(words)
 
 

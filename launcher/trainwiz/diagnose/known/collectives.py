@@ -66,6 +66,7 @@ SIGNATURES = {
         r"NCCL error in: [^\n]*, (?P<problem>internal error)(?: - please report[^\n]*|, NCCL[^\n]*)$"
         r"(?!\nncclInternalError)",
         r"RuntimeError: NCCL error in: (?P<problem>\w+)$",
+        r"NCCL WARN (?P<problem>Error : ring \d+ does not .+)$",
         r"RuntimeError: NCCL Error \d+: (?P<problem>(?:internal|unhandled \w+|remote process) error)[^\n]*",
         cause="NCCL failed because of the network, memory or a driver: {problem}",
         remedy="to see which, run: NCCL_DEBUG=INFO trainwiz launch; then select the network with NCCL_SOCKET_IFNAME, "

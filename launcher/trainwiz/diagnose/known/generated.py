@@ -174,6 +174,12 @@ SIGNATURES = {
         cause="activation checkpointing found no repeated layers",
         remedy="name their class in SHARDED_LAYERS of task.py, or set model.activation_checkpointing to none",
     ),
+    "nothing_in_fp8": Signature(
+        r"fp8: none of the model's (?P<count>[0-9]+) linear layers can be trained in fp8",
+        cause="none of the {count} linear layers inside the model's repeated layers suits fp8: frozen weights and "
+        "widths that are no multiple of 16 do not, and GPT-2's layers are of another kind",
+        remedy="set precision.mixed_precision to bf16",
+    ),
     "batch_norm_recomputed": Signature(
         r"BatchNorm would count each batch twice in layers that are computed again",
         cause="BatchNorm would count each batch twice in layers that are computed again",

@@ -164,3 +164,20 @@ def _is_here(plan: Plan, machine: Machine) -> bool:
     """Whether the meeting place is an address or the name of this machine."""
     here = {address for interface in machine.interfaces for address in interface.addresses} | {machine.hostname}
     return plan.machine.main_process_ip in here
+
+
+@rule("TW618", level=Level.WARNING, field="machine.numa_binding")
+def only_ranks_with_gpus_are_bound(plan: Plan) -> Violations:
+    """machine.numa_binding always is for ranks with GPUs.
+
+    Without it: the key has no effect: the ranks run on any core.
+    Why: a rank is bound to the NUMA node of its GPU, and a rank on the CPU has none.
+    Instead: leave it at auto. To bind CPU ranks, start them by a scheduler that does: `srun --cpu-bind=cores`.
+    Source: the generated numa.py
+    """
+    if plan.machine.numa_binding == "always" and plan.machine.device != "cuda":
+        yield violation(
+            "machine.numa_binding is always, but on {device} no rank has a GPU whose node it could be bound to",
+            setting("machine.numa_binding", "auto"),
+            device=plan.machine.device,
+        )

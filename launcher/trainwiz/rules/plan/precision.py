@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwiz import strategies
+from trainwiz import strategies, tasks
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Gpu, Machine
 from trainwiz.plan import Plan
@@ -11,7 +11,6 @@ from trainwiz.rules.sizes import used_gpus
 
 AMPERE = (8, 0)
 ADA = (8, 9)
-FP8_LIBRARIES = ("torchao", "transformer-engine", "msamp")
 
 
 @rule("TW201", level=Level.ERROR, field="precision.mixed_precision")
@@ -34,14 +33,12 @@ def fp16_needs_a_gpu(plan: Plan) -> Violations:
 
 @rule("TW202", level=Level.ERROR, field="precision.mixed_precision")
 def fp8_needs_a_gpu(plan: Plan) -> Violations:
-    """fp8 does not work on the CPU.
+    """fp8 saves nothing on the CPU.
 
-    Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
-    accelerate also accepts torchao; the CPU then emulates the fp8 products and trains several times slower than in
-    fp32.
+    Without it: the CPU multiplies in fp8 without any gain: with torchao, updates of the smallest model took minutes.
     Why: fp8 saves time only on the tensor cores of Ada, Hopper and newer GPUs.
     Instead: use bf16, or no.
-    Source: seen with accelerate 1.15 without any of them, and with torchao 0.18 (4.6 times slower)
+    Source: seen with torchao 0.18 on a busy machine
     """
     if plan.machine.device == "cpu" and plan.precision.mixed_precision == "fp8":
         fix = remedy("set precision.mixed_precision to bf16 or no", {"precision.mixed_precision": "bf16"})
@@ -89,22 +86,59 @@ def fp8_needs_ada(plan: Plan, machine: Machine) -> Violations:
 
 @rule("TW205", level=Level.ERROR, field="precision.mixed_precision")
 def fp8_needs_a_library(plan: Plan, machine: Machine) -> Violations:
-    """fp8 needs torchao, transformer-engine or msamp.
+    """fp8 needs torchao.
 
-    Without it: accelerate stops: "Using `fp8` precision requires `transformer_engine` or `MS-AMP` to be installed."
+    Without it: train.py stops as it builds the model: `ModuleNotFoundError: No module named 'torchao'`.
     Why: torch itself only provides the fp8 data types, not a recipe to train with them.
-    Instead: install torchao, the lightest of the three, or use bf16.
-    Source: seen with accelerate 1.15; https://huggingface.co/docs/accelerate/usage_guides/low_precision_training
+    Instead: install torchao, or use bf16.
+    Source: the generated fp8.py
     """
     interpreter = machine.interpreter
     if plan.precision.mixed_precision != "fp8" or plan.machine.device == "cpu" or not interpreter:
         return
-    if all(interpreter.packages.get(name, "unknown") is None for name in FP8_LIBRARIES):
+    if interpreter.packages.get("torchao", "unknown") is None:
         yield violation(
-            "fp8 needs torchao, transformer-engine or msamp, but {python} has none of them",
+            "fp8 needs torchao, which {python} does not have",
             remedy("run: {python} -m pip install torchao", python=interpreter.python),
             python=interpreter.python,
         )
+
+
+# docs/decisions/loop.md: fp8 is torchao's, by row, and written out
+@rule("TW209", level=Level.ERROR, field="precision.mixed_precision")
+def fp8_trains_whole_linear_layers(plan: Plan) -> Violations:
+    """fp8 is for weights that are trained and that a rank holds as a whole while it computes.
+
+    Without it: with an adapter, train.py stops: none of the layers can be trained in fp8. Under ZeRO 3, torchao keeps
+    each gathered weight until the backward pass, so that sharding saves nothing.
+    Why: torchao computes the gradient of each weight in fp8, needed or not, and keeps the weight itself for it, which
+    DeepSpeed cannot free meanwhile.
+    Instead: use bf16, or fsdp in place of ZeRO 3.
+    Source: torchao/float8/float8_linear.py (`matmul_with_hp_or_float8_args`) in torchao 0.18
+    """
+    if plan.precision.mixed_precision != "fp8":
+        return
+    fix = setting("precision.mixed_precision", "bf16")
+    if tasks.of(plan).adapters and plan.model.adapter != "none":
+        yield violation(
+            "fp8 has nothing to multiply: model.adapter is {adapter}, and all other weights are frozen", fix
+        )
+    elif strategies.of(plan).uses_deepspeed and strategies.of(plan).partitions_weights:
+        yield violation("fp8 keeps the weights that ZeRO 3 gathers in memory until the backward pass", fix)
+
+
+@rule("TW210", level=Level.WARNING, field="precision.mixed_precision")
+def fp8_is_compiled(plan: Plan) -> Violations:
+    """fp8 is faster than bf16 only where layers are compiled.
+
+    Without it: training is right, but usually slower than in bf16.
+    Why: each product needs the largest number of each row, a scale and a cast; compiled, they are part of the kernels
+    before it, and else they read and write everything several more times.
+    Instead: set model.compile to true.
+    Source: torchao/float8/README.md (torchao 0.18)
+    """
+    if plan.precision.mixed_precision == "fp8" and not plan.model.compile and plan.machine.device == "cuda":
+        yield violation("fp8 without model.compile is usually slower than bf16", setting("model.compile", True))
 
 
 # docs/decisions/loop.md: TF32 stays as torch sets it

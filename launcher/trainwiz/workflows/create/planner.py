@@ -21,6 +21,7 @@ from trainwiz.machine import Machine
 from trainwiz.project import ModelFacts, Project
 from trainwiz.vocabulary import EMBEDDED
 from trainwiz.workflows import facts
+from trainwiz.workflows.planning import price
 from trainwiz.workflows.planning.quantity import machine_named
 
 if TYPE_CHECKING:
@@ -66,6 +67,11 @@ class Planner:
 
     def decide(self, answers: Mapping[str, Any]) -> Decided:
         """The plan that the answers make. Raises `PlanError` where they contradict each other."""
+        decided = self._decided(answers)
+        outlook, ranks = decided.outlook, decided.plan.machine.num_processes
+        return replace(decided, outlook=replace(outlook, cost=price.cost(self.machine, ranks, outlook.seconds)))
+
+    def _decided(self, answers: Mapping[str, Any]) -> Decided:
         answers = {key: self._located(key, value) for key, value in answers.items()}
         decided = decide(answers, self.machine, origins=self.sources)
         project = self._project(decided.plan)

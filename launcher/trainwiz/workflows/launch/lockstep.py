@@ -222,14 +222,9 @@ class Leading(Attempts):
             if rank in coordinator.lost:
                 why = say("machine {rank} is lost ({how}); ending this attempt", rank=rank, how=self._how_lost(rank))
                 return Elsewhere(why=why)
-            report = coordinator.reports.get(rank)
-            if report and not report.get("stopped") and report.get("exit_code"):
+            if code := self._failed(rank):
                 return Elsewhere(
-                    why=say(
-                        "machine {rank} failed with exit code {code}; ending this attempt",
-                        rank=rank,
-                        code=report["exit_code"],
-                    )
+                    why=say("machine {rank} failed with exit code {code}; ending this attempt", rank=rank, code=code)
                 )
         better = None if self._growing else self._usable(formation.batch)
         if better and len(better[0]) > len(formation.machines) and trained():
@@ -244,11 +239,16 @@ class Leading(Attempts):
             )
         return None
 
+    def _failed(self, rank: int) -> int:
+        """The exit code with which a machine's part failed; 0 where it did not."""
+        report = self._coordinator.reports.get(rank, {})
+        return 0 if report.get("stopped") else int(report.get("exit_code") or 0)
+
     def _merged(self, formation: Formation, own: Outcome) -> Outcome:
         """The attempt's outcome over all its machines, with the one that failed first."""
         coordinator, others = self._coordinator, formation.machines[1:]
         # One that was asked before it could save did not end in order, and the others wait for it in a collective.
-        orderly = all(code in (0, STOPPED_CODE) for code in own.codes.values())
+        orderly = all(code in (0, STOPPED_CODE) for code in own.codes.values()) and not any(map(self._failed, others))
         if not orderly:
             for rank in others:
                 coordinator.tell(rank, do="end", attempt=formation.attempt)

@@ -27,7 +27,7 @@ from trainwiz.ui import console
 from trainwiz.ui import planning as table
 from trainwiz.workflows.create import answers
 from trainwiz.workflows.create.planner import Planner
-from trainwiz.workflows.planning import calibration, exact, on_cpu, quantity
+from trainwiz.workflows.planning import calibration, exact, on_cpu, price, quantity
 from trainwiz.workflows.planning.request import PlanRequest
 
 _VARIED = (
@@ -63,7 +63,7 @@ def plan(request: PlanRequest) -> int:
     setting = _setting(request, given, request.gpus)
     limits = table.Limits(
         hours=quantity.hours(request.target) if request.target else None,
-        price=quantity.money(request.price, "--price") if request.price else None,
+        price=price.of(request, setting.machine),
         cost=quantity.money(request.max_cost, "--max-cost") if request.max_cost else None,
     )
     if limits.cost is not None and limits.price is None:
@@ -80,6 +80,7 @@ def plan(request: PlanRequest) -> int:
         console.data_json(table.to_dict(setting.plan, setting.place, rows, limits))
     else:
         table.show(setting.plan, setting.place, rows, limits)
+        price.tell(request, setting.machine, limits.price)
         calibration.tell(request, setting.place)
     return 0 if any(row.possible for row in rows) else 1
 
@@ -255,6 +256,7 @@ def _over(request: PlanRequest, given: Mapping[str, Any], setting: Setting, limi
         console.data_json({"rows": [table.row_to_dict(row) for row in rows]})
     else:
         table.show_scaling(rows, limits)
+        price.tell(request, setting.machine, limits.price)
     return 0 if any(row.possible for row in rows) else 1
 
 

@@ -33,7 +33,10 @@ class PlanRequest:
     assignments: tuple[str, ...] = option("KEY=VALUE", say("Set any key of the plan; repeatable."), names="--set")
     over: str = option("gpus=N,N,…", say("Show the best row for each number of GPUs, like gpus=1,2,4,8,16."))
     target: str = option("TIME", say("Show only what finishes in this time, like 12h or 3d."))
-    price: str = option("PRICE", say("Price of one GPU for one hour, in any currency; shows the cost."))
+    price: str = option(
+        "PRICE",
+        say("Price of one GPU for one hour, in any currency; shows the cost. Kept for such GPUs; none forgets it."),
+    )
     max_cost: str = option("COST", say("Show only what costs no more than this; needs --price."))
     pick: str = option("ROW", say("Write the project with this row's settings, as `trainwiz init` does."))
     json: bool = flag(say("Print the rows as JSON."))

@@ -1,0 +1,93 @@
+"""Wheels of what a bare GPU machine lacks, to be brought along: `python benchmarks/gpu/bring.py FOLDER`.
+
+Run it where there is a network. FOLDER then has what trainwiz and the trainings of part a to c need beside torch,
+accelerate and transformers, and FOLDER/colossalai what part d needs. Versions are those of the constraints, for Python
+3.12 on x86-64. Of bitsandbytes only the library for one version of CUDA is kept. Ends with an error if all of it is
+larger than 56 MiB: with the checkout it must stay below 64.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT = 56 * 2**20
+CUDA = "130"
+"""CUDA 13.0, which the machine's torch is built for."""
+OWN = ("pydantic", "pydantic-core", "annotated-types", "typing-inspection", "questionary", "prompt-toolkit", "wcwidth")
+"""trainwiz's own, and what they need; typer, rich, PyYAML, Jinja2 and psutil are there."""
+TRAINING = ("peft", "deepspeed", "hjson", "einops", "bitsandbytes", "liger-kernel", "torchao")
+COLOSSALAI = (
+    *("colossalai", "transformers", "tokenizers", "huggingface_hub", "peft", "diffusers", "contexttimer", "fabric"),
+    *("galore_torch", "rpyc", "plumbum", "invoke", "paramiko", "bcrypt", "PyNaCl", "Deprecated", "decorator"),
+    *("lazy-importer", "importlib_metadata"),
+)
+"""Beside what the machine has; versions of constraints-colossalai.txt."""
+SOURCES = ("deepspeed", "colossalai", "contexttimer")
+"""There is no wheel of these: one is built, without anything compiled."""
+
+
+def versions(file: Path) -> dict[str, str]:
+    """`name==version` by a package's name in small letters, with hyphens."""
+    lines = (line.partition("==") for line in file.read_text().splitlines() if "==" in line)
+    return {_key(name): version.strip() for name, _, version in lines}
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name.strip()).lower()
+
+
+def fetch(names: tuple[str, ...], constraints: Path, folder: Path) -> None:
+    """Put the wheels of these packages into a folder. Raises `CalledProcessError`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = versions(constraints)
+    wanted = {name: f"{name}=={known[_key(name)]}" if _key(name) in known else name for name in names}
+    pip = [sys.executable, "-m", "pip"]
+    built = [wanted[name] for name in names if name in SOURCES]
+    subprocess.run([*pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", str(folder), *built], check=True)
+    target = ("--python-version", "3.12", "--implementation", "cp", "--only-binary", ":all:")
+    platforms = [f"--platform=manylinux_{glibc}_x86_64" for glibc in ("2_34", "2_28", "2_24", "2_17")]
+    rest = [wanted[name] for name in names if name not in SOURCES]
+    command = [*pip, "download", "--quiet", "--no-deps", "--dest", str(folder), *target, *platforms]
+    subprocess.run([*command, "--platform=manylinux2014_x86_64", *rest], check=True)
+
+
+def thin(wheel: Path, cuda: str = CUDA) -> None:
+    """Leave the libraries for other versions of CUDA, and for other makers' GPUs, out of bitsandbytes' wheel."""
+    library = re.compile(r"^bitsandbytes/libbitsandbytes_(?!cpu)(?!cuda" + cuda + r"\.)[^/]*$")
+    with tempfile.TemporaryDirectory() as folder:
+        thinner = Path(folder) / wheel.name
+        with zipfile.ZipFile(wheel) as old, zipfile.ZipFile(thinner, "w", zipfile.ZIP_DEFLATED) as new:
+            for item in old.infolist():
+                if library.match(item.filename):
+                    continue
+                data = old.read(item)
+                if item.filename.endswith(".dist-info/RECORD"):
+                    lines = data.decode().splitlines(keepends=True)
+                    data = "".join(line for line in lines if not library.match(line.split(",")[0])).encode()
+                new.writestr(item, data)
+        wheel.write_bytes(thinner.read_bytes())
+
+
+def main() -> int:
+    """Fetch, and say how large it is; 1 if that is too large."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
+    fetch((*OWN, *TRAINING), ROOT / "constraints.txt", folder)
+    fetch(COLOSSALAI, ROOT / "constraints-colossalai.txt", folder / "colossalai")
+    for wheel in folder.rglob("bitsandbytes-*.whl"):
+        thin(wheel)
+    size = sum(wheel.stat().st_size for wheel in folder.rglob("*.whl"))
+    print(f"{size / 2**20:.1f} MiB in {len(list(folder.rglob('*.whl')))} wheels; at most {LIMIT / 2**20:.0f}")
+    return int(size > LIMIT)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
