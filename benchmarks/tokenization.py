@@ -1,6 +1,7 @@
 """Measure tokenization: CPU time beside the tokenizer's own, speed by cores, memory; and packing of many pieces.
 
     python benchmarks/tokenization.py [--mb 30] [--rounds 3] [--pieces 1e8]
+    python benchmarks/tokenization.py --sizes 100,1000,3000    once each, on all cores: what grows with the data
 
 The contestants take turns, so that a busy machine slows all of them; a figure is a ratio of medians.
 """
@@ -12,6 +13,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import statistics
 import subprocess
 import sys
@@ -45,6 +47,16 @@ PREPARE = """if True:
     time.sleep(0.5)  # its processes end
     peak = sum(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     print(json.dumps({"cpu": used() - cpu, "wall": wall, "peak_kib": peak, "tokens": len(tokens.ids)}))
+"""
+ROWS = """if True:
+    import json, resource, sys, time
+    from pathlib import Path
+    import packing, token_cache
+    folder, = (path for path in Path(sys.argv[1]).glob("tokens-*") if path.is_dir())
+    tokens, cpu = token_cache.Tokens(folder), time.process_time()
+    packing.write_rows(tokens, folder / "rows-made", packing.Selection(length=2048))
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    print(json.dumps({"cpu": time.process_time() - cpu, "peak_kib": peak}))
 """
 PACK = """if True:
     import json, resource, sys, time
@@ -118,6 +130,7 @@ def main() -> None:
     parser.add_argument("--mb", type=float, default=30)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--pieces", type=float, default=1e8)
+    parser.add_argument("--sizes", default="", help="MB of data, with commas between; nothing else is measured then")
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -138,6 +151,9 @@ def main() -> None:
             tokenizer(folder / "model", folder / "texts.jsonl")
         init = [sys.executable, "-m", "trainwiz", "init", str(folder / "p"), "--defaults", "--yes", *settings]
         subprocess.run(init, cwd=folder, check=True, capture_output=True)
+        if asked.sizes:
+            slopes(folder, [int(size) for size in asked.sizes.split(",")])
+            return
         if asked.mb:
             tokenization(folder, asked.rounds, asked.mb)
         if asked.pieces:
@@ -161,6 +177,22 @@ def tokenization(folder: Path, rounds: int, megabytes: float) -> None:
     print(f"CPU per 100 MB: {100 * middle['1']['cpu'] / megabytes:.1f} s")
     print(f"CPU / the tokenizer's own: {middle['1']['cpu'] / middle['alone']['cpu']:.3f} (goal: at most 1.15)")
     print(f"speed of two cores / of one: {middle['1']['wall'] / middle['2']['wall']:.2f} (goal: at least 1.8)")
+
+
+def slopes(folder: Path, sizes: list[int]) -> None:
+    """Prepare data of each size (MB), tokens and rows: a corpus of 100 MB, as often as the size needs."""
+    corpus(folder / "part.jsonl", 100)
+    cores = len(os.sched_getaffinity(0))
+    for size in sizes:
+        with (folder / "texts.jsonl").open("wb") as out:
+            for _ in range(size // 100):
+                out.write((folder / "part.jsonl").read_bytes())
+        found = run(PREPARE, str(folder / "cache"), str(folder / "texts.jsonl"), cwd=folder / "p", cores=cores)
+        rows = run(ROWS, str(folder / "cache"), cwd=folder / "p", cores=cores)
+        disk = sum(file.stat().st_size for file in (folder / "cache").rglob("*") if file.is_file())
+        shutil.rmtree(folder / "cache")
+        print(f"{size} MB: {json.dumps({**found, 'rows': rows, 'disk': disk})}", flush=True)
+        print(f"  CPU per 100 MB: {100 * found['cpu'] / size:.1f} s; load average {os.getloadavg()[0]:.1f}", flush=True)
 
 
 if __name__ == "__main__":

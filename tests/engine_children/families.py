@@ -62,6 +62,8 @@ def exported(config: Any, output: Path) -> Iterator[str]:
     from trainwiz.probe.inside import gather_weights
 
     task: Any = importlib.import_module("task")
+    written = [json.loads(line).get("eval_answers") for line in (output / "whole" / "metrics.jsonl").open()]
+    yield from () if any(written) else ("nothing was written in the evaluation",)
     checkpoint = output / "whole" / "checkpoints" / "checkpoint-00000002"
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     model = task.build_model(config)

@@ -69,6 +69,8 @@ TASKS: list[dict[str, object]] = [
         "data.columns": "prompt=question, completion=answer",
     },
     {**ADAPTED, "model.adapter": "qlora", "data.train": "a.jsonl, b.jsonl", "data.source_weights": "1, 2"},
+    {"evaluation.generation_metrics": "exact_match, bleu, rouge"},
+    {"task": "sft", **ADAPTED, "evaluation.generation_metrics": "rouge"},
     {"task": "text_classification", **ADAPTED, "model.merge_adapter": True, "model.attention": "sdpa"},
     {"model.name": "org/model", "machine.device": "cuda", "model.kernels": "liger"},
     {"machine.device": "cuda", "precision.mixed_precision": "fp8"},

@@ -53,6 +53,12 @@ CASES: dict[str, tuple[str, dict[str, Any], set[str], list[str]]] = {
         {"bitsandbytes"},
         [],
     ),
+    "TW456": (
+        "ModuleNotFoundError: No module named 'sacrebleu'",
+        {"evaluation.generation_metrics": "bleu"},
+        {"sacrebleu"},
+        [],
+    ),
     "TW511": ("./none.txt: no such file or folder", {}, set(), ["--train_data", "./none.txt"]),
     "TW512": ("broken.jsonl:2: not a JSON object", {}, set(), ["--train_data", "broken.jsonl"]),
     "TW514": (
@@ -156,6 +162,7 @@ EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.
         pytest.param({"data.eval": None}, EVALUATED, id="tw421"),
         pytest.param({}, {"evaluation.gather_outputs": True}, id="tw422"),
         pytest.param({}, {"evaluation.patience": 3}, id="tw423"),
+        pytest.param({"task": "sft", "data.train_on": "all"}, {"evaluation.generation_metrics": "bleu"}, id="tw455"),
         pytest.param(ZERO, {"optimizer.ema_decay": 0.9}, id="tw340"),
         pytest.param(ZERO, {"model.frozen": "embed"}, id="tw539"),
         pytest.param(ZERO, {"precision.weights": "bfloat16"}, id="tw208"),

@@ -49,6 +49,7 @@ GENERATED = (
         "flops",
         "fp8",
         "frozen",
+        "generation",
         "head_loss",
         "hooks",
         "kernels",

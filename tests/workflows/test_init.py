@@ -32,6 +32,7 @@ TEXTS = {
     "model.frozen",
     "model.modules_to_save",
     "data.source_weights",
+    "evaluation.generation_metrics",
     "tracking.project",
     "tracking.run_name",
     "tracking.tags",

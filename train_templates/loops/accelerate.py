@@ -83,6 +83,10 @@ from torch.distributed.fsdp import MixedPrecisionPolicy
 
 # end: fsdp
 
+# feature: generated
+import generation
+
+# end: generated
 # feature: own_hooks
 import hooks
 
@@ -531,7 +535,13 @@ def evaluate(config: Config, accelerator: Accelerator, agreement: Agreement, mod
         sums = sums + task.evaluation_sums(model, batch).double()
     model.train()
     # feature: named_tensors
+    # feature: loss_alone
     return task.evaluation_metrics(accelerator.reduce(sums).tolist())
+    # end: loss_alone
+    # feature: generated
+    written = generation.metrics(config, agreement, model, data, accelerator.device)
+    return {**task.evaluation_metrics(accelerator.reduce(sums).tolist()), **written}
+    # end: generated
     # end: named_tensors
     # feature: own_hooks
     return {**task.evaluation_metrics(accelerator.reduce(sums).tolist()), **outputs.metrics()}

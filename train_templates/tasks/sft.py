@@ -75,6 +75,11 @@ class TaskConfig:
     min_tokens: int = 0  # shorter conversations are left out
     max_tokens: int = 0  # longer ones, too; 0: none
     sequence_length: int = 256
+    # feature: generated
+    generation_metrics: str = "exact_match"  # of what the model writes: exact_match,bleu,rouge
+    generated_answers: int = 200  # prompts of the evaluation data that it continues; 0: all
+    max_new_tokens: int = 128  # tokens that it writes for each at most
+    # end: generated
     loss_chunk: int = 1024  # tokens whose logits are in memory at once
     # feature: chosen_attention
     attention: str = "sdpa"  # or eager, flash_attention_2, flex_attention

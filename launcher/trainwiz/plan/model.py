@@ -128,6 +128,8 @@ Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$")]
 """Parts of parameters' names, with commas between: `embed,layers.0.`."""
 ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+)(,[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+))*$")]
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
+WrittenMetrics = Annotated[Text, Field(pattern=r"^(exact_match|bleu|rouge)(, *(exact_match|bleu|rouge))*$")]
+"""Metrics of what the model writes, with commas between: `exact_match,bleu`."""
 Modules = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(,[A-Za-z_][A-Za-z0-9_.-]*)*$")]
 """Names of modules, with commas between: `q_proj,v_proj`."""
 Repository = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$")]
@@ -295,6 +297,9 @@ class Evaluation(_Section):
     best_mode: v.BestMode = "auto"
     patience: CountOrZero = 0
     gather_outputs: bool = False
+    generation_metrics: WrittenMetrics | None = None
+    generated_answers: CountOrZero = 200
+    max_new_tokens: Count = 128
 
 
 class Preference(_Section):

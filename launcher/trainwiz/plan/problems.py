@@ -45,6 +45,7 @@ OTHER_WORDS = {
     "evaluation.evaluation_steps": ("eval_every", "eval_interval", "eval_steps"),
     "evaluation.best_metric": ("load_best_model_at_end", "metric_for_best_model"),
     "evaluation.best_mode": ("greater_is_better",),
+    "evaluation.generation_metrics": ("predict_with_generate",),
     "evaluation.patience": ("early_stopping", "early_stopping_patience"),
     "checkpoint.checkpointing_steps": ("save_steps", "save_every"),
     "checkpoint.checkpoints_total_limit": ("save_total_limit",),
@@ -60,6 +61,7 @@ OTHER_WORDS = {
 """What other tools call a key of the plan."""
 _EXAMPLES = {
     "data.source_weights": "3,1",
+    "evaluation.generation_metrics": "exact_match,bleu",
     "model.modules_to_save": "embed_tokens,lm_head",
     "model.push_to_hub": "my-name/my-model",
     "cluster.job_name": "train-7b",

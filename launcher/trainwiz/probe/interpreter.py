@@ -47,6 +47,8 @@ PACKAGES = (
     "pillow",
     "scikit-learn",
     "timm",
+    "sacrebleu",
+    "rouge-score",
 )
 """Distributions whose versions are looked up."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainwiz import optimizers
 from trainwiz.message import say
+from trainwiz.questions.basic import packs_rows
 from trainwiz.questions.table import YES_NO, Choice, Question, Values
 
 
@@ -22,6 +23,14 @@ def _evaluates(values: Values) -> bool:
 
 def _chooses(values: Values) -> bool:
     return _evaluates(values) and values.get("evaluation.best_metric") is not None
+
+
+def _evaluates_writing(values: Values) -> bool:
+    return _evaluates(values) and packs_rows(values)
+
+
+def _writes(values: Values) -> bool:
+    return _evaluates_writing(values) and values.get("evaluation.generation_metrics") is not None
 
 
 def _tracks(values: Values) -> bool:
@@ -228,6 +237,28 @@ TRAINING: tuple[Question, ...] = (
         help="Some metrics are not sums over samples: eval_auc of classifiers, eval_pearson and eval_spearman of "
         "text_regression, and what you write for custom. true gathers the outputs of all ranks in the order of the "
         "data, each sample once, and computes all metrics from them; they must fit in the memory of one rank.",
+    ),
+    Question(
+        key="evaluation.generation_metrics",
+        prompt=say("Metrics of what the model writes: exact_match, bleu, rouge (null: none)"),
+        when=_evaluates_writing,
+        help="Each evaluation then lets the model continue prompts of data.eval, always with the most likely token: "
+        "exact_match is the share of answers that are the same, bleu is sacrebleu's from 0 to 100, rouge the "
+        "F-measures of rouge-score from 0 to 1. Chinese is compared by characters. best_metric may be one of them: "
+        "eval_exact_match, eval_bleu, eval_rouge_1, eval_rouge_2, eval_rouge_l.",
+    ),
+    Question(
+        key="evaluation.generated_answers",
+        prompt=say("Answers that the model writes in each evaluation (0: all)"),
+        when=_writes,
+        help="The first prompts of the evaluation data. Each token of an answer is a forward pass, so this decides how "
+        "long an evaluation takes.",
+    ),
+    Question(
+        key="evaluation.max_new_tokens",
+        prompt=say("Tokens of such an answer at most"),
+        when=_writes,
+        help="An answer ends with the model's end token, or here. Longer answers of the data cannot be matched.",
     ),
     Question(
         key="checkpoint.checkpointing_steps",

@@ -15,6 +15,7 @@ from trainwiz.engines import accelerate, colossalai, deepspeed, torch
 from trainwiz.plan import Plan
 from trainwiz.render import script
 from trainwiz.render.artifact import Artifact
+from trainwiz.tasks import generation
 
 _OLDEST = {
     "torch": torch.OLDEST,
@@ -59,6 +60,9 @@ def _context(plan: Plan) -> dict[str, Any]:
         "job_logs": scheduler.logs if scheduler else (),
         "task_packages": tasks.of(plan).packages,
         "backbone": tasks.of(plan).backbones and tasks.of(plan).shape(plan.model.name) is None,
+        "written": tuple(generation.chosen(plan.evaluation.generation_metrics).values())
+        if "generated" in wanted
+        else (),
         "oldest": _OLDEST,
         "world": machine.num_processes,
         "machines": machine.num_machines,

@@ -25,6 +25,7 @@ NEIGHBOURS = frozenset(
         "flops",
         "fp8",
         "frozen",
+        "generation",
         "head_loss",
         "hooks",
         "kernels",

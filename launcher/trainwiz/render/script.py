@@ -20,6 +20,7 @@ from trainwiz.plan import Plan, defaults
 from trainwiz.render import imports
 from trainwiz.render.artifact import Artifact
 from trainwiz.render.settings import settings
+from trainwiz.tasks import generation
 from trainwiz.tasks.preference_losses import LOSSES
 
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
@@ -37,6 +38,7 @@ OPTIONAL = {
     "flops.py": "mfu",
     "fp8.py": "fp8",
     "frozen.py": "frozen",
+    "generation.py": "generated",
     "mixture.py": "weighted",
     "head_loss.py": "fused",
     "kernels.py": "liger",
@@ -243,6 +245,9 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
     best = on and evaluation.best_metric is not None
     gathered = on and evaluation.gather_outputs and task.gathered_metrics is not None
     averaged = plan.optimizer.ema_decay > 0 and strategies.of(plan).own_parameters
+    written = generation.chosen(evaluation.generation_metrics)
+    marked = task.packs and not (task.talks and plan.data.train_on == "all")  # where an answer begins
+    generated = on and bool(written) and marked and plan.engine == "accelerate"
     selected = on and (best or gathered or averaged or evaluation.evaluation_steps > 0)
     return {
         "selected": selected,
@@ -252,6 +257,14 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
         "best": best,
         "gathered": gathered,
         "summed": on and not gathered,
+        "generated": generated,
+        "loss_alone": not generated,
+        "asked": task.talks,
+        "halved": not task.talks,
+        "partitioned_weights": strategies.of(plan).partitions_weights,
+        "copied_weights": not strategies.of(plan).partitions_weights,
+        "compared_words": bool({"bleu", "rouge"} & written.keys()),
+        **{name: name in written for name in generation.METRICS},
         "scores": gathered and bool(region),
         "areas": gathered and "eval_auc" in (task.gathered_metrics or {}),
         **({region: gathered} if region else {}),

@@ -7,6 +7,7 @@ from typing import Any
 
 from trainwiz import optimizers, strategies, tasks
 from trainwiz.plan import Plan, flat
+from trainwiz.tasks import generation
 from trainwiz.tasks.preference_losses import LOSSES
 from trainwiz.tasks.shapes import ModelShape
 
@@ -33,6 +34,7 @@ def settings(plan: Plan) -> dict[str, Any]:
         "n_epochs": 0 if by_steps else (schedule.n_epochs or 0),
         "checkpoints_total_limit": plan.checkpoint.checkpoints_total_limit or 0,
         "best_mode": _best_mode(plan),
+        "generation_metrics": ",".join(generation.chosen(plan.evaluation.generation_metrics)),
         **_optimizer(plan),
         "modules_to_save": plan.model.modules_to_save or "",
         "run_name": plan.tracking.run_name or "",
@@ -63,7 +65,7 @@ def _optimizer(plan: Plan) -> dict[str, Any]:
 def _best_mode(plan: Plan) -> str:
     """min or max. A metric of unknown direction is a finding of its own, if the plan does not say it."""
     evaluation = plan.evaluation
-    known = tasks.of(plan).measured(gathered=evaluation.gather_outputs)
+    known = tasks.of(plan).measured(gathered=evaluation.gather_outputs, written=evaluation.generation_metrics)
     return known.get(evaluation.best_metric or "", "min") if evaluation.best_mode == "auto" else evaluation.best_mode
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from trainwiz.message import Message, say
+from trainwiz.tasks import generation
 from trainwiz.tasks.networks import NetworkShape
 from trainwiz.tasks.preference_losses import LOSSES
 from trainwiz.tasks.shapes import ModelShape
@@ -163,9 +164,14 @@ class Task:
         """
         return self.from_hub and plan.model.adapter == "none"
 
-    def measured(self, *, gathered: bool) -> Mapping[str, MetricMode]:
-        """The metrics of an evaluation, and whether small or large values are good."""
-        return (self.gathered_metrics or {}) if gathered else self.metrics
+    def measured(self, *, gathered: bool, written: str | None) -> Mapping[str, MetricMode]:
+        """The metrics of an evaluation, and whether small or large values are good.
+
+        `written` names those of what the model writes.
+        """
+        known = (self.gathered_metrics or {}) if gathered else self.metrics
+        metrics = generation.chosen(written if self.packs else None).values()
+        return {**known, **{name: "max" for metric in metrics for name in metric.measures}}
 
     def shape(self, model: str) -> Shape | None:
         """The shape of a preset; None for any other name."""

@@ -159,6 +159,11 @@ SIGNATURES = {
         cause="the tokenizer of {model} has no end-of-text token",
         remedy="set one in task.py: tokenizer.eos_token = …; or use another tokenizer",
     ),
+    "no_room_to_write": Signature(
+        r"no prompt leaves room for max_new_tokens (?P<tokens>\d+): \d+ are longer, and the model has (?P<places>\d+)",
+        cause="prompts and {tokens} further tokens are longer than the {places} positions of the model",
+        remedy="set evaluation.max_new_tokens lower, or leave evaluation.generation_metrics empty",
+    ),
     "no_tokenizer": Signature(
         r"(?<!\S)(?P<model>\S+): (?:no tokenizer, or an empty one|cannot load its tokenizer)",
         cause="{model} has no usable tokenizer",

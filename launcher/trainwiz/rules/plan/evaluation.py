@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from trainwiz import tasks
 from trainwiz.finding import Level, Violations, remedy, setting, violation
+from trainwiz.machine import Machine
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
 from trainwiz.rules.sizes import total_updates
+from trainwiz.rules.versions import install, lacks
+from trainwiz.tasks.generation import chosen
 
 _DECIDED_BY_IT = (
     "evaluation.evaluation_steps",
     "evaluation.best_metric",
     "evaluation.patience",
     "evaluation.gather_outputs",
+    "evaluation.generation_metrics",
 )
 
 
@@ -67,7 +71,7 @@ def metric_is_measured(plan: Plan) -> Violations:
     metric, mode = evaluation.best_metric, evaluation.best_mode
     if metric is None:
         return
-    known = task.measured(gathered=evaluation.gather_outputs)
+    known = task.measured(gathered=evaluation.gather_outputs, written=evaluation.generation_metrics)
     if metric in known:
         if mode not in ("auto", known[metric]):
             yield violation(
@@ -134,4 +138,65 @@ def evaluations_come_before_the_end(plan: Plan, project: Project) -> Violations:
             key="evaluation.evaluation_steps",
             value=every,
             total=total,
+        )
+
+
+@rule("TW455", level=Level.ERROR, field="evaluation.generation_metrics")
+def answers_can_be_written(plan: Plan) -> Violations:
+    """Metrics of what the model writes need a model that writes, data with answers, and the accelerate engine.
+
+    Without it: nothing is written, and the scripts are those of a plan without these metrics.
+    Why: only causal_lm and sft train a model that continues text. With data.train_on all, sft does not mark where an
+    answer begins. The Colossal-AI loop does not let a model write.
+    Instead: leave evaluation.generation_metrics empty and choose by eval_loss, or train with accelerate.
+    Source: the generated generation.py
+    """
+    task = tasks.of(plan)
+    if plan.evaluation.generation_metrics is None:
+        return
+    if not task.packs:
+        yield violation(
+            "{key} is {value}, but the task {task} writes no text",
+            remedy("leave {key} empty", {"evaluation.generation_metrics": None}, key="evaluation.generation_metrics"),
+            key="evaluation.generation_metrics",
+            value=plan.evaluation.generation_metrics,
+            task=plan.task,
+        )
+    elif plan.engine != "accelerate":
+        yield violation(
+            "{key} is {value}, but the loop of {engine} does not let a model write",
+            remedy("leave {key} empty", {"evaluation.generation_metrics": None}, key="evaluation.generation_metrics"),
+            key="evaluation.generation_metrics",
+            value=plan.evaluation.generation_metrics,
+            engine=plan.engine,
+        )
+    elif task.talks and plan.data.train_on == "all":
+        yield violation(
+            "{key} is {value}, but with data.train_on all it is not known where answers begin",
+            setting("data.train_on", "answers"),
+            key="evaluation.generation_metrics",
+            value=plan.evaluation.generation_metrics,
+        )
+
+
+@rule("TW456", level=Level.ERROR, field="evaluation.generation_metrics")
+def written_text_can_be_compared(plan: Plan, machine: Machine) -> Violations:
+    """BLEU needs sacrebleu, ROUGE needs rouge-score.
+
+    Without it: every rank fails with `ModuleNotFoundError: No module named 'sacrebleu'` (or 'rouge_score').
+    Why: published numbers are those of these packages. exact_match needs none.
+    Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
+    Source: https://github.com/mjpost/sacrebleu; https://pypi.org/project/rouge-score
+    """
+    needed = {metric.package: metric for metric in chosen(plan.evaluation.generation_metrics).values()}
+    missing = [name for name in needed if name and lacks(machine, name)]
+    if missing and machine.interpreter:
+        python = machine.interpreter.python
+        yield violation(
+            "{key} is {value}, but {packages} is not installed in {python}",
+            install(python, *(f"{name}>={needed[name].oldest}" for name in missing)),
+            key="evaluation.generation_metrics",
+            value=plan.evaluation.generation_metrics,
+            packages=", ".join(missing),
+            python=python,
         )
