@@ -1,15 +1,19 @@
 """What years of use leave: metrics of millions of lines, thousands of runs and of scripts."""
 
+import ast
 import itertools
 import json
 import os
+import sys
+import textwrap
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from trainwiz import language
+from trainwiz import language, rules
 from trainwiz.cli import run as trainwiz
 from trainwiz.errors import UsageError
 from trainwiz.probe import first_rows
@@ -20,6 +24,7 @@ from trainwiz.ui.page import TEMPLATE, page
 from trainwiz.workflows import watch
 from trainwiz.workflows.check import lint
 
+RIGHT = Path(__file__).parents[1] / "lint" / "right"
 LINES = 60_000
 SPIKE, GAP, LOW = 20_011, 33_333, 41_234
 
@@ -238,6 +243,58 @@ def test_a_script_that_is_passed_over_must_be_python_and_import_nothing_about_tr
     script.write_text("x = (\n")
     with pytest.raises(UsageError, match="not valid Python"):
         scripts.with_modules(str(script))
+
+
+def calls_of(function: Callable[[], object]) -> int:
+    """How many functions of Python it calls."""
+    calls = 0
+
+    def seen(*happened: object) -> None:
+        nonlocal calls
+        calls += happened[1] == "call"
+
+    sys.setprofile(seen)
+    try:
+        function()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+# docs/decisions/files.md: Lint walks a text once, and modules are shared
+# docs/decisions/cli.md: Speed is tested by counting calls
+def test_lint_does_little_for_each_node(tmp_path: Path) -> None:
+    texts = sorted((file.read_text() for file in RIGHT.glob("*.py")), key=len)[-8:]
+    files = [tmp_path / f"s{i}.py" for i in range(len(texts))]
+    for file, text in zip(files, texts, strict=True):
+        file.write_text("".join(f"def part_{i}():\n{textwrap.indent(text, '    ')}\n" for i in range(8)))
+    rules.of_scripts()
+    nodes = sum(1 for file in files for _ in ast.walk(ast.parse(file.read_text())))
+    calls = calls_of(lambda: [lint._of_file(str(file), ("TW",), ()) for file in files])
+    assert nodes < calls < 17 * nodes
+
+
+# docs/decisions/files.md: Lint walks a text once, and modules are shared
+def test_a_module_is_read_once_for_all_scripts_that_import_it(tmp_path: Path) -> None:
+    text = max((file.read_text() for file in RIGHT.glob("*.py")), key=len)
+    functions = (f"def part_{i}():\n{textwrap.indent(text, '    ')}\n" for i in range(20))
+    (tmp_path / "large.py").write_text("".join(functions))
+    for i in range(10):
+        (tmp_path / f"s{i}.py").write_text(f"import torch, large\ntorch.load('{i}')\n")
+    first, *others = (scripts.with_modules(str(tmp_path / f"s{i}.py")) for i in range(10))
+    assert first is not None
+    assert all(one is not None and one.parts[0].outline is first.parts[0].outline for one in others)
+    findings = lint._of_file(str(tmp_path / "s9.py"), ("TW758",), ())
+    assert isinstance(findings, list)
+    assert [(f.place.file, f.place.line) for f in findings if f.place][-1] == (str(tmp_path / "s9.py"), 2)
+
+
+def test_little_is_kept_of_many_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scripts, "_MOST_KEPT", 1000)
+    for i in range(30):
+        (tmp_path / f"s{i}.py").write_text(f"import torch\nx = {i}\n" + "y = torch.load(x)\n" * 20)
+        scripts.with_modules(str(tmp_path / f"s{i}.py"))
+    assert len(scripts._MODULES._kept) <= 4
 
 
 @pytest.mark.parametrize("task", ["causal_lm", "text_classification", "sft"])

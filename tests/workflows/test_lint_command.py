@@ -132,7 +132,13 @@ def test_what_cannot_be_read(
 
 def test_missing_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", str(tmp_path)]) == 2
-    assert "is a folder; lint expects a script" in capsys.readouterr().err
+    shown = capsys.readouterr().err
+    assert "is a folder; lint expects a script" in shown
+    assert "has none" in shown
+    (tmp_path / "code" / "deep").mkdir(parents=True)
+    write(tmp_path / "code" / "deep", WRONG, "other.py")
+    assert run(["lint", str(tmp_path)]) == 2
+    assert f"trainwiz lint {tmp_path / 'code' / 'deep' / 'other.py'}" in capsys.readouterr().err
     write(tmp_path, WRONG)
     assert run(["lint", str(tmp_path)]) == 2
     assert f"trainwiz lint {tmp_path / 'train.py'}" in capsys.readouterr().err

@@ -8,9 +8,9 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 from trainwiz.errors import UsageError
 from trainwiz.finding import Place
@@ -21,6 +21,7 @@ from trainwiz.script.engines import Engines
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
+from trainwiz.script.outline import Outline
 from trainwiz.script.ranks import Ranks
 from trainwiz.script.training import Training
 from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, walk
@@ -43,7 +44,7 @@ _TRAINING = re.compile(
 _IGNORE = re.compile(r"#\s*trainwiz:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Part:
     """One module of a script's project, or the script itself."""
 
@@ -53,12 +54,23 @@ class Part:
     """Its path, as people read it."""
     text: str
     """What is in it."""
-    module: ast.Module
-    """The same as a syntax tree."""
-    lines: list[str]
-    """The same as lines."""
-    first: int
-    """The number of lines of the parts before it."""
+    outline: Outline
+    """Its syntax tree, indexed."""
+
+    @property
+    def module(self) -> ast.Module:
+        """Its syntax tree."""
+        return self.outline.module
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """Its lines."""
+        return self.text.splitlines()
+
+    @cached_property
+    def ignored(self) -> Mapping[int, tuple[str, ...]]:
+        """What its comments leave out, by line."""
+        return _ignored(self.text)
 
 
 class Script:
@@ -72,15 +84,29 @@ class Script:
         self.arguments = arguments
         self.file = parts[-1].file
         self.parts = parts
-        self.lines = [line for part in parts for line in part.lines]
-        self.ignored = {(part.file, line): ids for part in parts for line, ids in _ignored(part.text).items()}
-        self.tree = _joined(parts)
+        self.tree = Tree([part.outline for part in parts], _joined(parts) if len(parts) > 1 else None)
         self.names = Names(self.tree, frozenset(part.name for part in parts[:-1]))
         self.engines = Engines(self.tree, self.names)
         self.ranks = Ranks(self.tree, self.names)
         self.origins = Origins(self.tree, self.names)
         self.training = Training(self.tree, self.names, self.engines, self.origins)
-        self.calls = [Call(node, self._name(node)) for node in self.tree.calls]
+        self._full_name = partial(_full_name, self.engines, self.names)
+        self._calls: dict[ast.Call, Call] = {}
+
+    @cached_property
+    def calls(self) -> list[Call]:
+        """All its calls, in order; rules ask `calls_of` and `called` instead, which look at few."""
+        return self._wrapped(self.tree.calls)
+
+    @cached_property
+    def lines(self) -> list[str]:
+        """The lines of all parts."""
+        return [line for part in self.parts for line in part.lines]
+
+    @cached_property
+    def text(self) -> str:
+        """The text of all parts."""
+        return "\n".join(part.text for part in self.parts)
 
     @cached_property
     def values(self) -> Values:
@@ -140,14 +166,14 @@ class Script:
     @cached_property
     def attributes(self) -> set[str]:
         """The names of all attributes and methods that it uses."""
-        return {node.attr for node in self.tree.nodes if isinstance(node, ast.Attribute)}
+        return {node.attr for node in self.tree.of(ast.Attribute)}
 
     @property
     def clears_gradients(self) -> bool:
         """Whether anything clears gradients, by a method of any name like zero_grad or by `p.grad = None`."""
         if any("zero_grad" in name for name in self.attributes):
             return True
-        return any(isinstance(node, ast.Attribute) and self._clears(node) for node in self.tree.nodes)
+        return any(map(self._clears, self.tree.of(ast.Attribute)))
 
     def _clears(self, node: ast.Attribute) -> bool:
         """Whether this is `p.grad = None`, not of some parameters only, or `p.grad.zero_`."""
@@ -158,30 +184,79 @@ class Script:
         return all("grad" in ast.unparse(guard.test) for guard in self.tree.guards(node))
 
     def called(self, *names: str) -> list[Call]:
-        """The calls of these functions."""
-        return [call for call in self.calls if call.name in names]
+        """The calls of these functions, by their full names."""
+        lasts = dict.fromkeys(name.rpartition(".")[2] for name in names)
+        return [call for call in self.calls_of(*lasts) if call.name in names]
+
+    def calls_of(self, *lasts: str) -> list[Call]:
+        """The calls of what has one of these last names: `step` is that of `optimizer.step()`."""
+        return self._wrapped(self.names.calls_of(*lasts))
+
+    def methods(self, *names: str) -> list[Call]:
+        """The calls of methods of these names, whatever their objects are."""
+        return self._wrapped(node for node in self.tree.calls_of(*names) if isinstance(node.func, ast.Attribute))
+
+    def calls_with(self, keyword: str) -> list[Call]:
+        """The calls that are given this keyword argument."""
+        keywords = (node for node in self.tree.of(ast.keyword) if node.arg == keyword)
+        parents = map(self.tree.parent, keywords)
+        return self._wrapped(node for node in parents if isinstance(node, ast.Call))
+
+    def calls_like(self, pattern: str) -> list[Call]:
+        """The calls of what has a last name like this regular expression."""
+        return self._wrapped(self.names.calls_like(pattern))
+
+    def makers(self, kind: str) -> list[Call]:
+        """The calls that make objects of one of the kinds of `Engines`."""
+        return self._makers.get(kind, [])
+
+    @cached_property
+    def _makers(self) -> dict[str, list[Call]]:
+        found: dict[str, list[Call]] = {}
+        for node in self.tree.calls:
+            if kind := self.engines.kind(node):
+                found.setdefault(kind, []).extend(self._wrapped([node]))
+        return found
+
+    def _wrapped(self, nodes: Iterable[ast.Call]) -> list[Call]:
+        found, known = [], self._calls
+        for node in nodes:
+            call = known.get(node)
+            if call is None:
+                call = known[node] = Call(node, self._full_name)
+            found.append(call)
+        return found
+
+    def part(self, node: ast.AST) -> Part:
+        """The part that holds a node."""
+        return self.parts[self.tree.outline(node)]
+
+    def ignores(self, rule: str, place: Place) -> bool:
+        """Whether a comment on this line leaves a rule out."""
+        part = next((part for part in self.parts if part.file == place.file), None)
+        ids = part.ignored.get(place.line) if part is not None else None
+        return ids is not None and rule.startswith(ids)
 
     def place(self, node: ast.AST) -> Place:
         """The place of a node: its first line, up to where the node ends on it."""
+        part = self.part(node)
         line: int = getattr(node, "lineno", 1)
         column: int = getattr(node, "col_offset", 0)
         end = getattr(node, "end_col_offset", None) if getattr(node, "end_lineno", line) == line else None
-        source = self.lines[line - 1] if line <= len(self.lines) else ""
+        source = part.lines[line - 1] if line <= len(part.lines) else ""
         raw = source.encode()
         before = raw[:column].decode(errors="replace")
         marked = raw[column:end].decode(errors="replace").rstrip()
-        part = next((p for p in self.parts if line <= p.first + len(p.lines)), self.parts[-1])
-        return Place(
-            file=part.file, line=line - part.first, column=len(before) + 1, width=max(1, len(marked)), source=source
-        )
+        return Place(file=part.file, line=line, column=len(before) + 1, width=max(1, len(marked)), source=source)
 
-    def _name(self, call: ast.Call) -> str:
-        if isinstance(call.func, ast.Attribute):
-            kind = self.engines.kind(call.func.value)
-            if kind:
-                return f"{kind}.{call.func.attr}"
-            return self.names.resolved(call.func) or f".{call.func.attr}"
-        return self.names.resolved(call.func)
+
+def _full_name(engines: Engines, names: Names, call: ast.Call) -> str:
+    if isinstance(call.func, ast.Attribute):
+        kind = engines.kind(call.func.value)
+        if kind:
+            return f"{kind}.{call.func.attr}"
+        return names.resolved(call.func) or f".{call.func.attr}"
+    return names.resolved(call.func)
 
 
 # docs/decisions/files.md: Lint passes over a script without a word about training
@@ -199,22 +274,24 @@ def parsed(file: str, text: str) -> ast.Module:
 def read(
     file: str,
     text: str,
-    modules: Sequence[tuple[str, str, str]] = (),
-    trees: MutableMapping[str, ast.Module] | None = None,
+    modules: Sequence[Part] = (),
     arguments: Sequence[str] = (),
 ) -> Script:
-    """The script of this text, with modules that it imports (their names, files and texts), and its arguments.
+    """The script of this text, with modules that it imports, and its arguments.
 
-    `trees` holds texts that have been parsed, by text; they are taken from it. Raises `UsageError` where the script is
-    not valid Python; such modules are left out.
+    Raises `UsageError` where the script is not valid Python.
     """
-    parts: list[Part] = []
-    trees = {} if trees is None else trees
-    for name, path, source in modules:
-        with contextlib.suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-            parts.append(_part(name, path, source, parts, trees))
-    with _told(file):
-        return Script([*parts, _part("__main__", file, text, parts, trees)], arguments)
+    return Script([*modules, part("__main__", file, text, Outline(parsed(file, text)))], arguments)
+
+
+def part(name: str, file: str, text: str, outline: Outline) -> Part:
+    """A module, or the script itself."""
+    return Part(name=name, file=file, text=text.removeprefix("\ufeff"), outline=outline)
+
+
+def module_outline(module: ast.Module) -> Outline:
+    """The index of what an import of a module runs."""
+    return Outline(module, [statement for statement in module.body if is_main_guard(statement)])
 
 
 @contextlib.contextmanager
@@ -242,19 +319,11 @@ def _parsed(file: str, text: str) -> ast.Module:
         return ast.parse(text.removeprefix("\ufeff"), filename=file)
 
 
-def _part(name: str, file: str, text: str, before: Sequence[Part], trees: MutableMapping[str, ast.Module]) -> Part:
-    module = trees.pop(text, None) or _parsed(file, text)
-    text = text.removeprefix("\ufeff")
-    first = before[-1].first + len(before[-1].lines) if before else 0
-    return Part(name, file, text, module, text.splitlines(), first)
-
-
 # docs/decisions/files.md: Lint reads a script and its modules as one text
-def _joined(parts: Sequence[Part]) -> Tree:
+def _joined(parts: Sequence[Part]) -> ast.Module:
     """One module of them all, as if they were written below each other."""
-    lower = {statement: part.first for part in parts for statement in part.module.body}
     run = [s for part in parts[:-1] for s in part.module.body if not is_main_guard(s)]  # what an import does not run
-    return Tree(ast.Module([*run, *parts[-1].module.body], []), lower)
+    return ast.Module([*run, *parts[-1].module.body], [])
 
 
 def _ignored(text: str) -> Mapping[int, tuple[str, ...]]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import ast
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cached_property
 
 from trainwiz.script.tree import method
 
 
-@dataclass(frozen=True)
 class Call:
     """A call with the full name of what is called: `torch.load`, or `Accelerator.gather` for methods of known kinds."""
 
-    node: ast.Call
-    """The call in the syntax tree."""
-    name: str
-    """The full name; `.name` for a method of an object of unknown kind."""
+    def __init__(self, node: ast.Call, named: Callable[[ast.Call], str]) -> None:
+        """`node` is the call in the syntax tree, `named` finds its full name once it is asked for."""
+        self.node = node
+        self._named = named
+
+    @cached_property
+    def name(self) -> str:
+        """The full name; `.name` for a method of an object of unknown kind."""
+        return self._named(self.node)
 
     def keyword(self, name: str) -> ast.expr | None:
         """The value of a keyword argument."""

@@ -38,7 +38,7 @@ def under(script: Script, node: ast.AST, condition: str) -> tuple[Edit, ...]:
     if any(isinstance(n, ast.Constant) and n.end_lineno != n.lineno for n in ast.walk(statement)):
         return ()
     indent, end = _indent(script, statement), statement.end_lineno or statement.lineno
-    kept = script.lines[statement.lineno - 1 : end]
+    kept = script.part(statement).lines[statement.lineno - 1 : end]
     lines = (f"{indent}if {condition}:", *(f"    {line}" if line.strip() else line for line in kept))
     place = script.place(statement)
     return (Edit(file=place.file, first=place.line, last=_end(script, statement), lines=lines),)
@@ -48,7 +48,7 @@ def instead(script: Script, node: ast.expr, text: str) -> tuple[Edit, ...]:
     """Another text in place of an expression on one line."""
     if node.end_lineno != node.lineno or node.end_col_offset is None:
         return ()
-    raw = script.lines[node.lineno - 1].encode()
+    raw = script.part(node).lines[node.lineno - 1].encode()
     line = (raw[: node.col_offset] + text.encode() + raw[node.end_col_offset :]).decode()
     place = script.place(node)
     return (Edit(file=place.file, first=place.line, last=place.line, lines=(line,)),)
@@ -66,7 +66,7 @@ def main_rank(script: Script, node: ast.AST) -> str:
     arguments = getattr(scope, "args", None)
     if arguments is not None and "accelerator" in {a.arg for a in arguments.args} and script.engines.accelerate:
         return "accelerator.is_main_process"
-    ranks = [c for c in script.calls if c.name == "torch.distributed.get_rank"]
+    ranks = script.called("torch.distributed.get_rank")
     return f"{dotted(ranks[0].node.func)}() == 0" if ranks else ""
 
 
@@ -75,13 +75,14 @@ def _alone(script: Script, node: ast.AST) -> ast.stmt | None:
     statement = script.tree.statement(node)
     if statement is None:
         return None
-    before = script.lines[statement.lineno - 1].encode()[: statement.col_offset]
-    end = script.lines[(statement.end_lineno or 1) - 1].encode()[statement.end_col_offset or 0 :].strip()
+    lines = script.part(statement).lines
+    before = lines[statement.lineno - 1].encode()[: statement.col_offset]
+    end = lines[(statement.end_lineno or 1) - 1].encode()[statement.end_col_offset or 0 :].strip()
     return statement if not before.strip() and (not end or end.startswith(b"#")) else None
 
 
 def _indent(script: Script, statement: ast.stmt) -> str:
-    return script.lines[statement.lineno - 1][: statement.col_offset]
+    return script.part(statement).lines[statement.lineno - 1][: statement.col_offset]
 
 
 def _end(script: Script, statement: ast.stmt) -> int:

@@ -27,6 +27,9 @@ _MADE_BY = {
 BY_HAND = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.nn.parallel.DistributedDataParallel")
 """What wraps a model in plain torch."""
 _WRAPS = ("deepspeed.initialize", *BY_HAND)
+_SETS_UP = ("setup", "setup_module", "setup_dataloaders")
+_PREPARES = ("prepare", "prepare_model", "boost")
+_PREPARING = (*(name.rpartition(".")[2] for name in _WRAPS), *_SETS_UP, *_PREPARES)
 _SCHEDULER = re.compile(r"torch\.optim\.lr_scheduler\.|(^|\.)get_([a-z]+_)*(scheduler|schedule(_with_\w+)?)$")
 _TRAINER = re.compile(r"(^|\.)\w*Trainer$")
 _NAMED = (
@@ -45,7 +48,7 @@ class Engines:
     def __init__(self, tree: Tree, names: Names) -> None:
         self.tree, self.names = tree, names
         self._kinds: dict[tuple[str, ast.AST, int], str] = {}
-        self._called = {names.resolved(call.func) for call in tree.calls}
+        self._classes: dict[str, str] = {}
         self.accelerate = names.imported("accelerate")
         self.deepspeed = names.imported("deepspeed")
         self.colossalai = names.imported("colossalai")
@@ -57,10 +60,11 @@ class Engines:
         )
         self.lightning = names.imported("lightning") or names.imported("pytorch_lightning")
         self.fabric = any("fabric" in name.lower() or name == "lightning" for name in names.imports.values())
-        self.prepared_names = {a.name for group in names.assignments.values() for a in group if self.prepares(a)}
-
+        self.prepared_names = {
+            a.name for call in names.calls_of(*_PREPARING) for a in names.bound_to(call) if self.prepares(a)
+        }
         self._sharded: dict[str, list[ast.Call]] = {}
-        for call in tree.calls:
+        for call in names.calls_of("fully_shard"):
             if names.resolved(call.func) == "torch.distributed.fsdp.fully_shard" and call.args:
                 self._sharded.setdefault(dotted(call.args[0]), []).append(call)
 
@@ -73,6 +77,11 @@ class Engines:
     def several(self) -> bool:
         """Whether the script itself trains on several processes."""
         return self.ddp or self.fsdp or bool(self.prepared_names)
+
+    @property
+    def prepares_any(self) -> bool:
+        """Whether an engine wraps or shards anything."""
+        return bool(self.prepared_names or self._sharded)
 
     def kind(self, node: ast.AST) -> str:
         """What an expression is: by what made it, else by its name; empty if unknown."""
@@ -108,7 +117,7 @@ class Engines:
 
     def is_prepared(self, node: ast.AST, depth: int = DEPTH) -> bool:
         """Whether the name holds what an engine wrapped or sharded, at this line; `depth` names are followed."""
-        if not self.prepared_names and not self._sharded:
+        if not self.prepares_any:
             return False
         name = dotted(node)
         if not name or not depth:
@@ -127,7 +136,7 @@ class Engines:
     def _is_after(self, call: ast.Call, node: ast.AST) -> bool:
         """Whether a call that changes its argument in place ran before a node of the same function, or elsewhere."""
         here = self.tree.scope(call) is self.tree.scope(node)
-        return not here or call.lineno < getattr(node, "lineno", 0)
+        return not here or self.tree.is_before(call, node)
 
     def prepares(self, assignment: Assignment) -> bool:
         """Whether the assignment is what `prepare`, `initialize` or `boost` returned, or a DDP or FSDP."""
@@ -139,9 +148,9 @@ class Engines:
             return True
         if not isinstance(call.func, ast.Attribute):
             return False
-        if method(call) in ("setup", "setup_module", "setup_dataloaders"):
+        if method(call) in _SETS_UP:
             return self.kind(call.func.value) == "Fabric"
-        if method(call) in ("prepare", "prepare_model", "boost"):
+        if method(call) in _PREPARES:
             return self.kind(call.func.value) in ("Accelerator", "Booster")
         return False
 
@@ -172,7 +181,10 @@ class Engines:
         return isinstance(target, ast.Tuple | ast.List) and dotted(target.elts[0]) != assignment.name
 
     def _made(self, call: ast.Call) -> str:
-        return self._of_class(self.names.resolved(call.func))
+        name = self.names.resolved(call.func)
+        if name not in self._classes:
+            self._classes[name] = self._of_class(name)
+        return self._classes[name]
 
     def _of_class(self, name: str) -> str:
         if name in _MADE_BY:
@@ -200,4 +212,4 @@ class Engines:
         return ""
 
     def _calls(self, name: str) -> bool:
-        return name in self._called
+        return any(self.names.resolved(call.func) == name for call in self.names.calls_of(name.rpartition(".")[2]))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from trainwiz.script.tree import Function, Tree, dotted, walk
 
@@ -30,24 +32,18 @@ MODULE_ALIASES = {
     "transformers.trainer_utils": "transformers",
 }
 """Modules whose names are known by another one as well: everything is looked for by its public name."""
-_IMPORTING = (ast.Import, ast.ImportFrom)
-_ASSIGNING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.With)
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """A name that gets a value. Of several targets, each is assigned the whole value."""
+    """A binding where it stands in a script."""
 
     name: str
-    """The dotted name."""
     value: ast.expr
-    """The value, or what it is unpacked from."""
     node: ast.AST
-    """The statement."""
+    alone: bool
     scope: ast.AST
     """The function or module that it is in."""
-    alone: bool
-    """Whether the whole value goes to this name, and is not unpacked into several."""
 
 
 class Names:
@@ -58,17 +54,17 @@ class Names:
         self.tree = tree
         self.own = own
         self.imports: dict[str, str] = {}
-        self.assignments: dict[str, list[Assignment]] = {}
+        self._assigned: dict[str, list[Assignment]] = {}
         self._resolved: dict[str, str] = {}
-        self._by_scope: dict[tuple[str, ast.AST], list[Assignment]] = {}
-        self._functions: dict[str, list[Function]] = {}
-        for function in tree.functions:
-            self._functions.setdefault(function.name, []).append(function)
-        for node in tree.nodes:
-            if isinstance(node, _IMPORTING):
+        self._by_scope: dict[str, dict[ast.AST, list[Assignment]]] = {}
+        for outline in tree.outlines:
+            for node in outline.of(ast.Import, ast.ImportFrom):
                 self._import(node)
-            elif isinstance(node, _ASSIGNING):
-                self._assign(node)
+        self._aliases: dict[str, list[str]] = {}
+        for alias, whole in self.imports.items():
+            last = whole.rpartition(".")[2]
+            if last != alias:
+                self._aliases.setdefault(last, []).append(alias)
 
     def _import(self, node: ast.AST) -> None:
         if isinstance(node, ast.Import):
@@ -81,31 +77,34 @@ class Names:
             for alias in node.names:
                 self.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
 
-    def _assign(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Assign):
-            for target in node.targets:
-                self._bind(target, node.value, node)
-        elif (isinstance(node, ast.AnnAssign) and node.value) or isinstance(node, ast.NamedExpr):
-            self._bind(node.target, node.value, node)  # type: ignore[arg-type]
-        elif isinstance(node, ast.AugAssign):
-            value = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
-            self._bind(node.target, value, node)
-        elif isinstance(node, ast.With):
-            for item in node.items:
-                if item.optional_vars:
-                    self._bind(item.optional_vars, item.context_expr, node)
+    @property
+    def assignments(self) -> dict[str, list[Assignment]]:
+        """All assignments, by name."""
+        names = dict.fromkeys(name for outline in self.tree.outlines for name in outline.bindings)
+        return {name: self.all_of(name) for name in names}
 
-    def _bind(self, target: ast.expr, value: ast.expr, node: ast.AST) -> None:
-        many = isinstance(target, ast.Tuple | ast.List)
-        for i, part in enumerate(target.elts if isinstance(target, ast.Tuple | ast.List) else [target]):
-            own = value
-            pairs = isinstance(value, ast.Tuple) and isinstance(target, ast.Tuple | ast.List)
-            if many and pairs and len(value.elts) == len(target.elts):  # type: ignore[attr-defined]
-                own = value.elts[i]  # type: ignore[attr-defined]
-            if name := dotted(part):
-                new = Assignment(name, own, node, self.tree.scope(node), not many or own is not value)
-                self.assignments.setdefault(name, []).append(new)
-                self._by_scope.setdefault((name, new.scope), []).append(new)
+    def all_of(self, name: str) -> list[Assignment]:
+        """The assignments of a name anywhere, in order."""
+        if name not in self._assigned:
+            bindings = [b for outline in self.tree.outlines for b in outline.bindings.get(name, ())]
+            self._assigned[name] = [
+                Assignment(b.name, b.value, b.node, b.alone, self.tree.scope(b.node)) for b in bindings
+            ]
+        return self._assigned[name]
+
+    def bound_to(self, value: ast.expr) -> list[Assignment]:
+        """The assignments of this very expression."""
+        bindings = self.tree.outlines[self.tree.outline(value)].bound.get(value, ())
+        return [a for b in bindings for a in self.all_of(b.name) if a.value is value]
+
+    def calls_of(self, *lasts: str) -> list[ast.Call]:
+        """The calls of what has one of these last names, in the script or where it is imported from."""
+        return self.tree.calls_of(*lasts, *(alias for last in lasts for alias in self._aliases.get(last, ())))
+
+    def calls_like(self, pattern: str) -> list[ast.Call]:
+        """The same for last names like this regular expression."""
+        known = {last for outline in self.tree.outlines for last in outline.calls}
+        return self.calls_of(*(last for last in (*known, *self._aliases) if re.search(pattern, last)))
 
     def resolved(self, node: ast.AST) -> str:
         """The dotted name with its first part replaced by what was imported under it."""
@@ -132,12 +131,17 @@ class Names:
 
         An attribute (`self.x`) is looked for in the whole module.
         """
-        known = self.assignments.get(name, [])
+        known = self.all_of(name)
         if "." in name or not known:
             return known
+        if name not in self._by_scope:
+            groups: dict[ast.AST, list[Assignment]] = {}
+            for one in known:
+                groups.setdefault(one.scope, []).append(one)
+            self._by_scope[name] = groups
         scope: ast.AST | None = self.tree.scope(at)
         while scope is not None:
-            here = self._by_scope.get((name, scope), [])
+            here = self._by_scope[name].get(scope, [])
             if here or name in parameters(scope):
                 return here
             scope = None if scope is self.tree.module else self.tree.scope(scope)
@@ -145,8 +149,7 @@ class Names:
 
     def latest(self, name: str, at: ast.AST) -> Assignment | None:
         """The last assignment above the node, by line."""
-        line = getattr(at, "lineno", 0)
-        above = [a for a in self.assigned(name, at) if getattr(a.node, "lineno", 0) <= line and a.node is not at]
+        above = [a for a in self.assigned(name, at) if a.node is not at and not self.tree.is_before(at, a.node)]
         return above[-1] if above else None
 
     def feeding(self, value: ast.AST, at: ast.AST | None = None) -> Iterator[ast.AST]:
@@ -166,6 +169,13 @@ class Names:
         """The module's only function of this name."""
         found = self._functions.get(name, ())
         return found[0] if len(found) == 1 else None
+
+    @cached_property
+    def _functions(self) -> dict[str, list[Function]]:
+        found: dict[str, list[Function]] = {}
+        for function in self.tree.functions:
+            found.setdefault(function.name, []).append(function)
+        return found
 
 
 def parameters(scope: ast.AST) -> set[str]:

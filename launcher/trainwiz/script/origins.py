@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cached_property
 
 from trainwiz.script.names import Assignment, Names, parameters
 from trainwiz.script.tree import Function, Loop, Tree, dotted, walk
@@ -19,22 +20,27 @@ class Origins:
 
     def __init__(self, tree: Tree, names: Names) -> None:
         self.tree, self.names = tree, names
-        self._classes = {node.name: node for node in tree.nodes if isinstance(node, ast.ClassDef)}
         self._calls: dict[str, list[ast.Call]] = {}
         self._loops: dict[tuple[ast.AST, int], list[Loop]] = {}
-        for call in tree.calls:
-            name = self._own(call)
-            if name:
-                self._calls.setdefault(name, []).append(call)
+
+    @cached_property
+    def _classes(self) -> dict[str, ast.ClassDef]:
+        return {node.name: node for node in self.tree.of(ast.ClassDef)}
+
+    def _calls_of(self, name: str) -> list[ast.Call]:
+        """The calls of what may be the project's own function of this name."""
+        if name not in self._calls:
+            self._calls[name] = [call for call in self.names.calls_of(name) if self._own(call) == name]
+        return self._calls[name]
 
     def sites(self, function: ast.AST) -> list[ast.Call]:
         """The calls of one of the module's own functions; none where its name is not the only one."""
         if isinstance(function, Function) and function.name == "__init__":
-            owner = self.tree.parents.get(function)
-            return self._calls.get(owner.name, []) if isinstance(owner, ast.ClassDef) else []
+            owner = self.tree.parent(function)
+            return self._calls_of(owner.name) if isinstance(owner, ast.ClassDef) else []
         if not isinstance(function, Function) or self.names.function(function.name) is not function:
             return []
-        return self._calls.get(function.name, [])
+        return self._calls_of(function.name)
 
     def called(self, call: ast.Call) -> Function | None:
         """The module's own function that is called."""

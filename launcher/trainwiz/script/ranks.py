@@ -107,18 +107,24 @@ class Ranks:
             marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list]
             if any(mark.rpartition(".")[2] in _DECORATORS for mark in marks):
                 self.single[function] = None
-        calls: dict[str, list[ast.Call]] = {}
-        for call in self.tree.calls:
-            calls.setdefault(dotted(call.func).rpartition(".")[2], []).append(call)
+        fresh: set[ast.AST] | None = None
         for _ in range(3):  # a function called only by such a function, and so on
+            known = set(self.single)
             for function in self.tree.functions:
-                sites = calls.get(function.name, [])
-                if function in self.single or not sites or not self.names.function(function.name):
+                if function in self.single or not self.names.function(function.name):
                     continue
-                if all(self._is_site(site) for site in sites) and all(self.is_single(site) for site in sites):
+                sites = [site for site in self.tree.calls_of(function.name) if dotted(site.func)]
+                if fresh is not None and not any(self.tree.scope(site) in fresh for site in sites):
+                    continue
+                if sites and all(self._is_site(site) for site in sites) and all(self.is_single(site) for site in sites):
                     pairs = itertools.combinations(sites[:_MOST_SITES], 2)
                     if not any(self.tree.exclusive(one, other) for one, other in pairs):
                         self.single[function] = self.guard(sites[0])
+                        if fresh is not None:
+                            fresh.add(function)
+            fresh = self.single.keys() - known
+            if not fresh:
+                return
 
     def _is_site(self, call: ast.Call) -> bool:
         """A call that is surely one of the module's own function: `f(…)` or `self.f(…)`."""

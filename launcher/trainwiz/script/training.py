@@ -57,8 +57,9 @@ class Training:
 
     def __init__(self, tree: Tree, names: Names, engines: Engines, origins: Origins) -> None:
         self.tree, self.names, self.engines, self.origins = tree, names, engines, origins
-        self.backwards = [b for call in tree.calls if (b := self._backward(call))]
-        self.steps = [call for call in tree.calls if self._is_step(call)]
+        native = {name for outline in tree.outlines for name in outline.calls if name.endswith("loss_scaler")}
+        self.backwards = [b for call in tree.calls_of("backward", *native) if (b := self._backward(call))]
+        self.steps = [call for call in tree.calls_of("step") if self._is_step(call)]
         self.windows = list(self._windows())
 
     @cached_property
@@ -163,10 +164,10 @@ class Training:
         """Whether there is an update, or a deliberate end of the window, after the loop; or nothing is left over."""
         if loop_source(loop) is None:
             return True
-        end = loop.end_lineno or loop.lineno
+        end = self.tree.outline(loop), loop.end_lineno or loop.lineno
         scope = self.tree.scope(step)
         for node in walk(scope):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.lineno > end:
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and self.tree.position(node) > end:
                 same = self.engines.kind(node.func.value) in ("Optimizer", "GradScaler")
                 if node.func.attr in ("step", "zero_grad") and same and loop not in self.tree.loops(node):
                     return True

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import ast
-import functools
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeVar
+
+from trainwiz.script.outline import Outline, branches, dotted
+
+__all__ = ["Function", "Guard", "Loop", "Tree", "branches", "dotted"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
+Node = TypeVar("Node", bound=ast.AST)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
-_LEAVES = {"id", "attr", "arg", "kind", "type_comment", "module", "level", "asname", "lineno", "type_ignores"}
-"""Fields without nodes in every kind of node that has them."""
-_SHARED = {"ctx", "op", "ops"}
-"""Fields whose operators and the like are objects that nodes share; nobody asks for their parents."""
 _WITHOUT_GRADIENT = ("no_grad", "inference_mode")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _FRAMES = (*_SCOPES, ast.ClassDef)
+_ENDS = frozenset((*_SCOPES, ast.Module))
+_FRAME_ENDS = frozenset((*_FRAMES, ast.Module))
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
 """Fields with statements, or with what holds those."""
@@ -59,7 +62,7 @@ def statements(module: ast.Module) -> list[ast.AST]:
 def children(node: ast.AST) -> list[ast.AST]:
     """What `ast.iter_child_nodes` gives, in half of its time; operators and the like, which nodes share, are in it."""
     found: list[ast.AST] = []
-    for name in _branches(type(node)):  # type: ignore[arg-type]
+    for name in branches(type(node)):  # type: ignore[arg-type]
         value = getattr(node, name, None)
         if isinstance(value, list):
             found += [one for one in value if isinstance(one, ast.AST)]
@@ -68,63 +71,79 @@ def children(node: ast.AST) -> list[ast.AST]:
     return found
 
 
-@functools.cache
-def _branches(kind: type[ast.AST]) -> tuple[str, ...]:
-    return () if kind is ast.Constant else tuple(name for name in kind._fields if name not in _LEAVES)
-
-
-@functools.cache
-def _own_branches(kind: type[ast.AST]) -> tuple[str, ...]:
-    """Those from last to first, without what nodes share."""
-    return tuple(name for name in reversed(_branches(kind)) if name not in _SHARED)  # type: ignore[arg-type]
-
-
 class Tree:
-    """The nodes of a module in order, and their parents."""
+    """The nodes of a script and the modules of its project in order, and their parents."""
 
-    def __init__(self, module: ast.Module, lower: Mapping[ast.stmt, int] | None = None) -> None:
-        """`lower` says by how many lines statements of the module lie below what they say; they are told."""
-        self.module = module
-        self.parents: dict[ast.AST, ast.AST] = {}
-        self.nodes: list[ast.AST] = [module]
-        for statement in module.body:
-            self.parents[statement] = module
-            self._visit(statement, (lower or {}).get(statement, 0))
-        self.functions = [node for node in self.nodes if isinstance(node, _FUNCTIONS)]
-        self.calls = [node for node in self.nodes if isinstance(node, ast.Call)]
+    def __init__(self, outlines: Sequence[Outline], module: ast.Module | None = None) -> None:
+        """`module` is the script with its modules as if they were written below each other."""
+        self.outlines = outlines
+        self.module = module or outlines[-1].module
+        self._before = dict(zip((o.module for o in outlines), itertools.count(), strict=False))
+        self._kinds: dict[type[ast.AST], list[Any]] = {}
 
-    def _visit(self, node: ast.AST, lower: int) -> None:
-        nodes, parents, waiting = self.nodes, self.parents, [node]
-        while waiting:  # deeply nested expressions must not end in a RecursionError
-            node = waiting.pop()
-            nodes.append(node)
-            values = node.__dict__
-            if lower and "lineno" in values:
-                values["lineno"] += lower
-                values["end_lineno"] += lower
-            for name in _own_branches(type(node)):  # type: ignore[arg-type]
-                value = values.get(name)
-                if isinstance(value, list):
-                    for one in reversed(value):
-                        if isinstance(one, ast.AST):
-                            parents[one] = node
-                            waiting.append(one)
-                elif isinstance(value, ast.AST):
-                    parents[value] = node
-                    waiting.append(value)
+    @cached_property
+    def nodes(self) -> list[ast.AST]:
+        """All of them."""
+        return [self.module, *itertools.chain.from_iterable(outline.nodes for outline in self.outlines)]
+
+    def of(self, kind: type[Node]) -> list[Node]:
+        """The nodes of one kind."""
+        if kind not in self._kinds:
+            self._kinds[kind] = [node for outline in self.outlines for node in outline.kinds.get(kind, ())]
+        return self._kinds[kind]
+
+    @property
+    def calls(self) -> list[ast.Call]:
+        """Its calls."""
+        return self.of(ast.Call)
+
+    def calls_of(self, *lasts: str) -> list[ast.Call]:
+        """The calls of what is written with one of these last names: `step` of `optimizer.step()` and of `step()`."""
+        found: list[ast.Call] = []
+        lasts = tuple(dict.fromkeys(lasts))
+        for outline in self.outlines:
+            groups = [group for last in lasts if (group := outline.calls.get(last))]
+            found += groups[0] if len(groups) == 1 else sorted(itertools.chain(*groups), key=_order)
+        return found
+
+    @cached_property
+    def functions(self) -> list[Function]:
+        """Its functions and methods."""
+        return [one for outline in self.outlines for one in outline.functions]
+
+    def outline(self, node: ast.AST) -> int:
+        """Which of the outlines holds a node, by its place among them."""
+        above: ast.AST | None = node
+        while above is not None and type(above) is not ast.Module:
+            above = above.__dict__.get("_parent")
+        return self._before.get(above, len(self.outlines) - 1)  # type: ignore[arg-type]
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        """What a node is a part of; None for the module."""
+        above: ast.AST | None = node.__dict__.get("_parent")
+        return self.module if type(above) is ast.Module else above
+
+    def position(self, node: ast.AST) -> tuple[int, int]:
+        """Where a node begins: which of the outlines it is in, and its line there."""
+        return self.outline(node), getattr(node, "lineno", 0)
+
+    def is_before(self, one: ast.AST, other: ast.AST) -> bool:
+        """Whether a node begins on an earlier line than another."""
+        return self.position(one) < self.position(other)
 
     def above(self, node: ast.AST) -> Iterator[ast.AST]:
         """The node's ancestors up to the module, nearest first."""
-        while node in self.parents:
-            node = self.parents[node]
-            yield node
+        above = self.parent(node)
+        while above is not None:
+            yield above
+            above = self.parent(above)
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that contains a node (a lambda counts), or the module."""
-        above = self.parents.get(node)
-        while above is not None and not isinstance(above, _SCOPES):
-            above = self.parents.get(above)
-        return above or self.module
+        above = node.__dict__.get("_parent")
+        while above is not None and type(above) not in _ENDS:
+            above = above.__dict__.get("_parent")
+        return self.module if above is None or type(above) is ast.Module else above
 
     def inside(self, node: ast.AST) -> Iterator[ast.AST]:
         """The node's ancestors within its own function, nearest first."""
@@ -136,11 +155,11 @@ class Tree:
     def loops(self, node: ast.AST) -> list[Loop]:
         """The loops whose body contains a node, innermost first; comprehensions do not count."""
         found: list[Loop] = []
-        child, above = node, self.parents.get(node)
-        while above is not None and not isinstance(above, _FRAMES):
+        child, above = node, node.__dict__.get("_parent")
+        while above is not None and type(above) not in _FRAME_ENDS:
             if isinstance(above, _LOOPS) and child in above.body:
                 found.append(above)
-            child, above = above, self.parents.get(above)
+            child, above = above, above.__dict__.get("_parent")
         return found
 
     def without_gradient(self, node: ast.AST) -> bool:
@@ -230,13 +249,10 @@ def is_main_guard(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
-def dotted(node: ast.AST) -> str:
-    """`a.b.c` of names and attributes; empty for anything else."""
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+def _order(call: ast.Call) -> int:
+    """The place of a call among those of its outline."""
+    order: int = call.__dict__["_order"]
+    return order
 
 
 def constant(node: ast.AST | None) -> Any:

@@ -49,16 +49,14 @@ class Values:
     def __init__(self, tree: Tree, names: Names, arguments: Sequence[str] = ()) -> None:
         """`arguments` are what the script is started with. Raises `UsageError` where it has no such options."""
         self.tree, self.names = tree, names
-        self._classes = {node.name: node for node in tree.nodes if isinstance(node, ast.ClassDef)}
+        self._classes = {node.name: node for node in tree.of(ast.ClassDef)}
         self._options: dict[str, list[ast.Call]] = {}
         for call in tree.calls:
             if method(call) == "add_argument" and (name := _option(call)):
                 self._options.setdefault(name[1], []).append(call)
         self._typed = dict(self._read(arguments))
         # `config["lr"] = …` anywhere: what the dictionary was made with no longer counts.
-        self._stored = {
-            _key(node) for node in tree.nodes if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)
-        }
+        self._stored = {_key(node) for node in tree.of(ast.Subscript) if isinstance(node.ctx, ast.Store)}
 
     def _read(self, arguments: Sequence[str]) -> Iterator[tuple[str, Value]]:
         """What a command line says, by the attribute that it comes to."""
@@ -163,8 +161,8 @@ class Values:
 
     def _reaching(self, assigned: Sequence[Assignment], node: ast.AST) -> list[Assignment]:
         """Those that may hold at a node: back to the last one that surely ran."""
-        scope, line = self.tree.scope(node), getattr(node, "lineno", 0)
-        above = [a for a in assigned if getattr(a.node, "lineno", 0) <= line and node not in walk(a.node)]
+        scope = self.tree.scope(node)
+        above = [a for a in assigned if not self.tree.is_before(node, a.node) and node not in walk(a.node)]
         if not above or any(a.scope is not scope for a in assigned) or self.tree.loops(node):
             return list(assigned)
         found: list[Assignment] = []
@@ -190,12 +188,12 @@ class Values:
     def _passed(self, function: Function, name: str) -> list[ast.expr]:
         """What callers give a parameter, and its default for those that give nothing."""
         names = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-        if names[:1] in (["self"], ["cls"]) or not isinstance(self.tree.parents.get(function), ast.Module):
+        if names[:1] in (["self"], ["cls"]) or not isinstance(self.tree.parent(function), ast.Module):
             return []
         if function.decorator_list or self.names.function(function.name) is not function:
             return []
-        calls = [call for call in self.tree.calls if dotted(call.func) == function.name]
-        used = [n for n in self.tree.nodes if isinstance(n, ast.Name) and n.id == function.name]
+        calls = [call for call in self.tree.calls_of(function.name) if isinstance(call.func, ast.Name)]
+        used = [n for n in self.tree.of(ast.Name) if n.id == function.name]
         if len(used) != len(calls):
             return []  # handed on as a value: somebody else calls it
         default = _default_of(function, name)

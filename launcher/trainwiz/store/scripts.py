@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import io
+import itertools
+import os
 import tokenize
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from trainwiz import files, script
 from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
+from trainwiz.script.outline import Outline
 from trainwiz.script.tree import statements
 
 _LARGEST = 1 << 20
@@ -21,6 +25,10 @@ _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
 _MOST_TOGETHER = 300_000
 """Bytes of all modules of one script; what a library imports of itself has no end."""
+_MOST_KEPT = 600_000
+"""Bytes of modules that are kept for the next script; their trees take a hundred times as much."""
+_MOST_NAMED = 1000
+"""Scripts that are looked at for one to name where a folder was given."""
 _MOST_LEVELS = 5
 """How deep a module may lie in its package."""
 
@@ -36,45 +44,131 @@ def read(path: str, arguments: Sequence[str] = ()) -> script.Script:
 def with_modules(path: str, text: str | None = None) -> script.Script | None:
     """The script in this file, with the modules of its own project that it imports. Raises `UsageError`.
 
-    None where neither it nor they have a word about training. `text` counts in place of what is in the file.
+    It is good until the next one is read. `text` counts in place of what is in the file. None where neither it nor they
+    have a word about training.
     """
+    _MODULES.forget()
     text = read_text(path) if text is None else text
-    found: dict[str, tuple[Path, str]] = {}
-    trees = {text: script.parsed(path, text)}
-    _collect(Path(path), trees[text], found, trees)
-    if not script.about_training([text, *(source for _, source in found.values())]):
+    own = _MODULES.of(Path(path), text)
+    if own.tree is None:
+        own.tree = script.parsed(path, text)  # which says what is wrong
+    found: dict[str, Module] = {}
+    _collect(own, found)
+    if not any(module.about_training for module in (own, *found.values())):
         return None
-    own = Path(path).resolve()
-    return script.read(
-        path,
-        text,
-        [(name, str(file), source) for name, (file, source) in found.items() if file.resolve() != own],
-        trees,
-    )
+    modules = [
+        script.part(name, str(module.file), module.text, module.imported)
+        for name, module in found.items()
+        if module.tree is not None and module.real != own.real
+    ]
+    return script.Script([*modules, script.part("__main__", path, text, own.whole)])
 
 
-def _collect(file: Path, tree: ast.Module, found: dict[str, tuple[Path, str]], trees: dict[str, ast.Module]) -> None:
+@dataclass
+class Module:
+    """One module of a project, read once for all scripts that import it."""
+
+    file: Path
+    text: str
+    seen: tuple[int, int, int]
+    """What the file looked like when it was read."""
+
+    @cached_property
+    def tree(self) -> ast.Module | None:
+        """Its syntax tree; None where it is not valid Python."""
+        try:
+            return script.parsed(str(self.file), self.text)
+        except UsageError:
+            return None
+
+    @cached_property
+    def real(self) -> Path:
+        """Its file, without links."""
+        return self.file.resolve()
+
+    @cached_property
+    def about_training(self) -> bool:
+        """Whether it has a word about training."""
+        return script.about_training([self.text])
+
+    @cached_property
+    def imports(self) -> tuple[tuple[str, Path], ...]:
+        """The modules of its project that it imports, with their names."""
+        return tuple(_imported(self.file, self.tree)) if self.tree is not None else ()
+
+    @cached_property
+    def imported(self) -> Outline:
+        """What an import of it runs, indexed."""
+        assert self.tree is not None
+        return script.module_outline(self.tree)
+
+    @cached_property
+    def whole(self) -> Outline:
+        """All of it, indexed."""
+        assert self.tree is not None
+        return Outline(self.tree)
+
+    def release(self) -> None:
+        """Give up its tree."""
+        for name in ("imported", "whole"):
+            if name in self.__dict__:
+                self.__dict__[name].release()
+
+
+class Modules:
+    """The modules that were read last, as far as they fit."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Path, Module] = {}
+        self._bytes = 0
+
+    def of(self, file: Path, text: str | None = None) -> Module:
+        """The module in a file, or of this text. Raises `OSError`, `UnicodeDecodeError`."""
+        state = file.stat()
+        seen = (state.st_mtime_ns, state.st_size, state.st_ino)
+        found = self._kept.pop(file, None)
+        if found is not None and (found.seen != seen or (text is not None and found.text != text)):
+            self._bytes -= len(found.text)
+            found = None
+        if found is None:
+            if text is None:
+                text = files.read_text(file) if state.st_size <= _MOST_BYTES else ""
+            found = Module(file, text, seen)
+            self._bytes += len(text)
+        self._kept[file] = found
+        return found
+
+    def forget(self) -> None:
+        """Let go of those that were not read for long; no script that was read before may be in use."""
+        while self._bytes > _MOST_KEPT:
+            first = self._kept.pop(next(iter(self._kept)))
+            self._bytes -= len(first.text)
+            first.release()
+
+
+_MODULES = Modules()
+
+
+def _collect(importer: Module, found: dict[str, Module]) -> None:
     """Add the modules that a file imports from beside itself, those that they import first."""
-    for name, module in _imported(file, tree):
-        if name in found or len(found) >= _MOST_MODULES or any(module == other for other, _ in found.values()):
+    for name, file in importer.imports:
+        if name in found or len(found) >= _MOST_MODULES or any(file == other.file for other in found.values()):
             continue
         try:
-            source = files.read_text(module) if module.stat().st_size <= _MOST_BYTES else ""
+            module = _MODULES.of(file)
         except (OSError, UnicodeDecodeError):
             continue
-        if sum(len(text) for _, text in found.values()) + len(source) > _MOST_TOGETHER:
+        if sum(len(other.text) for other in found.values()) + len(module.text) > _MOST_TOGETHER:
             continue
-        found[name] = (module, source)  # modules that import each other; what is still being followed counts, too
-        with contextlib.suppress(UsageError):  # no valid Python: nothing is known of what it imports
-            trees[source] = script.parsed(str(module), source)
-            _collect(module, trees[source], found, trees)
+        found[name] = module  # modules that import each other; what is still being followed counts, too
+        _collect(module, found)
         del found[name]
-        found[name] = (module, source)
+        found[name] = module
 
 
 def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
     """The modules that a file imports and that are files of its project, with their names."""
-    own = file.resolve()
+    own = os.path.realpath(file)
     for node in statements(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
@@ -87,9 +181,9 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
             names = [node.module] if node.module else [alias.name for alias in node.names]
         for name in names:
             for base in [folder, *(_roots(folder) if isinstance(node, ast.ImportFrom) and not node.level else [])]:
-                module = base.joinpath(*name.split(".")).with_suffix(".py")
-                if module.is_file() and module.resolve() != own:
-                    yield name, module
+                module = os.path.join(base, *name.split(".")) + ".py"  # of many thousands, most do not exist
+                if os.path.isfile(module) and os.path.realpath(module) != own:
+                    yield name, Path(module)
                     break
 
 
@@ -150,9 +244,11 @@ def _decoded(path: str, raw: bytes) -> str:
 
 def _folder(folder: Path) -> UsageError:
     message = say("{path} is a folder; lint expects a script", path=str(folder))
-    scripts = sorted(folder.glob("*.py"))
+    scripts = sorted(folder.glob("*.py")) or sorted(itertools.islice(folder.glob("**/*.py"), _MOST_NAMED))
     likely = next((s for s in scripts if s.name == "train.py"), scripts[0] if scripts else None)
-    return UsageError(message, say("run: trainwiz lint {script}", script=str(likely)) if likely else None)
+    if likely is None:
+        return UsageError(message, say("choose a folder with Python files: {path} has none", path=str(folder)))
+    return UsageError(message, say("run: trainwiz lint {script}", script=str(likely)))
 
 
 def _nearby(file: Path) -> Message | None:

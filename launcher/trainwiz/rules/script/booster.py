@@ -150,7 +150,7 @@ def the_plugin_clips(script: Script) -> Violations:
 
 def _plugins(script: Script, *names: str) -> list[Call]:
     """The calls that create one of these plugins."""
-    return [c for c in script.calls if c.name.startswith("colossalai.") and c.last in names]
+    return [c for c in script.calls_of(*names) if c.name.startswith("colossalai.") and c.last in names]
 
 
 def _outside(script: Script, call: Call, given: ast.expr | None, legal: tuple[str, ...], who: str) -> Violations:

@@ -78,8 +78,8 @@ def _leaving(script: Script, exits: Iterator[tuple[ast.expr, ast.stmt]], local: 
 
 
 def _left_out(script: Script, loop: Loop, local: set[str]) -> Violations:
-    for call in script.calls:
-        if call.name not in COLLECTIVES or loop not in script.tree.loops(call.node):
+    for call in script.called(*COLLECTIVES):
+        if loop not in script.tree.loops(call.node):
             continue
         tests = [g.test for g in script.tree.guards(call.node, within=loop) if _is_within(g.test, loop)]
         tests = [t for t in tests if _is_local(t, local, known=True) and not _is_exit(script, t)]
@@ -142,7 +142,7 @@ def _exits(script: Script, loop: Loop) -> Iterator[tuple[ast.expr, ast.stmt]]:
         if not isinstance(node, _LEAVING) or script.tree.scope(node) is not script.tree.scope(loop):
             continue
         around = script.tree.loops(node)
-        parent = script.tree.parents.get(node)
+        parent = script.tree.parent(node)
         inner = around[:1] == [loop] or (isinstance(node, ast.Return) and loop in around)
         if inner and isinstance(parent, ast.If) and node in parent.body:
             yield parent.test, node
@@ -150,14 +150,14 @@ def _exits(script: Script, loop: Loop) -> Iterator[tuple[ast.expr, ast.stmt]]:
 
 def _returns(script: Script, function: Function) -> Iterator[tuple[ast.expr, ast.stmt]]:
     for node in walk(function):
-        parent = script.tree.parents.get(node)
+        parent = script.tree.parent(node)
         if isinstance(node, ast.Return) and isinstance(parent, ast.If) and node in parent.body:
             yield parent.test, node
 
 
 def _is_exit(script: Script, test: ast.expr) -> bool:
     """Whether a condition is that of an early exit, which has a finding of its own."""
-    parent = script.tree.parents.get(test)
+    parent = script.tree.parent(test)
     return isinstance(parent, ast.If) and isinstance(parent.body[-1], _LEAVING)
 
 
@@ -169,18 +169,29 @@ def _closure(script: Script, part: ast.AST, names: set[str]) -> set[str]:
     """These names with all that is computed from them, or set where they decide, unless ranks made it equal."""
     equal = _made_equal(script, part)
     found = names - equal
-    statements = [n for n in walk(part) if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign)]
+    steps = list(_steps(script, part))
     for _ in range(3):
-        for statement in statements:
-            value = statement.value
-            targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-            bound = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
-            decided = [a.test for a in script.tree.inside(statement) if isinstance(a, ast.If) and _is_within(a, part)]
-            if value is not None and _agrees(script, value):
+        before = set(found)
+        for bound, agreed, values in steps:
+            if agreed:
                 found -= bound
-            elif value is not None and any(_is_local(v, found) for v in (value, *decided)):
+            elif not bound <= found and any(_is_local(value, found) for value in values):
                 found |= bound - equal
+        if found == before:
+            break
     return found
+
+
+def _steps(script: Script, part: ast.AST) -> Iterator[tuple[set[str], bool, list[ast.expr]]]:
+    """The assignments of a part: their names, whether ranks made the value equal, and what decides on it."""
+    within = set(walk(part))
+    for statement in (n for n in walk(part) if isinstance(n, ast.Assign | ast.AugAssign | ast.AnnAssign)):
+        if statement.value is None:
+            continue
+        targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+        bound = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
+        decided = [a.test for a in script.tree.inside(statement) if isinstance(a, ast.If) and a in within]
+        yield bound, _agrees(script, statement.value), [statement.value, *decided]
 
 
 def _made(script: Script, source: ast.expr) -> ast.expr:
@@ -217,7 +228,7 @@ def _losses(script: Script, loop: Loop) -> set[str]:
         else:
             function = script.tree.scope(backward.call)
             for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
-                parent = script.tree.parents.get(call)
+                parent = script.tree.parent(call)
                 made = isinstance(parent, ast.Assign) and script.origins.called(call) is function
                 if made and isinstance(parent, ast.Assign) and not _agrees(script, call):
                     found |= {n.id for t in parent.targets for n in walk(t) if isinstance(n, ast.Name)}
@@ -237,7 +248,7 @@ def _made_equal(script: Script, part: ast.AST) -> set[str]:
     """Names that are reduced or broadcast in place."""
     found = set()
     for call in (n for n in walk(part) if isinstance(n, ast.Call)):
-        if isinstance(script.tree.parents.get(call), ast.Expr) and _says_agreed(call):
+        if isinstance(script.tree.parent(call), ast.Expr) and _says_agreed(call):
             found |= {n.id for value in call.args for n in walk(value) if isinstance(n, ast.Name)}
     return found
 

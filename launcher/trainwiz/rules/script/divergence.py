@@ -81,7 +81,7 @@ def states_saved_by_every_rank(script: Script) -> Violations:
     Source: huggingface/accelerate issue 1171; https://www.deepspeed.ai/getting-started/ (all processes must call
     this)
     """
-    own = [c for c in script.calls if c.method in _ENGINE_SAVES and c.name not in SAVES and _is_of_prepared(script, c)]
+    own = [c for c in script.methods(*_ENGINE_SAVES) if c.name not in SAVES and _is_of_prepared(script, c)]
     for call in [*script.called(*SAVES), *own]:
         yield from _single(
             script, call, say("call {name} on every rank; each rank writes its own part", name=dotted(call.node.func))
@@ -129,7 +129,7 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
         yield from _single(
             script, call, say("call it on every rank; the Trainer itself prints and writes on one rank only")
         )
-    for call in script.calls:
+    for call in script.calls if script.engines.prepares_any else ():
         function = script.origins.called(call.node)
         if function is not None and function not in script.ranks.single and _runs_prepared(script, call, function):
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
@@ -141,7 +141,7 @@ def _is_of_prepared(script: Script, call: Call) -> bool:
 
 
 def _forwards(script: Script) -> Iterator[Call]:
-    for call in script.calls:
+    for call in script.calls if script.engines.prepares_any else ():
         function: ast.AST = call.node.func
         if isinstance(function, ast.Attribute) and function.attr in ("generate", "forward"):
             function = function.value
@@ -194,8 +194,8 @@ def _answered(script: Script, call: Call) -> bool:
     mine = script.ranks.own_guard(call.node)
     if mine is None:
         return False
-    for other in script.calls:
-        if other is not call and other.name == call.name and script.tree.scope(other.node) is scope:
+    for other in script.called(call.name):
+        if other is not call and script.tree.scope(other.node) is scope:
             theirs = script.ranks.own_guard(other.node)
             if theirs is not None and _is_others(script, mine) != _is_others(script, theirs):
                 return True

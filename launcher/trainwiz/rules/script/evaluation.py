@@ -15,6 +15,7 @@ _TOKEN_MODELS = ("ForCausalLM", "ForSeq2SeqLM", "ForMaskedLM", "ForConditionalGe
 _PADDING = ("DataCollatorForSeq2Seq", "DataCollatorWithPadding", "DataCollatorForLanguageModeling", "pad_sequence")
 _MEANS = re.compile(r"loss|\.mean\(|accuracy", re.IGNORECASE)
 """In what is appended to a list of the means of batches."""
+_AVERAGES = ("sum", "numpy.mean", "statistics.mean", "statistics.fmean")
 _COUNTS = ("num_items", "num_tokens", "n_tokens", "token_count", "ntokens")
 
 
@@ -101,8 +102,8 @@ def averages_know_their_counts(script: Script) -> Violations:
     """
     yield from _mean_of_means(script)
     seen: set[ast.AST] = set()
-    for node in script.tree.nodes:
-        if not (isinstance(node, ast.BinOp) and operates(node, ast.Div) and _is_len(node.right)):
+    for node in script.tree.of(ast.BinOp):
+        if not (operates(node, ast.Div) and _is_len(node.right)):
             continue
         loader = dotted(node.right.args[0])  # type: ignore[attr-defined]
         for total in (n for n in walk(node.left) if isinstance(n, ast.Name)):
@@ -118,9 +119,9 @@ def averages_know_their_counts(script: Script) -> Violations:
 
 def _mean_of_means(script: Script) -> Violations:
     """The mean of a list to which a loop without backward pass appends the loss of each batch."""
-    for call in script.calls:
+    for call in script.calls_of(*(name.rpartition(".")[2] for name in _AVERAGES)):
         over = _mean_of(call)
-        if over is not None and any(_appends_means(script, other, over, call) for other in script.calls):
+        if over is not None and any(_appends_means(script, other, over, call) for other in script.methods("append")):
             yield violation(
                 "this averages the batch means: a smaller last batch weighs as much as a full one",
                 remedy("add up loss × count and the counts, and divide once at the end"),
@@ -145,7 +146,7 @@ def _appends_means(script: Script, call: Call, over: str, mean: Call) -> bool:
 
 def _mean_of(call: Call) -> str | None:
     """The list that a call averages: `sum(losses)` divided by its length, `np.mean(losses)`; None for anything else."""
-    if call.name in ("sum", "numpy.mean", "statistics.mean", "statistics.fmean") and len(call.node.args) == 1:
+    if call.name in _AVERAGES and len(call.node.args) == 1:
         return dotted(call.node.args[0]) or None
     return None
 
@@ -167,13 +168,12 @@ def _cuts(script: Script, node: ast.AST) -> bool:
 
 def _pads(script: Script) -> bool:
     """Whether a language model gets sequences that are padded batch by batch."""
-    names = {n.attr for n in script.tree.nodes if isinstance(n, ast.Attribute)}
-    names |= {n.id for n in script.tree.nodes if isinstance(n, ast.Name)}
+    names = {n.attr for n in script.tree.of(ast.Attribute)} | {n.id for n in script.tree.of(ast.Name)}
     if not any(name.endswith(_TOKEN_MODELS) for name in names):
         return False
     if names & set(_PADDING):
         return True
-    return any(constant(call.keyword("padding")) in (True, "longest") for call in script.calls)
+    return any(constant(call.keyword("padding")) in (True, "longest") for call in script.calls_with("padding"))
 
 
 def _counts_tokens(script: Script) -> bool:

@@ -83,7 +83,7 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient clipping)
     """
     scaled = [b for b in script.training.backwards if b.by == "GradScaler"]
-    unscaled = any(call.name.endswith(".unscale_") for call in script.calls)
+    unscaled = any(call.name.endswith(".unscale_") for call in script.calls_of("unscale_"))
     for call in _torch_clips(script) if scaled and not unscaled else ():
         if all(script.tree.exclusive(call.node, b.call) for b in scaled):
             continue
@@ -130,7 +130,7 @@ def gradients_live_until_the_step(script: Script) -> Violations:
     """
     for scope in script.training.backwards:
         block = _block(script, scope.call)
-        after = [(s, _method(script, s)) for s in block if s.lineno > scope.call.lineno]
+        after = [(s, _method(script, s)) for s in block if script.tree.is_before(scope.call, s)]
         if after and after[0][1] == "zero_grad" and any(method == "step" for _, method in after):
             yield violation(
                 "zero_grad is between backward and step: the update has no gradients",
@@ -201,8 +201,8 @@ def _waits(script: Script, test: ast.expr) -> bool:
 
 def _block(script: Script, call: ast.Call) -> list[ast.stmt]:
     """The block that contains a call, if the call is a whole statement."""
-    statement = script.tree.parents.get(call)
-    parent = script.tree.parents.get(statement) if isinstance(statement, ast.Expr) else None
+    statement = script.tree.parent(call)
+    parent = script.tree.parent(statement) if isinstance(statement, ast.Expr) else None
     for name in ("body", "orelse"):
         block = getattr(parent, name, None)
         if isinstance(block, list) and statement in block:

@@ -23,7 +23,7 @@ def the_loss_stays_on_the_device(script: Script) -> Violations:
     Instead: add up loss.detach() on the device, and read the sum every 10 updates.
     Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (avoid unnecessary CPU-GPU sync)
     """
-    for call, loop in _every_turn(script):
+    for call, loop in _every_turn(script, *_READS, "float"):
         names = _loss_names(script, loop)
         function = call.func
         if isinstance(function, ast.Attribute) and method(function) in _READS and not call.args:
@@ -53,7 +53,7 @@ def lines_are_printed_at_log_points(script: Script) -> Violations:
     """
     if not script.engines.distributed:
         return
-    for call, _ in _every_turn(script):
+    for call, _ in _every_turn(script, "print"):
         if dotted(call.func) == "print" and not script.ranks.is_single(call):
             fix = remedy("print every N updates, on the main process")
             yield violation("every process prints at every micro-batch", fix, place=script.place(call))
@@ -70,7 +70,7 @@ def norms_are_measured_at_log_points(script: Script) -> Violations:
     """
     windows = {w.loop for w in script.training.windows}
     seen: set[ast.AST] = set()
-    for call, loop in _every_turn(script, comprehensions=True):
+    for call, loop in _every_turn(script, "norm", comprehensions=True):
         if method(call) != "norm":
             continue
         accumulates = loop in windows or any(isinstance(w, ast.With) and opened(w, "accumulate") for w in walk(loop))
@@ -84,10 +84,10 @@ def norms_are_measured_at_log_points(script: Script) -> Violations:
             )
 
 
-def _every_turn(script: Script, *, comprehensions: bool = False) -> Iterator[tuple[ast.Call, Loop]]:
-    """The calls that run in every iteration of a training loop, under no condition but one on the rank."""
+def _every_turn(script: Script, *names: str, comprehensions: bool = False) -> Iterator[tuple[ast.Call, Loop]]:
+    """The calls of these names that every turn of a training loop makes, under no condition but one on the rank."""
     loops = set(script.training.turns)
-    for call in script.calls if loops else ():
+    for call in script.calls_of(*names) if loops else ():
         around = script.tree.loops(call.node)
         loop = next((one for one in around if one in loops), None)
         if loop is None or (around[0] is not loop and not comprehensions):

@@ -37,7 +37,7 @@ def no_fixed_gpu(script: Script) -> Violations:
     found: dict[ast.AST, ast.expr] = {}
     for call in _moves(script):
         value = _target(call)
-        parent = script.tree.parents.get(call.node)
+        parent = script.tree.parent(call.node)
         passing = isinstance(parent, ast.Attribute) and parent.attr == "to"  # only on the way to another device
         if value is None or passing:
             continue
@@ -142,7 +142,7 @@ def _moves(script: Script) -> Iterator[Call]:
     wrapped = script.called("torch.nn.parallel.DistributedDataParallel")
     if not wrapped and not script.engines.prepared_names:
         return
-    for call in script.calls:
+    for call in script.methods("cuda", "to"):
         function = call.node.func
         if not isinstance(function, ast.Attribute):
             continue

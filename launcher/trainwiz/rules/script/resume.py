@@ -37,10 +37,10 @@ def samplers_know_the_epoch(script: Script) -> Violations:
     """
     yield from _never_shuffled(script)
     epochs = any(len(script.origins.loops(b.call)) > 1 for b in script.training.backwards)
-    sets = any(c.method == "set_epoch" for c in script.calls)
+    sets = bool(script.methods("set_epoch"))
     if not epochs or script.called("Accelerator.prepare") or sets:
         return
-    for call in script.calls:
+    for call in script.calls_like("DistributedSampler$"):
         shuffles = call.name.endswith("DistributedSampler") and constant(call.keyword("shuffle")) is not False
         if shuffles and not _is_for_evaluation(script, call):
             yield violation(
@@ -146,7 +146,7 @@ def random_states_are_restored_last(script: Script) -> Violations:
     skips = script.called("Accelerator.skip_first_batches", "accelerate.skip_first_batches")
     if not loads or not skips:
         return
-    if max(c.node.lineno for c in loads) < min(c.node.lineno for c in skips):
+    if all(script.tree.is_before(load.node, skip.node) for load in loads for skip in skips):
         yield violation(
             "the random states are restored before the batches are skipped, and skipping uses random numbers",
             remedy("skip the batches first and then restore the random states, or save between epochs"),
@@ -156,7 +156,7 @@ def random_states_are_restored_last(script: Script) -> Violations:
 
 def _told(script: Script, call: Call) -> tuple[Edit, ...]:
     """The line that tells a sampler the epoch, where its name and the loop over epochs are in one function."""
-    statement = script.tree.parents.get(call.node)
+    statement = script.tree.parent(call.node)
     name = dotted(statement.targets[0]) if isinstance(statement, ast.Assign) else ""
     for backward in script.training.backwards:
         around = script.origins.loops(backward.call)
@@ -193,7 +193,8 @@ def _is_for_evaluation(script: Script, call: Call) -> bool:
 
 
 def _resumes(script: Script) -> bool:
-    return any(c.name.endswith(("load_state_dict", "torch.load", "load_checkpoint")) for c in script.calls)
+    ends = ("load_state_dict", "torch.load", "load_checkpoint")
+    return any(call.name.endswith(ends) for call in script.calls_like("load(_state_dict|_checkpoint)?$"))
 
 
 def _only_continues(statement: ast.If) -> bool:

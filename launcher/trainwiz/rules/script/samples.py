@@ -88,8 +88,8 @@ def data_is_processed_once(script: Script) -> Violations:
     """
     if not script.engines.several or not script.training.backwards:
         return
-    for call in script.calls:
-        if call.method != "map" or not call.node.args or script.ranks.is_single(call.node):
+    for call in script.methods("map"):
+        if not call.node.args or script.ranks.is_single(call.node):
             continue
         owner = call.node.func.value  # type: ignore[attr-defined]
         made = [n for n in script.names.feeding(owner) if isinstance(n, ast.Call)]
@@ -99,7 +99,7 @@ def data_is_processed_once(script: Script) -> Violations:
             for block in script.tree.withs(call.node)
             for word in ("main_process_first", "local_main_process_first")
         )
-        waits = any(c.method in ("barrier", "wait_for_everyone") for c in script.calls)
+        waits = bool(script.methods("barrier", "wait_for_everyone"))
         if loads and not first and not waits:
             yield violation(
                 "every rank processes the whole data set",
@@ -121,7 +121,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
     if not script.engines.several:
         return
     turns = set(script.training.turns)
-    for loop in (n for n in script.tree.nodes if isinstance(n, ast.For)):
+    for loop in script.tree.of(ast.For):
         if loop in turns or script.training.within(loop):
             continue
         if not covers_a_share(script, loop):
@@ -148,7 +148,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
 
 def _picks(script: Script, call: ast.Call) -> bool:
     """Whether random numbers that are drawn in the training loop pick samples: they stand in brackets."""
-    parent = script.tree.parents.get(call)
+    parent = script.tree.parent(call)
     names = [dotted(t) for t in parent.targets] if isinstance(parent, ast.Assign) else []
     for loop in script.training.turns:
         if loop in script.tree.loops(call):
@@ -206,9 +206,7 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     for maker in made:
         if not isinstance(maker, ast.Call) or script.ranks.mentions_rank(maker):
             return True
-        kind = next(
-            (n for n in script.tree.nodes if isinstance(n, ast.ClassDef) and n.name == dotted(maker.func)), None
-        )
+        kind = next((n for n in script.tree.of(ast.ClassDef) if n.name == dotted(maker.func)), None)
         if kind is not None and (_SHARES.search(ast.unparse(kind)) or _is_random(script, kind)):
             return True
         inside = [t for value in maker.args[:1] if dotted(value) for t in script.origins.makers(value)]
@@ -228,10 +226,10 @@ def _is_random(script: Script, part: ast.AST) -> bool:
 
 def _same_draws(script: Script) -> Violations:
     """Samples that are drawn at random with a seed that all ranks share, in a script without loaders."""
-    if any("Loader" in c.name or "Sampler" in c.name for c in script.calls) or script.engines.deepspeed:
-        return
     seeds = [c for c in script.called(*_SEEDS) if c.node.args]
-    if not seeds or any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
+    if not seeds or script.engines.deepspeed or any("Loader" in c.name or "Sampler" in c.name for c in script.calls):
+        return
+    if any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
         return
     for call in script.called(*_DRAWS):
         function = script.tree.scope(call.node)

@@ -46,10 +46,10 @@ def numbers_are_ordered_as_numbers(script: Script) -> Violations:
     Instead: use `key=lambda name: int(name.rsplit("-", 1)[1])`, or names like checkpoint-00001000.
     Source: https://docs.python.org/3/howto/sorting.html
     """
-    if _PADDED.search("\n".join(script.lines)):
-        return
     for call, key in _sorts(script):
-        if key is None and _lists_checkpoints(script, call) and _is_picked_from(script, call):
+        if key is not None or not _lists_checkpoints(script, call) or _PADDED.search(script.text):
+            continue
+        if _is_picked_from(script, call):
             yield violation(
                 "checkpoints are sorted by name: checkpoint-900 comes after checkpoint-1000",
                 remedy("sort by the number in the name, or pad it with zeros"),
@@ -67,15 +67,16 @@ def the_old_checkpoint_outlives_the_new_one(script: Script) -> Violations:
     Instead: write to a folder beside it, rename it when it is complete, then delete the old one; keep at least 2.
     Source: counted with accelerate 1.15, which deletes before it writes
     """
-    for call in script.calls:
-        limit = call.keyword("total_limit") if call.name.endswith("ProjectConfiguration") else None
-        if limit is not None and constant(limit) == 1:
+    for call in script.calls_with("total_limit"):
+        limit = call.keyword("total_limit")
+        if limit is not None and constant(limit) == 1 and call.name.endswith("ProjectConfiguration"):
             yield violation(
                 "total_limit=1: the only checkpoint is deleted before the next one is written",
                 remedy("keep at least 2 checkpoints"),
                 place=script.place(limit),
             )
-        elif call.name == "shutil.rmtree" and call.node.args and _is_written_next(script, call):
+    for call in script.called("shutil.rmtree"):
+        if call.node.args and _is_written_next(script, call):
             yield violation(
                 "{path} is deleted before its replacement is written",
                 remedy("write to a temporary path, rename it, then delete the old one"),
@@ -114,7 +115,7 @@ def remote_code_is_pinned(script: Script) -> Violations:
     Instead: remove it if transformers supports the model; if not, add revision="<the commit you read>".
     Source: https://huggingface.co/docs/transformers/custom_models (trust_remote_code)
     """
-    for call in script.calls:
+    for call in script.calls_with("trust_remote_code"):
         value = call.keyword("trust_remote_code")
         if value is not None and constant(value) is True and call.keyword("revision") is None:
             yield violation(
@@ -126,7 +127,7 @@ def remote_code_is_pinned(script: Script) -> Violations:
 
 def _sorts(script: Script) -> Iterator[tuple[Call, ast.expr | None]]:
     """Calls that sort or take the maximum, with their key."""
-    for call in script.calls:
+    for call in script.calls_of("sort", "sorted", "max"):
         if call.method == "sort" or call.name in ("sorted", "max"):
             yield call, call.keyword("key")
 
@@ -158,14 +159,14 @@ def _is_picked_from(script: Script, call: Call) -> bool:
     """Whether the order matters: something is taken from the result by its position."""
     if call.name == "max":
         return True
-    parent = script.tree.parents.get(call.node)
+    parent = script.tree.parent(call.node)
     if isinstance(parent, ast.Subscript):
         return True
     names = [dotted(t) for t in parent.targets] if isinstance(parent, ast.Assign) else []
     if isinstance(call.node.func, ast.Attribute):
         names = [dotted(call.node.func.value)]
-    picked = [n.value for n in script.tree.nodes if isinstance(n, ast.Subscript)]
-    picked += [c.node.func.value for c in script.calls if c.method == "pop" and isinstance(c.node.func, ast.Attribute)]
+    picked = [n.value for n in script.tree.of(ast.Subscript)]
+    picked += [c.node.func.value for c in script.methods("pop") if isinstance(c.node.func, ast.Attribute)]
     return any(dotted(value) in names for value in picked if dotted(value))
 
 
@@ -180,7 +181,7 @@ def _is_written_next(script: Script, call: Call) -> bool:
             continue
         if other.method in ("rename", "replace", "move"):
             return False
-        if other.method in _SAVES and other.node.lineno > call.node.lineno:
+        if other.method in _SAVES and script.tree.is_before(call.node, other.node):
             given = [ast.unparse(value) for value in other.node.args]
             writes = writes or path in given or f"str({path})" in given
     return writes

@@ -11,6 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.tree import dotted, opened, operates
 
+_PREPARES = ("Accelerator.prepare", "Accelerator.prepare_scheduler")
 _TOTALS = {"num_training_steps": 2, "T_max": 1, "total_iters": 3, "total_steps": 2}
 _MAX_STEPS = re.compile(r"(^|\.|_)(max|total|num|n)_(train(ing)?_)?(update_)?(steps|iters|iterations|updates)$")
 _WORLD = re.compile(r"num_processes|world_size|num_gpus|n_gpus?|get_world_size")
@@ -28,6 +29,8 @@ def prepared_schedules_count_all_ranks(script: Script) -> Violations:
     prepare; or do not prepare the scheduler, and step it only if accelerator.sync_gradients is true.
     Source: huggingface/accelerate issues 2926, 2142, 1382; seen with accelerate 1.15
     """
+    if not script.called(*_PREPARES):
+        return
     told = script.called("accelerate.Accelerator")
     if any(c.keyword("step_scheduler_with_optimizer") or c.keyword("split_batches") for c in told):
         return
@@ -54,8 +57,9 @@ def schedules_count_updates(script: Script) -> Violations:
     Instead: step the scheduler where the optimizer steps; under accumulate(), prepare the scheduler too.
     Source: huggingface/accelerate issues 2142, 1382
     """
-    totals = dict(_schedules(script))
-    for call in script.called("Scheduler.step"):
+    steps = script.called("Scheduler.step")
+    totals = dict(_schedules(script)) if steps else {}
+    for call in steps:
         name = dotted(call.node.func.value)  # type: ignore[attr-defined]
         made = totals.get(name)
         total = _total(made) if made else None
@@ -76,9 +80,9 @@ def schedules_count_updates(script: Script) -> Violations:
 
 def _schedules(script: Script) -> Iterator[tuple[str, Call]]:
     """Names of schedulers with the calls that created them."""
-    for call in script.calls:
-        statement = script.tree.parents.get(call.node)
-        if isinstance(statement, ast.Assign) and script.engines.kind(call.node) == "Scheduler":
+    for call in script.makers("Scheduler"):
+        statement = script.tree.parent(call.node)
+        if isinstance(statement, ast.Assign):
             for target in statement.targets:
                 yield dotted(target), call
 
@@ -127,8 +131,4 @@ def _counts_updates(script: Script, total: ast.expr) -> bool:
 
 
 def _is_given_to_prepare(script: Script, name: str) -> bool:
-    return any(
-        dotted(value) == name
-        for call in script.called("Accelerator.prepare", "Accelerator.prepare_scheduler")
-        for value in call.node.args
-    )
+    return any(dotted(value) == name for call in script.called(*_PREPARES) for value in call.node.args)

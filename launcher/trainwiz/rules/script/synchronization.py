@@ -11,6 +11,7 @@ from trainwiz.script.training import Backward
 from trainwiz.script.tree import constant, dotted, opened
 
 _PARTITIONING = {2, 3}
+_STAGES = {"DeepSpeedPlugin": "zero_stage", "LowLevelZeroPlugin": "stage"}
 
 
 @rule("TW728", level=Level.ERROR, field="script")
@@ -58,8 +59,9 @@ def partitioned_gradients_always_synchronise(script: Script) -> Violations:
     Source: seen with DeepSpeed 0.19.8 and Colossal-AI 0.5.0; huggingface/accelerate issue 3481, DeepSpeed issue
     6793
     """
-    reason = _partitions(script)
-    for call in _no_syncs(script) if reason else ():
+    calls = _no_syncs(script)
+    reason = _partitions(script) if calls else ""
+    for call in calls if reason else ():
         fix = remedy("remove no_sync, and let the engine accumulate")
         yield violation("no_sync cannot be used with {reason}", fix, reason=reason, place=script.place(call.node))
 
@@ -75,7 +77,7 @@ def one_pass_in_one_accumulate(script: Script) -> Violations:
     Instead: use one block per pass; or add up the losses and call backward once.
     Source: https://huggingface.co/docs/accelerate/concept_guides/gradient_synchronization
     """
-    for block in (n for n in script.tree.nodes if isinstance(n, ast.With)):
+    for block in script.tree.of(ast.With) if script.calls_of("accumulate") else ():
         counted = opened(block, "accumulate")
         if not counted:
             continue
@@ -94,13 +96,13 @@ def one_pass_in_one_accumulate(script: Script) -> Violations:
 
 
 def _no_syncs(script: Script) -> list[Call]:
-    return [c for c in script.calls if c.method == "no_sync"]
+    return script.methods("no_sync")
 
 
 def _block(script: Script, call: Call) -> ast.With | None:
     """The with-block that a no_sync() call opens directly."""
-    item = script.tree.parents.get(call.node)
-    block = script.tree.parents.get(item) if isinstance(item, ast.withitem) else None
+    item = script.tree.parent(call.node)
+    block = script.tree.parent(item) if isinstance(item, ast.withitem) else None
     return block if isinstance(block, ast.With) else None
 
 
@@ -126,15 +128,13 @@ def _is_boundary(script: Script, backward: Backward, test: ast.expr) -> bool:
 
 def _partitions(script: Script) -> str:
     """What in the script partitions gradients; empty if nothing does."""
-    for call in script.calls:
+    for call in script.calls_of("GeminiPlugin", *_STAGES):
         if call.last == "GeminiPlugin":
             return call.last
-        stage = constant(
-            call.keyword({"DeepSpeedPlugin": "zero_stage", "LowLevelZeroPlugin": "stage"}.get(call.last, ""))
-        )
+        stage = constant(call.keyword(_STAGES.get(call.last, "")))
         if stage in _PARTITIONING:
             return f"{call.last} ({stage})"
-    written = [node for node in script.tree.nodes if isinstance(node, ast.Dict)] if script.engines.deepspeed else []
+    written = script.tree.of(ast.Dict) if script.engines.deepspeed else []
     blocks = [value for node in written for value in _values(node, "zero_optimization") if isinstance(value, ast.Dict)]
     stages = [constant(value) for block in blocks[:1] for value in _values(block, "stage")]
     return next((f"ZeRO {stage}" for stage in stages if stage in _PARTITIONING), "")

@@ -56,9 +56,7 @@ def compute_loss_takes_the_number_of_items(script: Script) -> Violations:
 
 def _methods(script: Script) -> Iterator[tuple[str, Function]]:
     """The methods of classes that a trainer calls, with whose they are."""
-    for node in script.tree.nodes:
-        if not isinstance(node, ast.ClassDef):
-            continue
+    for node in script.tree.of(ast.ClassDef):
         bases = [script.names.resolved(base) for base in node.bases]
         lightning = any(base.rpartition(".")[2] == "LightningModule" for base in bases)
         trainer = any(base.startswith(_TRAINERS) and base.endswith("Trainer") for base in bases)

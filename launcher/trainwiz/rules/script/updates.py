@@ -89,7 +89,7 @@ def deepspeeds_engine_steps(script: Script) -> Violations:
                 place=script.place(step),
             )
             return
-    steps = [c for c in script.calls if c.method == "step" and _is_engine(c, passes)]
+    steps = [c for c in script.methods("step") if _is_engine(c, passes)]
     if not steps and not script.training.steps:
         yield violation(
             "engine.step() is never called: the weights never change",
@@ -125,7 +125,7 @@ def accumulation_is_used(script: Script) -> Violations:
         return
     # DeepSpeed's engine counts micro-batches itself, and a modulo by the accumulation is a window by hand.
     own = script.called("accelerate.DeepSpeedPlugin", "accelerate.utils.DeepSpeedPlugin")
-    counts = script.training.windows or any(_by_accumulation(node, told) for node in script.tree.nodes)
+    counts = script.training.windows or any(_by_accumulation(node, told) for node in script.tree.of(ast.BinOp))
     by_hand = not script.attributes.isdisjoint(("accumulate", "no_sync", "_set_sync_gradients"))
     if own or counts or by_hand:
         return
@@ -139,9 +139,9 @@ def accumulation_is_used(script: Script) -> Violations:
             return
 
 
-def _by_accumulation(node: ast.AST, told: ast.expr) -> bool:
+def _by_accumulation(node: ast.BinOp, told: ast.expr) -> bool:
     """Whether it is a remainder by what the Accelerator is told, or by what is called an accumulation."""
-    if not isinstance(node, ast.BinOp) or not isinstance(node.op, ast.Mod):
+    if not isinstance(node.op, ast.Mod):
         return False
     by = ast.unparse(node.right)
     return by == ast.unparse(told) or (isinstance(node.right, ast.Name | ast.Attribute) and "accum" in by.lower())

@@ -64,9 +64,13 @@ def optimizers_get_the_final_parameters(script: Script) -> Violations:
         if not name or not isinstance(statement, ast.Assign | ast.Expr):
             continue
         scope = script.tree.scope(call.node)
-        made = [c for c in script.calls if _makes_optimizer(script, c, name) and script.tree.scope(c.node) is scope]
+        made = [
+            c
+            for c in script.makers("Optimizer")
+            if _makes_optimizer(script, c, name) and script.tree.scope(c.node) is scope
+        ]
         made = [c for c in made if not script.tree.exclusive(c.node, call.node)]
-        before = [c for c in made if c.node.lineno < call.node.lineno]
+        before = [c for c in made if script.tree.is_before(c.node, call.node)]
         if before and len(before) == len(made):
             yield violation(
                 "the optimizer is created before {name}, and keeps parameters that the model no longer uses",
@@ -87,7 +91,7 @@ def everything_is_prepared(script: Script) -> Violations:
     Instead: write model, optimizer, loader = accelerator.prepare(model, optimizer, loader).
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration; seen with accelerate 1.15
     """
-    prepares = [c for c in script.calls if c.name.startswith("Accelerator.prepare")]
+    prepares = [c for c in script.calls_like("^prepare") if c.name.startswith("Accelerator.prepare")]
     if not prepares or any(isinstance(v, ast.Starred) for c in prepares for v in c.node.args):
         return
     given = {dotted(n) for c in prepares for v in c.node.args for n in walk(v) if dotted(n)}
@@ -139,7 +143,7 @@ def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
     """
     if not script.engines.several or not (script.training.backwards or script.called("Trainer.train")):
         return
-    for call in script.calls:
+    for call in script.calls_with("device_map"):
         value = call.keyword("device_map")
         known = script.values.of(value)
         if value is not None and known and not known.option and known.value in ("auto", "balanced", "sequential"):
@@ -177,7 +181,7 @@ def _unwraps(script: Script, call: ast.Call) -> bool:
 def _never_wrapped(script: Script) -> Violations:
     """Ranks meet, but nothing in the file averages gradients."""
     met = script.called("torch.distributed.init_process_group")
-    if not met or not script.training.steps or _WRAPS.search("\n".join(script.lines)):
+    if not met or not script.training.steps or _WRAPS.search(script.text):
         return
     for backward in script.training.backwards:
         forwards = [n for n in script.names.feeding(backward.loss) if isinstance(n, ast.Call)]
@@ -279,5 +283,5 @@ def _is_trained(script: Script, maker: ast.expr) -> bool:
     """Whether an optimizer gets the parameters of what is made here, and not only those of a model beside it."""
     statement = script.tree.statement(maker)
     names = [dotted(t) for t in statement.targets] if isinstance(statement, ast.Assign) else []
-    made = [c for c in script.calls if script.engines.kind(c.node) == "Optimizer"]
+    made = script.makers("Optimizer")
     return any(_makes_optimizer(script, call, name) for call in made for name in names)

@@ -34,6 +34,12 @@ _PROGRESS = re.compile(r"epoch|step|iter|update", re.IGNORECASE)
 _RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
 _WRITERS = ("numpy.save", "numpy.savez")
 _WRITING_METHODS = ("to_csv", "savefig", "write_text", "write_bytes")
+_WRITES = (
+    *("save", "savez", "save_file", "save_model", "mkdir", "makedirs", "open", "save_pretrained"),
+    *_WRITING_METHODS,
+)
+"""The last names of all that may write a file."""
+_FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 _WRITING = ("w", "a", "x", "wb", "ab", "w+", "a+", "wt")
 
 
@@ -48,7 +54,7 @@ def weights_are_collected_by_every_rank(script: Script) -> Violations:
     Instead: call them outside the condition; pass what they return to save_pretrained(state_dict=…) inside it.
     Source: https://huggingface.co/docs/accelerate/usage_guides/fsdp (saving and loading)
     """
-    sharded = [c for c in script.calls if c.method == "state_dict" and _is_sharded(script, c)]
+    sharded = [c for c in script.methods("state_dict") if _is_sharded(script, c.node)]
     lightning = script.called(*_LIGHTNINGS) if script.engines.lightning else []
     for call in [*script.called(*_COLLECTS), *lightning, *sharded]:
         if not script.ranks.is_single(call.node):
@@ -76,7 +82,7 @@ def one_rank_writes(script: Script) -> Violations:
     """
     if not (script.engines.several or _has_callback(script)):
         return
-    for call in script.calls:
+    for call in script.calls_of(*_WRITES):
         path = _written(script, call)
         if path is None or not _trains(script, call) or _knows_rank(script, call, path):
             continue
@@ -99,12 +105,12 @@ def sharded_weights_are_saved_whole(script: Script) -> Violations:
     rank, then torch.save on rank 0; or torch.distributed.checkpoint.save.
     Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html; seen with torch 2.13
     """
-    if not script.engines.fsdp or _WHOLE.search("\n".join(script.lines)):
+    if not script.engines.fsdp or _WHOLE.search(script.text):
         return
     for call in script.called("torch.save"):
         fed = [n for value in call.node.args[:1] for n in script.names.feeding(value, call.node)]
         states = [n for n in fed if isinstance(n, ast.Call) and method(n) == "state_dict"]
-        if any(_is_sharded(script, Call(n, ".state_dict")) for n in states):
+        if any(_is_sharded(script, n) for n in states):
             yield violation(
                 "this saves only the shards of this rank",
                 remedy("collect the full state dict on every rank first: get_model_state_dict"),
@@ -123,17 +129,17 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     accelerator.save_state and load_state.
     Source: https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html (general checkpoint)
     """
-    loads = [c for c in script.calls if c.method == "load_state_dict" and c.node.args]
+    loads = [c for c in script.methods("load_state_dict") if c.node.args]
     if not loads or not script.training.steps or script.engines.colossalai:
         return
     progress = list(_progress(script))
     resumed = [c for c in loads if _resumes(script, c, progress)]
     if not resumed:
         return
-    if any(c.method in ("load_state", "load_checkpoint") for c in script.calls):
+    if script.methods("load_state", "load_checkpoint"):
         return
     given = [ast.unparse(c.node).lower() for c in loads]
-    made = [c for c in script.calls if script.engines.kind(c.node) == "Optimizer"]
+    made = script.makers("Optimizer")
     plain = made and all(c.name.endswith(".SGD") and _is_zero(c.keyword("momentum")) for c in made)
     missing = []
     if not any("optim" in text or "opt" in text.partition(".")[0] for text in given) and not plain:
@@ -155,21 +161,21 @@ def _guarded(script: Script, call: Call) -> Fix:
     return edited(fix, under(script, call.node, condition) if condition else ())
 
 
-def _is_sharded(script: Script, call: Call) -> bool:
+def _is_sharded(script: Script, call: ast.Call) -> bool:
     """Whether a method belongs to a model that FSDP shards."""
-    owner = dotted(call.node.func.value) if method(call.node) else ""  # type: ignore[attr-defined]
+    owner = dotted(call.func.value) if method(call) else ""  # type: ignore[attr-defined]
     if not owner:
         return False
-    for other in script.calls:
-        statement = script.tree.parents.get(other.node)
-        if other.name == "torch.distributed.fsdp.fully_shard":
+    for other in script.called(_FULLY_SHARD, "torch.distributed.fsdp.FullyShardedDataParallel"):
+        statement = script.tree.parent(other.node)
+        if other.name == _FULLY_SHARD:
             names = [dotted(value) for value in other.node.args[:1]]
-        elif other.name == "torch.distributed.fsdp.FullyShardedDataParallel" and isinstance(statement, ast.Assign):
+        elif isinstance(statement, ast.Assign):
             names = [dotted(target) for target in statement.targets]
         else:
             continue
-        here = script.tree.scope(other.node) is script.tree.scope(call.node)
-        if owner in names and (not here or other.node.lineno < call.node.lineno):
+        here = script.tree.scope(other.node) is script.tree.scope(call)
+        if owner in names and (not here or script.tree.is_before(other.node, call)):
             return True
     return False
 
@@ -225,8 +231,7 @@ def _is_callback(script: Script, base: ast.expr) -> bool:
 
 
 def _has_callback(script: Script) -> bool:
-    kinds = [n for n in script.tree.nodes if isinstance(n, ast.ClassDef)]
-    return any(_is_callback(script, base) for kind in kinds for base in kind.bases)
+    return any(_is_callback(script, base) for kind in script.tree.of(ast.ClassDef) for base in kind.bases)
 
 
 def _knows_rank(script: Script, call: Call, path: ast.expr) -> bool:
@@ -297,7 +302,7 @@ def _resumes(script: Script, call: Call, progress: Sequence[tuple[str, ast.AST]]
 def _starts_later(script: Script, call: Call) -> bool:
     """Whether the block that loads a model also says from which epoch or step the training goes on."""
     statement = script.tree.statement(call.node)
-    parent = script.tree.parents.get(statement) if statement is not None else None
+    parent = script.tree.parent(statement) if statement is not None else None
     loads = any(
         isinstance(n, ast.Call) and script.names.resolved(n.func) == "torch.load"
         for n in script.names.feeding(call.node.args[0])
@@ -313,10 +318,7 @@ def _is_loaded(script: Script, name: str, at: ast.AST) -> bool:
 
 
 def _has_scheduler(script: Script) -> bool:
-    return any(
-        script.engines.kind(c.node) == "Scheduler" and isinstance(script.tree.parents.get(c.node), ast.Assign)
-        for c in script.calls
-    )
+    return any(isinstance(script.tree.parent(c.node), ast.Assign) for c in script.makers("Scheduler"))
 
 
 def _is_zero(value: ast.expr | None) -> bool:

@@ -86,7 +86,7 @@ def _findings(script: Script | None, wanted: tuple[str, ...], left_out: Sequence
         return []
     chosen = [rule for rule in rules.of_scripts() if rule.id.startswith(wanted)]
     found = rules.check(rules.Facts(script=script), rules=chosen, ignore=left_out)
-    kept = [f for f in found if f.place is None or not f.rule.startswith(_left_out(script, f.place))]
+    kept = [f for f in found if f.place is None or not script.ignores(f.rule, f.place)]
     order = [part.file for part in reversed(script.parts)]
     return sorted(
         kept, key=lambda f: (order.index(f.place.file), f.place.line, f.place.column) if f.place else (0, 0, 0)
@@ -105,8 +105,3 @@ def _raised(result: list[Finding] | _Refusal) -> list[Finding]:
         message, remedy, place = result
         raise UsageError(message, remedy, place=place)
     return result
-
-
-def _left_out(script: Script, place: Place) -> tuple[str, ...]:
-    """What a comment on this line leaves out; no rule's id begins with a dash."""
-    return script.ignored.get((place.file, place.line), ("-",))

@@ -1,0 +1,161 @@
+"""One text's syntax tree, walked once: its nodes in order and by kind, the way up, its calls, imports and bindings.
+
+A module of a project is part of every script that imports it, so nothing here depends on the script: what a name means
+there is asked of `Names`, which only looks up what these outlines hold.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import itertools
+import operator
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+_LEAVES = {"id", "attr", "arg", "kind", "type_comment", "module", "level", "asname", "lineno", "type_ignores"}
+"""Fields without nodes in every kind of node that has them."""
+_SHARED = {"ctx", "op", "ops"}
+"""Fields whose operators and the like are objects that nodes share; nobody asks for their parents."""
+_POSITION = operator.attrgetter("lineno", "col_offset")
+_ASSIGNING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.With)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A name that a statement gives a value. Of several targets, each is assigned the whole value."""
+
+    name: str
+    """The dotted name."""
+    value: ast.expr
+    """The value, or what it is unpacked from."""
+    node: ast.AST
+    """The statement."""
+    alone: bool
+    """Whether the whole value goes to this name, and is not unpacked into several."""
+
+
+class Outline:
+    """The statements of one module, indexed."""
+
+    def __init__(self, module: ast.Module, left_out: Collection[ast.stmt] = ()) -> None:
+        """`left_out` are statements of the module that do not count."""
+        self.module = module
+        self.nodes: list[ast.AST] = []
+        self.kinds: dict[type[ast.AST], list[Any]] = defaultdict(list)
+        self.calls: dict[str, list[ast.Call]] = defaultdict(list)
+        for statement in module.body:
+            if statement not in left_out:
+                statement._parent = module  # type: ignore[attr-defined]
+                self._visit(statement)
+        for order, call in enumerate(self.kinds[ast.Call]):
+            if not left_out or "_order" not in call.__dict__:
+                call._order = order
+            function = call.func
+            kind = type(function)
+            last = function.attr if kind is ast.Attribute else function.id if kind is ast.Name else ""
+            self.calls[last].append(call)
+
+    def _visit(self, node: ast.AST) -> None:
+        add, kinds, waiting = self.nodes.append, self.kinds, [node]
+        pop, push = waiting.pop, waiting.append
+        while waiting:  # deeply nested expressions must not end in a RecursionError
+            node = pop()
+            add(node)
+            kind = type(node)
+            kinds[kind].append(node)
+            values = node.__dict__
+            for name in _own_branches(kind):  # type: ignore[arg-type]
+                value = values.get(name)
+                if value.__class__ is list:
+                    for one in reversed(value):
+                        if isinstance(one, ast.AST):
+                            one._parent = node  # type: ignore[attr-defined]
+                            push(one)
+                elif isinstance(value, ast.AST):
+                    value._parent = node  # type: ignore[attr-defined]
+                    push(value)
+
+    def release(self) -> None:
+        """Give up the tree at once: nodes that know their parents would wait for the garbage collector."""
+        for node in self.nodes:
+            node.__dict__.clear()
+
+    def of(self, *kinds: type[ast.AST]) -> list[Any]:
+        """The nodes of these kinds, in order."""
+        found = [group for kind in kinds if (group := self.kinds.get(kind))]
+        return found[0] if len(found) == 1 else sorted(itertools.chain(*found), key=_POSITION)
+
+    @cached_property
+    def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Its functions and methods."""
+        return self.of(ast.FunctionDef, ast.AsyncFunctionDef)
+
+    @cached_property
+    def bindings(self) -> dict[str, list[Binding]]:
+        """What gives names a value, by name, in order."""
+        found = defaultdict(list)
+        for node in self.of(*_ASSIGNING):
+            for binding in _bindings(node, self.module):
+                found[binding.name].append(binding)
+        return found
+
+    @cached_property
+    def bound(self) -> dict[ast.expr, list[Binding]]:
+        """The same by what the value is."""
+        found = defaultdict(list)
+        for group in self.bindings.values():
+            for binding in group:
+                found[binding.value].append(binding)
+        return found
+
+
+@functools.cache
+def branches(kind: type[ast.AST]) -> tuple[str, ...]:
+    """The fields in which nodes of a kind may have other nodes."""
+    return () if kind is ast.Constant else tuple(name for name in kind._fields if name not in _LEAVES)
+
+
+@functools.cache
+def _own_branches(kind: type[ast.AST]) -> tuple[str, ...]:
+    """Those from last to first, without what nodes share."""
+    return tuple(name for name in reversed(branches(kind)) if name not in _SHARED)  # type: ignore[arg-type]
+
+
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` of names and attributes; empty for anything else."""
+    if isinstance(node, ast.Name):
+        return node.id
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+
+
+def _bindings(node: ast.AST, module: ast.Module) -> Iterator[Binding]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from _bound(target, node.value, node)
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value:
+        yield from _bound(node.target, node.value, node)
+    elif isinstance(node, ast.AugAssign):
+        value = ast.copy_location(ast.BinOp(node.target, node.op, node.value), node)
+        value._parent = module  # type: ignore[attr-defined]
+        yield from _bound(node.target, value, node)
+    elif isinstance(node, ast.With):
+        for item in node.items:
+            if item.optional_vars:
+                yield from _bound(item.optional_vars, item.context_expr, node)
+
+
+def _bound(target: ast.expr, value: ast.expr, node: ast.AST) -> Iterator[Binding]:
+    parts = target.elts if isinstance(target, ast.Tuple | ast.List) else None
+    pairs = parts is not None and isinstance(value, ast.Tuple) and len(value.elts) == len(parts)
+    for i, part in enumerate([target] if parts is None else parts):
+        own = value.elts[i] if pairs else value  # type: ignore[attr-defined]
+        if name := dotted(part):
+            yield Binding(name, own, node, parts is None or own is not value)
