@@ -41,10 +41,9 @@ def test_a_shard_is_missing(tmp_path: Path) -> None:
 def test_a_file_is_cut_off(kept: int, tmp_path: Path) -> None:
     file = shards(tmp_path)[0]
     file.write_bytes(file.read_bytes()[:kept])
-    said = lacking(tmp_path)
-    assert said.startswith(
-        f"its weights are cut off: {file.name} has {file.stat().st_size} byte{'' if kept == 1 else 's'}, and its header names"
-    )
+    said, held = lacking(tmp_path), file.stat().st_size
+    told = "1 byte" if held == 1 else f"{held} bytes"
+    assert said.startswith(f"its weights are cut off: {file.name} has {told}, and its header names")
 
 
 def test_git_lfs_did_not_download(tmp_path: Path) -> None:
