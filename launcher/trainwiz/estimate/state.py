@@ -92,9 +92,9 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
     """What a plan trains, and how."""
     task = tasks.of(plan)
     shape, weight_bytes = layers(task, plan.model.name, parameters, transformer), 2 if _in_half(plan) else 4
-    frozen = frozen_parameters(shape, plan.model.frozen.split(",")) if shape and plan.model.frozen else 0
+    patterns = plan.model.frozen.split(",") if plan.model.frozen else []
+    frozen = frozen_parameters(shape, patterns) if shape else 0
     trained = parameters - frozen if frozen else None
-    frozen_head = bool(shape and frozen and head_is_frozen(shape, plan.model.frozen.split(",")))
     if shape and plan.model.adapter != "none" and plan.model.modules_to_save:  # each at most a table of embeddings
         tables = shape.largest_table * len(plan.model.modules_to_save.split(","))
         trained = min(parameters, trained_parameters(parameters, plan.model.adapter, plan.model.lora_rank) + tables)
@@ -103,7 +103,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         transformer=shape,
         trained=trained,
         frozen_bytes=weight_bytes if frozen else None,
-        frozen_head=frozen_head,
+        frozen_head=shape is not None and head_is_frozen(shape, patterns),
         generates=task.generative,
         adapter=plan.model.adapter,
         lora_rank=plan.model.lora_rank,
