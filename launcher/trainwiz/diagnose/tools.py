@@ -23,6 +23,8 @@ _TRAINER = {
     "machine.num_processes": "num_processes",
     "model.activation_checkpointing": "gradient_checkpointing",
     "evaluation.best_metric": "metric_for_best_model",
+    "evaluation.generation_metrics": "the metrics of generated text",
+    "evaluation.max_new_tokens": "max_new_tokens",
     "model.compile": "torch_compile",
     "model.frozen": "what is frozen",
     "model.from_scratch": "the start from random weights",
