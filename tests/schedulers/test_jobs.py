@@ -352,7 +352,9 @@ def test_a_clouds_job_is_followed_by_its_own_command(project: Path, cli: Cli) ->
     (project / "runs" / "jobs.jsonl").write_text(json.dumps(job) + "\n")
     queue = '[{"job_id": 5, "status": "FAILED_NO_RESOURCE", "failure_reason": "No A100 in us-east-1\\n(spot)"}]'
     calls = program(
-        project, "sky", f"""case "$2" in logs) echo '(head, rank=0, pid=7) update 1';; *) printf '%s\\n' '{queue}';; esac"""
+        project,
+        "sky",
+        f"""case "$2" in logs) echo '(head, rank=0, pid=7) update 1';; *) printf '%s\\n' '{queue}';; esac""",
     )
     (line,) = json.loads(cli("runs", "--json")[1])
     assert (line["state"], line["why"]) == ("failed", "FAILED_NO_RESOURCE: No A100 in us-east-1 (spot)")
