@@ -34,7 +34,7 @@ $(READY): pyproject.toml constraints.txt docs/requirements-dev.txt
 	$(BIN)/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement docs/requirements-dev.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,sft,image-classification,tracking]'
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[causal-lm,sft,image-classification,tracking,metrics]'
 	touch $@
 
 # The editable install compiles it, too; this is for a .po file that changed since.

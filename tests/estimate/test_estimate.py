@@ -455,6 +455,33 @@ def test_frozen_weights_in_16_bits_leave_the_stream_in_16_bits() -> None:
     assert (again.saved - plain.saved, again.live) == (3 * stream, 0)
 
 
+def test_eager_attention_keeps_scores_and_a_mask() -> None:
+    """32 layers of 32 heads: 6 bytes for each pair of tokens under autocast, of which one layer is made again."""
+    llama = known("llama-3-8b")
+    assert llama
+    work = Work(parameters=llama.parameters, transformer=llama, precision="bf16", samples=2, length=4096)
+    pairs, repeated = 2 * 4096**2, 2 * 4096 * 2 * 2 * (4096 - 1024)  # keys and values, in 16 bits
+    fused, eager = (micro_batch(labelled("ddp"), replace(work, keeps_scores=it)) for it in (False, True))
+    assert eager.saved - fused.saved == pairs * (32 * 32 * 6 + 4) + 32 * repeated
+    assert (eager.live, fused.live, eager.logits) == (8 * 32 * pairs, 0, fused.logits)
+    again = replace(work, checkpointing="full")
+    fused, eager = (micro_batch(labelled("ddp"), replace(again, keeps_scores=it)) for it in (False, True))
+    assert eager.saved - fused.saved == 4 * pairs
+    assert eager.live - fused.live == pairs * 32 * (6 + 8) + repeated
+
+
+def test_what_eager_attention_keeps_is_in_the_estimate_of_a_plan() -> None:
+    llama = known("meta-llama/Llama-3.1-8B")
+    assert llama
+    values = {"task": "sft", "model__name": "meta-llama/Llama-3.1-8B", "model__from_scratch": False}
+    values |= {"machine__device": "cuda", "precision__mixed_precision": "bf16", "batch__sequence_length": 8192}
+    auto, eager = (
+        estimate(make(**values, model__attention=how), llama.parameters, llama).activation_bytes_per_rank
+        for how in ("auto", "eager")
+    )
+    assert eager - auto > 32 * 32 * 6 * 8192**2 * make(**values).batch.per_device_batch_size
+
+
 def test_speed_by_what_bounds_it() -> None:
     """More compute, a slower link, a smaller micro-batch: each makes the part longer that it belongs to."""
     llama, a100 = known("llama-3-8b"), gpu_model("NVIDIA A100-SXM4-80GB")

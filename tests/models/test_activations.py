@@ -48,12 +48,12 @@ TOKENS = 64
 TINY = {"vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": TOKENS}
 
 
-def built(kind: str, layers: int, **more: Any) -> nn.Module:
+def built(kind: str, layers: int, attention: str = "sdpa", **more: Any) -> nn.Module:
     """A base model with random weights, in training mode."""
     values = {**SIZES, **FAMILIES[kind], "num_hidden_layers": layers}
     if "layer_types" in values:
         values["layer_types"] = values["layer_types"][:layers]
-    config = CONFIG_MAPPING[kind](**values, **TINY, attn_implementation="sdpa", **more)
+    config = CONFIG_MAPPING[kind](**values, **TINY, attn_implementation=attention, **more)
     for name in ("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob"):
         if hasattr(config, name):
             setattr(config, name, 0.0)
@@ -95,9 +95,16 @@ def newer() -> Iterator[None]:
 
 
 @newer()
-def kept_bytes(kind: str, layers: int, samples: int, arithmetic: Arithmetic, how: Checkpointing = "none") -> int:
+def kept_bytes(
+    kind: str,
+    layers: int,
+    samples: int,
+    arithmetic: Arithmetic,
+    how: Checkpointing = "none",
+    attention: str = "sdpa",
+) -> int:
     """What is alive after a forward pass, each storage once, weights left out."""
-    model = built(kind, layers)
+    model = built(kind, layers, attention)
     if arithmetic == "16-bit":
         model = model.bfloat16()
     recompute(model, how)
@@ -142,6 +149,24 @@ def test_a_recomputed_layer_keeps_less(kind: str, how: Checkpointing, arithmetic
     shorter, longer = (activation_bytes(transformer(kind, n), arithmetic, how) for n in (1, 2))
     assert longer - shorter == pytest.approx((two - one) / TOKENS, rel=0.01)
     assert longer - shorter < activation_bytes(transformer(kind, 1), arithmetic) / (1.6 if how == "selective" else 6)
+
+
+@pytest.mark.parametrize(
+    ("kind", "arithmetic", "how"),
+    [
+        ("llama", "fp32", "none"),
+        ("llama", "autocast", "none"),
+        ("llama", "16-bit", "selective"),
+        ("gpt2", "16-bit", "none"),
+    ],
+)
+def test_eager_attention_keeps_scores_of_all_pairs(kind: str, arithmetic: Arithmetic, how: Checkpointing) -> None:
+    one, two = (
+        kept_bytes(kind, n, 2, arithmetic, how, "eager") - kept_bytes(kind, n, 1, arithmetic, how, "eager")
+        for n in (1, 2)
+    )
+    shorter, longer = (activation_bytes(transformer(kind, n), arithmetic, how, TOKENS) for n in (1, 2))
+    assert longer - shorter == pytest.approx((two - one) / TOKENS, rel=0.01)
 
 
 def gradient(how: Checkpointing, *, half: bool, compiled: bool = False) -> tuple[float, list[torch.Tensor], int]:

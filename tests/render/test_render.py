@@ -127,6 +127,7 @@ def test_the_files_of_a_project() -> None:
         "checkpoints.py",
         "meter.py",
         "metrics.py",
+        "definitions.py",
         "documents.py",
         "encoders.py",
         "head_loss.py",

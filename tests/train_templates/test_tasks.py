@@ -43,6 +43,7 @@ GENERATED = (
     *("task", "train", "adapter", "average", "batches", "chat", "chat_template", "checkpoints", "conversations"),
     *(
         "column_names",
+        "definitions",
         "documents",
         "encoders",
         "evaluation",

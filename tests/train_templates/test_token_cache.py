@@ -140,7 +140,7 @@ def test_a_folder_is_named_by_what_decides_its_tokens_and_by_nothing_else(tmp_pa
         "model__name": name,
         "model__from_scratch": False,
         "data__train": str(tmp_path / "a.jsonl"),
-        "data__eval": None,  # embedded data brings code of its own
+        "data__eval": "embedded",
     }
     first = folders(tmp_path, **known)
     assert len(first) == 1
@@ -149,6 +149,7 @@ def test_a_folder_is_named_by_what_decides_its_tokens_and_by_nothing_else(tmp_pa
     for same in (
         {"model__adapter": "lora", "model__lora_rank": 4},
         {"batch__sequence_length": 100, "data__packing": False},
+        {"data__eval": None},  # the code for embedded data is not in the files
         {"data__eval": "1", "data__min_tokens": 3},
         {"model__name": str(tmp_path / "elsewhere")},
         {"data__train": str(tmp_path / "moved.jsonl")},
@@ -167,6 +168,60 @@ def test_a_folder_is_named_by_what_decides_its_tokens_and_by_nothing_else(tmp_pa
         found = folders(tmp_path, **{**known, **other})
         assert len(found) == len(every) + 1, other
         every = found
+
+
+EDITS = {
+    "sft": [  # a file, what is replaced in it, and whether that decides tokens
+        ("conversations.py", '"gpt", "bot"', '"gpt", "robot"', True),
+        ("conversations.py", "return json.loads(value) if value.strip() else None", "return None", True),
+        ("conversations.py", "len(text) >= 40", "len(text) >= 50", False),  # of the embedded data
+        ("chat.py", "What is str.split?", "What is str.join?", False),
+        ("chat.py", "shared = bisect_left(", "shared = 0 * bisect_left(", True),
+        ("sources.py", "csv.field_size_limit(1 << 31)", "csv.field_size_limit(1 << 30)", True),
+        ("sources.py", "np.partition(hashes, count - 1)", "np.partition(hashes, count - 2)", False),
+        ("encoders.py", "1 + int(learned.argmax())", "2 + int(learned.argmax())", True),
+        ("encoders.py", "1 << 19, 2000", "1 << 18, 2000", False),
+        ("conversations.py", "import itertools\n", "import itertools\n\nassert itertools\n", True),  # may do anything
+    ],
+    "preference": [
+        ("pairs.py", "SINGLE = False", "SINGLE = True", True),
+        ("pairs.py", "longest = np.minimum(", "longest = np.maximum(", False),
+        ("preferences.py", '("label", "kto_tag")', '("label", "good")', True),
+        ("preferences.py", "EMBEDDED_DISTANCE = 7", "EMBEDDED_DISTANCE = 8", False),
+    ],
+    "causal_lm": [
+        ("documents.py", "self.begin + ids + end", "ids + end", True),
+        ("documents.py", "i % 10 == 9", "i % 10 == 8", False),
+        (
+            "sources.py",
+            "def text_of(row: Row, column: str) -> str:",
+            "def text_of(row: Row, column: Any) -> str:",
+            True,
+        ),
+    ],
+}
+
+
+# docs/decisions/tasks.md: Tokens are named by what decides them, and rows are made of them
+@pytest.mark.parametrize("task", EDITS)
+def test_an_edit_makes_tokens_anew_only_if_it_decides_them(task: str, tmp_path: Path) -> None:
+    load(tmp_path, task, model__name="a/model", model__from_scratch=False, data__train="a.jsonl", data__eval="embedded")
+    chats = {"sft": "chat", "preference": "pairs"}
+    encoded, definitions = sys.modules[chats.get(task, "documents")].encoded, sys.modules["definitions"]
+    sources, encoders = sys.modules["sources"], sys.modules["encoders"]
+
+    def code() -> Any:
+        definitions.read.cache_clear()
+        return definitions.source_of(encoded, sources.Sources, encoders.pack)
+
+    first = code()
+    for name, old, new, decides in EDITS[task]:
+        before = (tmp_path / name).read_text()
+        assert before.count(old) == 1, (name, old)
+        (tmp_path / name).write_text(before.replace(old, new))
+        assert (code() != first) is decides, (name, old)
+        (tmp_path / name).write_text(before)
+    assert code() == first
 
 
 @pytest.mark.parametrize(

@@ -167,6 +167,8 @@ def test_every_machine_of_a_run_replays_it(
     """Each is told its rank and launches the same folder; the roll-call is that of the launch, and 0 compares."""
     asked: list[Request] = []
     monkeypatch.setattr(launching, "launch", lambda request: asked.append(request) or 0)
+    for repeated in [path for path in (project / "runs").iterdir() if path.is_dir() and path != first(project)]:
+        repeated.unlink() if repeated.is_symlink() else shutil.rmtree(repeated)
     plan = project / "trainwiz.yaml"
     for edited in (plan, first(project) / "plan.yaml"):
         edited.write_text(edited.read_text().replace("num_machines: 1", "num_machines: 2"))

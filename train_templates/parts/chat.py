@@ -27,8 +27,12 @@ from bisect import bisect_right
 from collections import Counter
 
 # end: tokenizer
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
+# feature: embedded_data
+from collections.abc import Iterable
+
+# end: embedded_data
 # feature: tokenizer
 # feature: all_learned
 from dataclasses import replace
@@ -45,10 +49,6 @@ from typing import NamedTuple
 import chat_template
 
 # end: own_template
-# feature: own_columns
-import column_names
-
-# end: own_columns
 import conversations
 import model_folder
 
@@ -124,8 +124,6 @@ def recipe_of(
     embedded: Callable[[str], Iterable[Any]],
     # end: embedded_data
     encode: Callable[[Chat, list[Row]], tuple[list[list[int]], Notes]],
-    decided_by: Iterable[Any] = (),
-    code: Iterable[str] = (),
 ) -> Recipe:
     # feature: embedded_data
     """Return how the rows of a source become tokens by `encode`; `embedded` makes those of the embedded data."""
@@ -138,10 +136,12 @@ def recipe_of(
         talker = Chat(config)
         return Encoder(encode=lambda rows: encode(talker, rows), vocabulary=len(talker.tokenizer), complemented=True)
 
+    decided_by: list[Any] = []
+    code: list[Callable[..., Any]] = [encode]
     # feature: embedded_data
     if source == "embedded":
         talks: Any = ((f"{source}: {talk.place}", talk) for talk in embedded(split))
-        decided_by = [*decided_by, split, sys.version]
+        decided_by, code = [split, sys.version], [encode, embedded]
     else:
         talks = Sources(source, split, config.max_rows)
     # end: embedded_data
@@ -149,7 +149,7 @@ def recipe_of(
     talks = Sources(source, split, config.max_rows)
     # end: own_data
     # feature: own_columns
-    decided_by, code = [*decided_by, config.columns], [*code, column_names.__file__]
+    decided_by.append(config.columns)
     # end: own_columns
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
@@ -164,7 +164,7 @@ def recipe_of(
         name=source,
         rows=talks,
         decided_by=[tokenizer, *decided_by],
-        code=[__file__, conversations.__file__, *code],
+        code=code,
         encoder=encoder,
     )
 

@@ -52,13 +52,11 @@ SINGLE = True  # a row may have one answer only
 
 def recipe(config: Any, source: str, split: str) -> Recipe:
     """Return how the preferences of a source become tokens."""
-    code = [__file__, preferences.__file__]
     # feature: own_data
-    return chat.recipe_of(config, source, split, encode=encoded, decided_by=[SINGLE], code=code)
+    return chat.recipe_of(config, source, split, encode=encoded)
     # end: own_data
     # feature: embedded_data
-    embedded = preferences.embedded_preferences
-    return chat.recipe_of(config, source, split, embedded=embedded, encode=encoded, decided_by=[SINGLE], code=code)
+    return chat.recipe_of(config, source, split, embedded=preferences.embedded_preferences, encode=encoded)
     # end: embedded_data
 
 

@@ -91,6 +91,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         # Most trainings accumulate, and the batch is decided later: gradients are counted beside the activations.
         accumulates=True,
         length=length or values["batch.sequence_length"],
+        keeps_scores=values["model.attention"] == "eager",
     )
 
 

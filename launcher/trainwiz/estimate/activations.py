@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainwiz.models import Transformer
-from trainwiz.models.activations import Arithmetic, Checkpointing, input_bytes, live_bytes, saved_bytes
+from trainwiz.models.activations import (
+    Arithmetic,
+    Checkpointing,
+    input_bytes,
+    live_bytes,
+    saved_bytes,
+    score_gradient_bytes,
+)
 from trainwiz.strategies import Strategy
 from trainwiz.vocabulary import LOSS_CHUNK
 
@@ -40,7 +47,8 @@ class Footprint:
     logits: int = 0
     """Added where the loss is computed."""
     live: int = 0
-    """Added while one layer is computed again; 0 where nothing is."""
+    """Added in the backward pass of a layer: where it is computed again, and the gradients of eager attention's scores.
+    """
     host: int = 0
     """Host memory for what is offloaded: pinned blocks, whose sizes are powers of two."""
 
@@ -67,10 +75,13 @@ def footprint(
     loss: Loss,
     stream_bytes: int | None = None,
     frozen_mlps: bool = False,
+    scored: int = 0,
 ) -> Footprint:
     """What a micro-batch needs, by moment.
 
-    A model that `generates` has logits for each token; others have a few numbers for each sample.
+    A model that `generates` has logits for each token; others have a few numbers for each sample. With eager attention,
+    each token has a score in each head for the `scored` tokens of its row, and a place in the mask, which all layers
+    share.
     """
     limit = None if model.changed_logits else loss.tokens_at_once
     at_once = min(tokens, limit or tokens)
@@ -80,11 +91,13 @@ def footprint(
     pinned = 0
     if checkpointing == "offload":
         pinned = model.num_hidden_layers * _power_of_two(tokens * input_bytes(model, kind, stream_bytes))
-    again = 0 if checkpointing == "none" else live_bytes(model, kind) + number * _IN_FLIGHT * model.hidden_size
+    again = 0 if checkpointing == "none" else live_bytes(model, kind, scored) + number * _IN_FLIGHT * model.hidden_size
+    layers = saved_bytes(model, kind, checkpointing, stream_bytes, frozen_mlps=frozen_mlps, scored=scored)
+    mask = scored * input_bytes(model, kind, stream_bytes) // model.hidden_size  # in the type of the residual stream
     return Footprint(
-        saved=tokens * saved_bytes(model, kind, checkpointing, stream_bytes, frozen_mlps=frozen_mlps),
+        saved=tokens * (layers + mask),
         logits=logits + tokens * _BEHIND_LAYERS * model.hidden_size,
-        live=tokens * again,
+        live=tokens * (again + score_gradient_bytes(model, scored)),
         host=pinned,
     )
 

@@ -76,11 +76,18 @@ class Work:
     """Rows of tokens of each sample: two where a loss compares two answers."""
     length: int = 1
     """Tokens of a row."""
+    keeps_scores: bool = False
+    """Attention is eager: each head's scores of all pairs of tokens in a row are in memory, and a mask of the pairs."""
 
     @property
     def tokens(self) -> int:
         """Tokens of a micro-batch."""
         return self.samples * self.rows * self.length
+
+    @property
+    def scored(self) -> int:
+        """The tokens that each one has scores for in memory."""
+        return self.length if self.keeps_scores else 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -225,7 +232,9 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         loss=work.loss,
         stream_bytes=work.stream_bytes or stream_bytes(strategy, work),
         frozen_mlps=work.frozen_mlps,
+        scored=work.scored,
     )
-    dropped = _DROPPED_BYTES * work.tokens * work.dropped_features
-    layers = work.transformer.num_hidden_layers if work.checkpointing == "none" else 0
-    return replace(found, saved=found.saved + layers * dropped, live=found.live + (dropped if found.live else 0))
+    dropped, all_kept = _DROPPED_BYTES * work.tokens * work.dropped_features, work.checkpointing == "none"
+    if all_kept:
+        return replace(found, saved=found.saved + work.transformer.num_hidden_layers * dropped)
+    return replace(found, live=found.live + dropped)

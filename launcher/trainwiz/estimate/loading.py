@@ -13,6 +13,7 @@ _FP32 = 4
 _HALF = ("bf16", "fp16")
 
 
+# docs/decisions/loop.md: Rank 0 loads for FSDP2
 def built_once(plan: Plan) -> bool:
     """Whether rank 0 alone holds the model, and sends the others their parts."""
     return strategies.of(plan).builds_once and tasks.of(plan).state_is_whole(plan)

@@ -144,7 +144,7 @@ def _attention_flops(model: Transformer, work: Work, length: int) -> float:
 def _traffic(model: Transformer, work: Work) -> float:
     """Bytes of one token that pass through memory in all layers and the loss."""
     kind = work.arithmetic or "autocast"
-    layers = sum(block.count * layer_bytes(model, block, kind) for block in model.blocks)
+    layers = sum(block.count * layer_bytes(model, block, kind, work.scored) for block in model.blocks)
     logits = 3 * (work.loss.logit_bytes or 12) * model.vocab_size if work.generates else 0
     return _rounds(work) * layers + logits
 

@@ -120,6 +120,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         fused_head=task.packs and plan.precision.mixed_precision != "fp16",
         rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,
+        keeps_scores=plan.model.attention == "eager",
     )
 
 

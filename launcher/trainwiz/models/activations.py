@@ -1,7 +1,8 @@
 """What one layer keeps of a token for the backward pass, in bytes, by family.
 
-Attention is fused (scaled_dot_product_attention or flash-attn): no scores are kept. Source: the tensors that autograd
-saves, counted with transformers 5.23 and fitted over nine sizes of each family;
+Fused attention (scaled_dot_product_attention or flash-attn) keeps no scores; eager attention keeps those of each head
+and pair of tokens (`scored` is the number of tokens that each one has scores for; 0: attention is fused). Source: the
+tensors that autograd saves, counted with transformers 5.23 and fitted over nine sizes of each family;
 tests/models/test_activations.py counts them again.
 """
 
@@ -19,6 +20,12 @@ Checkpointing = Literal["none", "selective", "full", "offload"]
 """Of `offload`, each layer keeps its input alone, as of `full`, and host memory holds it until the backward pass."""
 _LOGARITHMS = 4
 """Bytes per head: the logarithm of the softmax's sum, in fp32."""
+_SCORES: Mapping[Arithmetic, int] = {"fp32": 4, "autocast": 6, "16-bit": 6}
+"""Bytes per head and pair of tokens: the softmax in fp32, and what is cast to 16 bits of it."""
+_SOFTMAX_AS_IT_COMES = ("gpt2", "bert", "roberta", "xlm-roberta")
+"""Families whose eager attention does not ask for a softmax in fp32: it is in 16 bits where the weights are."""
+_SCORES_IN_BACKWARD = 8
+"""Bytes per head and pair of tokens: the gradient behind the softmax and the one before it, in fp32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,23 +84,35 @@ _ROWS: Mapping[str, Row] = {
 }
 
 
-def layer_bytes(model: Transformer, block: Block, arithmetic: Arithmetic) -> int:
+def layer_bytes(model: Transformer, block: Block, arithmetic: Arithmetic, scored: int = 0) -> int:
     """Bytes that one layer keeps of one token when nothing is computed again.
 
     A family that nobody counted is taken for Llama, or for GPT-NeoX if its MLP has no gate.
     """
     row = _ROWS.get(model.model_type) or (_LLAMA if block.gated else _GPT_NEOX)
-    return row[arithmetic].of(block, model.hidden_size)
+    return row[arithmetic].of(block, model.hidden_size) + _eager_bytes(model, block, arithmetic, scored)
 
 
-def activation_bytes(model: Transformer, arithmetic: Arithmetic, checkpointing: Checkpointing = "none") -> int:
+def _eager_bytes(model: Transformer, block: Block, arithmetic: Arithmetic, scored: int) -> int:
+    """What eager attention adds: scores, and keys and values that were repeated for each head of their queries."""
+    if not scored:
+        return 0
+    number = 4 if arithmetic == "fp32" else 2
+    as_it_comes = arithmetic == "16-bit" and model.model_type in _SOFTMAX_AS_IT_COMES
+    each = number if as_it_comes else _SCORES[arithmetic]
+    return each * block.heads * scored + 2 * number * (block.query_size - block.key_value_size)
+
+
+def activation_bytes(
+    model: Transformer, arithmetic: Arithmetic, checkpointing: Checkpointing = "none", scored: int = 0
+) -> int:
     """Bytes of one token over all layers at their peak, which is the backward pass of the last layer.
 
     With `full` checkpointing each layer keeps its input, with `selective` the results of its matrices and its attention
     as well; one layer at a time is computed again, and then keeps everything. The loss is not in it.
     """
-    again = 0 if checkpointing == "none" else live_bytes(model, arithmetic)
-    return saved_bytes(model, arithmetic, checkpointing) + again
+    again = 0 if checkpointing == "none" else live_bytes(model, arithmetic, scored)
+    return saved_bytes(model, arithmetic, checkpointing, scored=scored) + again
 
 
 def saved_bytes(
@@ -103,6 +122,7 @@ def saved_bytes(
     stream_bytes: int | None = None,
     *,
     frozen_mlps: bool = False,
+    scored: int = 0,
 ) -> int:
     """Bytes of one token that the forward pass leaves behind, over all layers.
 
@@ -113,12 +133,12 @@ def saved_bytes(
     if checkpointing == "none":
         number = (4 if arithmetic == "fp32" else 2) * frozen_mlps
         inputs = sum(block.count * number * (model.hidden_size + block.intermediate_size) for block in model.blocks)
-        return sum(block.count * layer_bytes(model, block, arithmetic) for block in model.blocks) - inputs
+        return sum(block.count * layer_bytes(model, block, arithmetic, scored) for block in model.blocks) - inputs
     stream = input_bytes(model, arithmetic, stream_bytes)
     if checkpointing == "offload":  # of the layer that is computed
         return stream if model.blocks else 0
     extra = 0 if checkpointing == "full" else 1
-    return sum(block.count * (stream + extra * _selected(model, block, arithmetic)) for block in model.blocks)
+    return sum(block.count * (stream + extra * _selected(model, block, arithmetic, scored)) for block in model.blocks)
 
 
 def input_bytes(model: Transformer, arithmetic: Arithmetic, stream_bytes: int | None = None) -> int:
@@ -126,15 +146,20 @@ def input_bytes(model: Transformer, arithmetic: Arithmetic, stream_bytes: int | 
     return (stream_bytes or (2 if arithmetic == "16-bit" else 4)) * model.hidden_size
 
 
-def live_bytes(model: Transformer, arithmetic: Arithmetic) -> int:
+def live_bytes(model: Transformer, arithmetic: Arithmetic, scored: int = 0) -> int:
     """Bytes of one token that the largest layer keeps while it is computed again."""
-    return max((layer_bytes(model, block, arithmetic) for block in model.blocks), default=0)
+    return max((layer_bytes(model, block, arithmetic, scored) for block in model.blocks), default=0)
 
 
-def _selected(model: Transformer, block: Block, arithmetic: Arithmetic) -> int:
+def score_gradient_bytes(model: Transformer, scored: int) -> int:
+    """Bytes of one token for the gradients of the scores, in the backward pass of the largest layer."""
+    return _SCORES_IN_BACKWARD * scored * max((block.heads for block in model.blocks), default=0)
+
+
+def _selected(model: Transformer, block: Block, arithmetic: Arithmetic, scored: int) -> int:
     """What `selective` checkpointing keeps beside a layer's input."""
     number = 4 if arithmetic == "fp32" else 2
     # Queries, keys, values, and what attention makes of them.
     attention = 2 * block.query_size + 2 * block.key_value_size
     projected = 2 * model.hidden_size + block.intermediate_size * (2 if block.gated else 1)
-    return number * (attention + projected) + _LOGARITHMS * block.heads
+    return number * (attention + projected + scored * block.heads) + _LOGARITHMS * block.heads

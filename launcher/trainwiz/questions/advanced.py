@@ -215,7 +215,7 @@ ADVANCED: tuple[Question, ...] = (
         ),
         help="How the model's attention is computed; the results differ by rounding only. auto takes flash-attn if it "
         "is installed and PyTorch's kernel otherwise, and keeps documents apart without a mask where they share a row "
-        "on a GPU. eager keeps heads x length x length scores of each layer, which memory estimates leave out.",
+        "on a GPU. eager keeps heads x length x length scores of each layer: 4 bytes each in fp32, else mostly 6.",
     ),
     Question(
         key="model.kernels",

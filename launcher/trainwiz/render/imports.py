@@ -19,6 +19,7 @@ NEIGHBOURS = frozenset(
         "column_names",
         "checkpoints",
         "conversations",
+        "definitions",
         "documents",
         "encoders",
         "evaluation",

@@ -72,6 +72,7 @@ class Fsdp(Sharded):
     builds_once: ClassVar[bool] = True
     copies_state: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
+    # docs/decisions/loop.md: FSDP2 gathers ahead by itself
     layers_at_once = 2
     layout = "fsdp"
 

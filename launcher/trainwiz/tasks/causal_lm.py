@@ -24,7 +24,16 @@ TASK = Task(
         "object per line"
     ),
     packages=("transformers",),
-    parts=("model_folder.py", "documents.py", "encoders.py", "packing.py", "rows.py", "sources.py", "token_cache.py"),
+    parts=(
+        "model_folder.py",
+        "documents.py",
+        "definitions.py",
+        "encoders.py",
+        "packing.py",
+        "rows.py",
+        "sources.py",
+        "token_cache.py",
+    ),
     weight_decay=(0.1, say("common for language models")),
     regions={"documents": True},
 )

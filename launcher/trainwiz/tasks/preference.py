@@ -29,6 +29,7 @@ TASK = Task(
         "conversations.py",
         "preferences.py",
         "pairs.py",
+        "definitions.py",
         "encoders.py",
         "sources.py",
         "token_cache.py",

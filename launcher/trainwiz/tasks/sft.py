@@ -27,6 +27,7 @@ TASK = Task(
         "rows.py",
         "chat.py",
         "conversations.py",
+        "definitions.py",
         "encoders.py",
         "sources.py",
         "token_cache.py",

@@ -1,6 +1,6 @@
-"""Documents of text: how they are read and become token ids. What stands here decides the tokens, and nothing else.
+"""Documents of text: how they are read and become token ids.
 
-An edit of this file makes all tokens anew.
+An edit of `Tokens` or `encoded` makes all tokens anew.
 """
 
 from __future__ import annotations
@@ -43,17 +43,18 @@ def embedded_documents(split: str) -> Iterator[str]:
             yield topics[name]
 
 
+def encoded(tokens: Tokens, text_column: str, rows: list[Row]) -> tuple[list[list[int]], Notes]:
+    """Return the token ids of the documents in some rows. There is nothing to tell of them."""
+    return tokens.encode([text_of(row, text_column) for row in rows]), {}
+
+
 def recipe(config: Any, source: str, split: str) -> Recipe:
     """Return how the documents of a source become tokens."""
     embedded = source == "embedded"
 
     def encoder() -> Encoder:
         tokens = Tokens(config)
-
-        def encode(rows: list[Row]) -> tuple[list[list[int]], Notes]:
-            return tokens.encode([text_of(row, config.text_column) for row in rows]), {}
-
-        return Encoder(encode=encode, vocabulary=tokens.vocabulary)
+        return Encoder(encode=lambda rows: encoded(tokens, config.text_column, rows), vocabulary=tokens.vocabulary)
 
     texts = ((f"{source}: text {n}", {"text": text}) for n, text in enumerate(embedded_documents(split), start=1))
     tokenizer = ["bytes"]
@@ -61,6 +62,6 @@ def recipe(config: Any, source: str, split: str) -> Recipe:
         name=source,
         rows=texts if embedded else Sources(source, split, config.max_rows, texts=True),
         decided_by=[tokenizer, *([split, sys.version] if embedded else [config.text_column])],
-        code=[__file__],
+        code=[encoded, *([embedded_documents] if embedded else [])],
         encoder=encoder,
     )

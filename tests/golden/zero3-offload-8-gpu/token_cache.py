@@ -1,7 +1,7 @@
 """Documents as token ids in files, written once: by all cores, in the order of the data, and shared by all ranks.
 
 A folder `tokens-…` is named by what decides its tokens, and by nothing else: the content of the data's files, the
-tokenizer, and the code that reads and encodes. Sequence length, packing and the part kept for evaluation are decided
+tokenizer, and the functions that read and encode. Sequence length, packing and the part kept for evaluation are decided
 later, by rows.py. What was tokenized before an interruption is kept, and the next start goes on from there.
 """
 
@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 import sources
-from encoders import DOCUMENT, Encoder, Interrupted, Notes, cores, encoded_batches, merge
+from definitions import source_of
+from encoders import DOCUMENT, Encoder, Interrupted, Notes, cores, encoded_batches, merge, pack
 from sources import Row, Sources
 
 FORMAT = 1  # of the files below; another number makes all folders anew
@@ -42,15 +43,14 @@ class Recipe:
     """Its rows; those that need no file for embedded data."""
     decided_by: list[Any]
     """What decides the tokens beside the rows: the tokenizer, columns, versions."""
-    code: list[str]
-    """The files whose functions read and encode the rows."""
+    code: list[Callable[..., Any]]
+    """The functions and classes that make and encode the rows."""
     encoder: Callable[[], Encoder]
     """Makes the encoder, once it is needed."""
 
     def key(self, data: list[Any]) -> str:
         """Return a hash of data and of all else that decides the tokens."""
-        code = [sources.hash_file(Path(file)) for file in (*self.code, sources.__file__)]
-        keys = [FORMAT, data, self.decided_by, code]
+        keys = [FORMAT, data, self.decided_by, source_of(*self.code, Sources, pack)]
         return hashlib.blake2b(json.dumps(keys).encode(), digest_size=12).hexdigest()
 
 

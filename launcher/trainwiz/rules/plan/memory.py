@@ -68,7 +68,7 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     Why: a forward pass keeps tensors of every layer for the backward pass. They grow with micro-batch × sequence length
     and do not depend on how the state is sharded. Beside them are the logits of 1024 tokens, and what comes and goes
     with the strategy: casts, gathered weights, buckets. Of compiled layers only what matrix products and attention
-    return is counted: the compiler computes the rest again.
+    return is counted: the compiler computes the rest again. model.attention eager keeps scores of all pairs of tokens.
     Instead: recompute activations (model.activation_checkpointing), or use a smaller micro-batch with more
     accumulation, which keeps the real batch, or a shorter sequence.
     Source: what autograd saves, counted with transformers 5.23 (tests/models/test_activations.py)
