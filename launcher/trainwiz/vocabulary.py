@@ -42,6 +42,7 @@ OutputDtype = Literal["source", "float32", "bfloat16", "float16"]
 BestMode = Literal["auto", "min", "max"]
 Tracker = Literal["none", "tensorboard", "wandb", "mlflow", "swanlab", "trackio"]
 NumaBinding = Literal["auto", "always", "never"]
+# docs/decisions/loop.md: Only the inputs of layers are offloaded
 ActivationCheckpointing = Literal["none", "selective", "full", "offload"]
 PreferenceLoss = Literal["dpo", "ipo", "orpo", "kto", "simpo"]
 Augmentation = Literal["none", "shift", "flip", "crop", "color"]

@@ -443,6 +443,38 @@ def test_classes_of_a_command_line_of_lightning() -> None:
     assert gaps(needs)["model"][1] == "Regressor needs path, which its command line gives it"
 
 
+def test_each_update_by_hand_in_a_training_step_is_named() -> None:
+    text = (HERE / "own_scripts" / "with_lightning.py").read_text()
+    by_hand = text.replace(
+        "        return loss\n",
+        "        first = self.optimizers()\n"
+        "        self.manual_backward(loss)\n"
+        "        if (batch_idx + 1) % 2 == 0:\n"
+        "            first.step()\n"
+        "            first.zero_grad()\n"
+        "        self.lr_schedulers().step()\n",
+    )
+    script = read("train.py", by_hand)
+    named = {
+        one.place.line for one in own_code.left(script, pieces(script), as_code=True) if one.path == "training_step"
+    }
+    words = (
+        "self.optimizers()",
+        "manual_backward",
+        "if (batch_idx",
+        "first.step()",
+        "first.zero_grad()",
+        "lr_schedulers",
+    )
+    assert named == {line_of(part, by_hand) for part in words}
+    assert gaps(by_hand)["loss"] == (
+        line_of("self.optimizers()", by_hand),
+        "its training_step makes the updates itself",
+    )
+    script = read("train.py", text)
+    assert all(one.path != "training_step" for one in own_code.left(script, pieces(script), as_code=True))
+
+
 def test_a_collate_function_that_asks_the_engine() -> None:
     text = HUB.replace(
         "return tokenizer.pad(", "size = 8 if accelerator.is_main_process else 4\n        return tokenizer.pad("

@@ -165,6 +165,37 @@ def carried(text: str, folder: Path) -> dict[str, object]:
     return {key: one.value for key, one in adoption.carried.items()}
 
 
+@pytest.mark.parametrize(
+    ("lines", "how", "lost"),
+    [
+        ("gradient_checkpointing: true\nactivation_offloading: true\n", "offload", set()),
+        ("gradient_checkpointing: true\nactivation_offloading: legacy\n", "offload", set()),
+        ("gradient_checkpointing: true\nactivation_offloading: false\n", "full", set()),
+        ("gradient_checkpointing: offload\n", "offload", set()),
+        ("gradient_checkpointing: offload_disk\n", "offload", {"gradient_checkpointing"}),
+        ("gradient_checkpointing: true\nactivation_offloading: disk\n", "offload", {"activation_offloading"}),
+        ("gradient_checkpointing: false\nactivation_offloading: true\n", "none", {"activation_offloading"}),
+        ("enable_activation_checkpointing: true\n", "full", set()),
+        (
+            "enable_activation_checkpointing: true\nenable_activation_offloading: true\n",
+            "offload",
+            set(),
+        ),
+    ],
+)
+def test_where_recomputed_layers_keep_their_inputs(lines: str, how: str, lost: set[str], tmp_path: Path) -> None:
+    file = tmp_path / "train.yaml"
+    head = "model: {_component_: torchtune.x}" if "enable" in lines else "base_model: some/model\ndatasets: []"
+    file.write_text(f"{head}\n{lines}")
+    files = import_files.together([str(file)], default=False, versions=())
+    adoption = adopt(None, None, None, files.tool_file)
+    assert adoption.carried["model.activation_checkpointing"].value == how
+    from trainwiz.decide import decide
+
+    rest = adoption.remainder(decide({"model.activation_checkpointing": how, "machine.device": "cpu"}, None).plan)
+    assert {one.path for one in rest if "activation" in one.path or "gradient" in one.path} == lost
+
+
 # docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's
 def test_what_a_file_leaves_out_is_as_its_tool_has_it(tmp_path: Path) -> None:
     usual = {

@@ -11,7 +11,8 @@ from plans import make
 
 from trainwiz import models
 from trainwiz.estimate import disk, estimate
-from trainwiz.estimate.frozen import frozen_parameters, named
+from trainwiz.estimate.frozen import frozen_parameters, head_is_frozen, named
+from trainwiz.estimate.state import device_needs
 
 SIZES: dict[str, dict[str, Any]] = {
     "llama": {
@@ -92,6 +93,36 @@ def test_frozen_parameters_have_weights_and_nothing_else() -> None:
     tables = 2 * 128_256 * 4096
     assert whole.device_bytes_per_rank - part.device_bytes_per_rank == 12 * tables
     assert whole.checkpoint_bytes - part.checkpoint_bytes == 8 * tables
+
+
+def test_a_frozen_head_has_no_gradient() -> None:
+    """Where the loss computes the head's gradient, chunk by chunk, and where FSDP2 reduces it."""
+    shape = models.known("llama-3.1-8b")
+    assert shape
+    values = {"task": "causal_lm", "model__name": "meta-llama/Llama-3.1-8B", "model__from_scratch": False}
+    values |= {"machine__device": "cuda", "precision__mixed_precision": "bf16", "batch__sequence_length": 4096}
+    head = 128_256 * 4096
+
+    def buffers(kind: str, frozen: str | None, moment: str) -> int:
+        plan = make(**values, strategy__kind=kind, machine__num_processes=8, model__frozen=frozen)
+        return device_needs(plan, 8_030_261_248, shape).moments[moment]["buffers"]  # type: ignore[index]
+
+    # In DDP's loss the gradient has the type of the weights, under FSDP2 that of the computation.
+    for kind, moment, each in (
+        ("ddp", "loss", 4),
+        ("fsdp", "loss", 2),
+        ("fsdp", "backward", 2),
+        ("fsdp", "reduction", 6),
+    ):
+        trained, frozen, embeddings = (buffers(kind, it, moment) for it in (None, "lm_head", "embed_tokens"))
+        assert trained - frozen >= each * head, (kind, moment)
+        assert embeddings > frozen, (kind, moment)
+    assert head_is_frozen(shape, ["layers.0.", "head"])
+    assert not head_is_frozen(shape, ["embed"])
+    tied = models.known("qwen2.5-0.5b")
+    assert tied
+    assert tied.tied
+    assert head_is_frozen(tied, ["embed"])
 
 
 def test_the_disk_holds_one_checkpoint_more_than_are_kept() -> None:

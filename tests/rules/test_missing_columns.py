@@ -54,3 +54,15 @@ def test_the_remedy_names_the_columns_that_may_be_meant(task: str, first: dict[s
     assert found.where == "data.columns"
     assert found.fix is not None
     assert found.fix.changes == {"data.columns": columns}
+
+
+def test_rated_answers_are_to_become_pairs() -> None:
+    """No column of raw UltraFeedback is a pair, so data.columns would be no remedy."""
+    first = {"instruction": "a", "completions": [{"response": "b", "overall_score": 5.0}]}
+    train = DataFacts(name="a.jsonl", kind="file", detail="no pair", first=first)
+    plan = plans.make(task="preference", data__train="a.jsonl")
+    facts = Facts(plan=plan, machine=None, project=Project(folder=".", train=train), estimate=None)
+    (found,) = rules.check(facts, rules=[rule for rule in rules.of_plans() if rule.id == "TW512"])
+    assert found.fix is not None
+    assert "ultrafeedback_binarized::train_prefs" in str(found.fix.message)
+    assert found.where == "data.train"

@@ -229,6 +229,13 @@ FORMS: dict[str, tuple[dict[str, Any], list[dict[str, str]]]] = {
 }
 
 
+RATED = {  # as UltraFeedback is published
+    "instruction": "a",
+    "models": ["x", "y"],
+    "completions": [{"response": "b", "overall_score": 5.0}, {"response": "c", "overall_score": 9.0}],
+}
+
+
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """What the generated preferences.py makes of a row."""
@@ -263,6 +270,11 @@ def test_answers_with_a_label_are_read(label: object, read: Any) -> None:
     [
         ([], "not a JSON object"),
         ({"text": "a"}, "neither chosen and rejected answers nor an answer with a label; it has text"),
+        (RATED, "completions holds 2 rated answers, which are no pair: write the best one as chosen"),
+        (
+            {**RATED, "completions": [{"from": "gpt", "value": "b", "score": 1}]},
+            "neither chosen and rejected answers nor",
+        ),
         ({"prompt": "a", "chosen": "b"}, "it has a chosen answer, but no rejected one"),
         ({"prompt": "a", "rejected": "b", "chosen": None}, "it has a rejected answer, but no chosen one"),
         ({"chosen": "b", "rejected": "c"}, "neither messages nor a question with an answer"),
@@ -384,6 +396,8 @@ def test_the_probe_counts_the_samples_that_the_task_makes(loss: str, length: int
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "dpo", ""),
         ({"prompt": "a", "completion": "b", "label": True}, "kto", ""),
         ({"prompt": "a", "completion": "b", "label": True}, "dpo", "which only the loss kto learns from"),
+        (RATED, "dpo", "2 rated answers in completions, which are no pair"),
+        (RATED, "kto", "2 rated answers in completions"),
         ({"instruction": "a", "output": "b"}, "dpo", "neither chosen and rejected answers nor an answer with a label"),
     ],
 )

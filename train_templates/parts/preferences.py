@@ -30,6 +30,7 @@ CHOSEN = ("chosen", "chosen_response", "preferred_output", "preferred")
 REJECTED = ("rejected", "rejected_response", "non_preferred_output", "dispreferred")
 LABELS = ("label", "kto_tag")
 TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
+RATINGS = {"overall_score", "score", "rating", "rank"}
 ASKING = ("user", "system", "developer")
 # feature: embedded_data
 EMBEDDED_DISTANCE = 7  # places between a question of the embedded data and the answer that is wrong for it
@@ -91,6 +92,11 @@ def judged(columns: dict[str, Any]) -> Preference:
     """Return the preference of a row with one answer and a label."""
     names = ", ".join(columns)
     label = taken(columns, *LABELS)
+    if label is None and (name := rated(columns)):
+        raise ValueError(
+            f"{name} holds {len(columns[name])} rated answers, which are no pair: write the best one as chosen and a "
+            "worse one as rejected (UltraFeedback has them so in HuggingFaceH4/ultrafeedback_binarized::train_prefs)"
+        )
     if label is None:
         found = names or "no columns"
         raise ValueError(f"neither chosen and rejected answers nor an answer with a label; it has {found}")
@@ -100,6 +106,15 @@ def judged(columns: dict[str, Any]) -> Preference:
     talk = conversation_of(asked(columns))
     learn_from(talk, last_answer(talk.messages), "the row")
     return Preference(talk, None) if good else Preference(None, talk)
+
+
+def rated(columns: dict[str, Any]) -> str:
+    """Return the column that holds several answers with a rating each, as UltraFeedback has them; empty: none does."""
+    for name, value in columns.items():
+        parts = [part.keys() if isinstance(part, dict) else set() for part in value] if isinstance(value, list) else []
+        if parts and all(names & RATINGS and not names & {"role", "from"} for names in parts):
+            return name
+    return ""
 
 
 def compared(columns: dict[str, Any], chosen: Any, rejected: Any) -> Preference:

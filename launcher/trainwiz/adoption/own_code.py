@@ -22,6 +22,12 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     options = _options(script, pieces) if as_code else ()
     found = [*options, *_pieces(script, pieces, as_code=as_code), *_evaluations(script, pieces)]
     found += [*_order(script, pieces.loader), *_rest(script, pieces)]
+    if as_code and pieces.lightning:
+        why = say(
+            "the project's loop makes the updates: let loss_sum return the loss, and build_optimizers the optimizers, "
+            "which take turns if there are several"
+        )
+        found += [_entry(script, "code", "training_step", node, why) for node in pieces.lightning.by_hand]
     if pieces.sums_means is not None:
         why = say("the Trainer adds up such losses of micro-batches; here an update's loss is the mean over its batch")
         found.append(_entry(script, "lost", "gradient_accumulation_steps", pieces.sums_means, why))

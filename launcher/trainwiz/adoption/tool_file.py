@@ -48,6 +48,9 @@ _KEYS = {
     "eval_part": "data.eval",
 }
 """The plan's key for each word that a tool may have a default for."""
+_ON_DISK = ("offload_disk", "disk")
+_OFFLOADED = ("offload", "legacy", *_ON_DISK)
+"""Words for recomputed layers whose inputs are not on the device."""
 _SAYS_NOTHING: tuple[Any, ...] = (None, False, "", [], {}, "none", "no")
 
 
@@ -67,9 +70,7 @@ def read(page: Page, tool_file: ToolFile) -> None:
         page.carry(tool_file.key("lr_scheduler_type"), "schedule.lr_scheduler_type", schedule)
     if isinstance(tool_file.value("packing"), bool):
         page.carry(tool_file.key("packing"), "data.packing", tool_file.value("packing"))
-    if isinstance(tool_file.value("gradient_checkpointing"), bool):
-        recomputed = "full" if tool_file.on("gradient_checkpointing") else "none"
-        page.carry(tool_file.key("gradient_checkpointing"), "model.activation_checkpointing", recomputed)
+    _recomputation(page, tool_file)
     _machines(page, tool_file)
     if tool_file.on("rslora"):
         page.carry(tool_file.key("rslora"), "model.lora_rslora", True)
@@ -79,6 +80,22 @@ def read(page: Page, tool_file: ToolFile) -> None:
     leave_usual(page.ledger)
     if tool_file.deepspeed is not None:
         page.same(tool_file.key("deepspeed"))
+
+
+def _recomputation(page: Page, tool_file: ToolFile) -> None:
+    """Activation checkpointing, and where the checkpoints are kept: on the device, in host memory or on a disk."""
+    key, said = tool_file.key("gradient_checkpointing"), tool_file.value("gradient_checkpointing")
+    of_offload, place = tool_file.key("activation_offloading"), tool_file.value("activation_offloading")
+    if said is False:
+        page.carry(key, "model.activation_checkpointing", "none")
+    elif said is True or said in _OFFLOADED:
+        for name, word in ((key, said), (of_offload, place)):
+            if word in _ON_DISK:
+                page.leave(name, "lost", say("a plan keeps offloaded activations in host memory, not on a disk"))
+        away = said in _OFFLOADED or place is True or place in _OFFLOADED
+        page.carry(key, "model.activation_checkpointing", "offload" if away else "full")
+        if place is True or place in _OFFLOADED:
+            page.same(of_offload)
 
 
 def _optimizer(page: Page, tool_file: ToolFile) -> None:

@@ -35,6 +35,8 @@ class Work:
     lora_rank: int = 16
     trained: int | None = None
     """Parameters that are trained; None: all, or the adapter's on every linear layer."""
+    frozen_head: bool = False
+    """The output layer is not trained, and has no gradient."""
     frozen_mlps: bool = False
     """The adapter leaves out the matrices of the MLPs."""
     dropped_features: int = 0
@@ -154,6 +156,7 @@ def training_of(work: Work) -> Training:
         model_parameters=work.parameters,
         layer=shape.largest_layer if shape else 0,
         table=shape.largest_table if shape else 0,
+        frozen_head=shape.vocab_size * shape.hidden_size if shape and work.frozen_head else 0,
         root=shape.parameters - sum(b.count * b.parameters for b in shape.blocks) if shape else 0,
         whole_gradients=work.whole_gradients,
     )
@@ -206,7 +209,8 @@ def _matrices(work: Work) -> int | None:
 def _head_gradient_bytes(strategy: Strategy, work: Work, training: Training) -> int:
     """The gradient of the head's weights, in their type, where the loss computes it chunk by chunk."""
     shape, chunk = work.transformer, work.loss.tokens_at_once
-    fused = work.fused_head and work.generates and work.adapter == "none" and strategy.fuses_head_loss
+    has_gradient = work.adapter == "none" and not work.frozen_head
+    fused = work.fused_head and work.generates and has_gradient and strategy.fuses_head_loss
     if shape is None or shape.changed_logits or not fused or chunk is None or work.tokens <= chunk:
         return 0
     each = training.weight_bytes if strategy.autocasts else training.compute_bytes

@@ -48,9 +48,17 @@ def frozen_parameters(model: Transformer, patterns: Sequence[str]) -> int:
 
     A part that is in no name of this family counts as nothing: the estimate is then too high, never too low.
     """
-    return sum(
-        count for name, count in named(model) if any(fnmatchcase(name, f"*{pattern.strip()}*") for pattern in patterns)
-    )
+    return sum(count for name, count in named(model) if _freezes(patterns, name))
+
+
+def head_is_frozen(model: Transformer, patterns: Sequence[str]) -> bool:
+    """Whether the output layer is among them; where it shares the embedding's weights, it has their name."""
+    names = _FAMILIES.get(model.model_type, _LLAMA)
+    return _freezes(patterns, names["table" if model.tied else "head"][0])
+
+
+def _freezes(patterns: Sequence[str], name: str) -> bool:
+    return any(fnmatchcase(name, f"*{pattern.strip()}*") for pattern in patterns)
 
 
 def named(model: Transformer) -> Iterator[tuple[str, int]]:

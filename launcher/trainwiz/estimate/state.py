@@ -14,7 +14,7 @@ from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
-from trainwiz.estimate.frozen import frozen_parameters
+from trainwiz.estimate.frozen import frozen_parameters, head_is_frozen
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
 from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
@@ -92,7 +92,8 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
     """What a plan trains, and how."""
     task = tasks.of(plan)
     shape, weight_bytes = layers(task, plan.model.name, parameters, transformer), 2 if _in_half(plan) else 4
-    frozen = frozen_parameters(shape, plan.model.frozen.split(",")) if shape and plan.model.frozen else 0
+    patterns = plan.model.frozen.split(",") if plan.model.frozen else []
+    frozen = frozen_parameters(shape, patterns) if shape else 0
     trained = parameters - frozen if frozen else None
     if shape and plan.model.adapter != "none" and plan.model.modules_to_save:  # each at most a table of embeddings
         tables = shape.largest_table * len(plan.model.modules_to_save.split(","))
@@ -102,6 +103,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         transformer=shape,
         trained=trained,
         frozen_bytes=weight_bytes if frozen else None,
+        frozen_head=shape is not None and head_is_frozen(shape, patterns),
         generates=task.generative,
         adapter=plan.model.adapter,
         lora_rank=plan.model.lora_rank,

@@ -62,6 +62,13 @@ def _problem(file: Path, head: Head, reading: Reading) -> str:
                 file=file.name,
                 columns=shown(row),
             )
+    if name := chat_columns.rated(row):
+        return t(
+            "{file}: the first row has {count} rated answers in {column}, which are no pair",
+            file=file.name,
+            count=len(row[name]),
+            column=name,
+        )
     return t(
         "{file}: the first row has neither chosen and rejected answers nor an answer with a label; it has {columns}",
         file=file.name,

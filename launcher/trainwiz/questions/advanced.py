@@ -185,7 +185,8 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="offload", label=say("the same, and keep the inputs in host memory; for very long samples")),
         ),
         help="What the forward pass keeps for the backward pass. Without it, activations grow with layers × tokens, "
-        "and are often larger than the model. The gradient is the same, to the last bit. accelerate calls it "
+        "and are often larger than the model. The gradient is the same, to the last bit. Only the inputs of layers are "
+        "offloaded: to move what selective keeps takes longer than to compute it again. accelerate calls it "
         "fsdp_activation_checkpointing, transformers gradient_checkpointing; this key works with every strategy.",
     ),
     Question(

@@ -23,6 +23,11 @@ _ARGUMENTS = {
 """What a Trainer's arguments are here, and their defaults."""
 _PRECISIONS = {"bf16-mixed": "bf16", "16-mixed": "fp16", "bf16": "bf16", "32-true": "no", "32": "no"}
 _MANUAL = "manual_backward"
+_UPDATES = (
+    *(_MANUAL, ".optimizers", ".lr_schedulers", ".step", ".zero_grad", ".clip_gradients"),
+    *(".toggle_optimizer", ".untoggle_optimizer", ".toggled_optimizer"),
+)
+"""What a training_step calls that makes the updates itself."""
 _CLI = "LightningCLI"
 
 
@@ -68,6 +73,18 @@ class Lightning:
         """Where training_step makes the updates itself."""
         calls = (node for node in ast.walk(self.step) if isinstance(node, ast.Call))
         return next((call for call in calls if dotted(call.func).endswith((_MANUAL, ".optimizers"))), None)
+
+    @property
+    def by_hand(self) -> tuple[ast.stmt, ...]:
+        """The statements with which training_step makes the updates itself, and those around them."""
+        if self.steps_by_hand is None:
+            return ()
+        inside = [node for node in ast.walk(self.step) if isinstance(node, ast.stmt) and node is not self.step]
+        return tuple(node for node in inside if any(map(_updates, ast.walk(node))))
+
+
+def _updates(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and dotted(node.func).endswith(_UPDATES)
 
 
 def of(script: Script) -> Lightning | None:

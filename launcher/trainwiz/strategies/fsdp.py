@@ -43,7 +43,7 @@ class Sharded(Strategy):
         """Beside those a layer, or two, the gradient of the head, and that of the layer with its copy."""
         b = training.compute_bytes
         gathered = self.layers_at_once * b * training.layer
-        gradients = 0 if training.adapted else b * training.table + (b + 4) * training.layer
+        gradients = 0 if training.adapted else b * (training.table - training.frozen_head) + (b + 4) * training.layer
         return self.loss_buffer_bytes(training) + gathered + gradients
 
     def link_bytes(self, training: Training, accumulation: int) -> float:
@@ -55,7 +55,7 @@ class Sharded(Strategy):
     def reduction_bytes(self, training: Training) -> int:
         """The modules outside the layers with their gradients and the copy of these."""
         b = training.compute_bytes
-        gradients = 0 if training.adapted else (b + 4) * training.root
+        gradients = 0 if training.adapted else (b + 4) * (training.root - training.frozen_head)
         return self.loss_buffer_bytes(training) + gradients
 
 

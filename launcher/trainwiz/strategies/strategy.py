@@ -50,6 +50,8 @@ class Training:
     """Parameters of the model's largest layer, frozen ones included; 0 where its layers are unknown."""
     table: int = 0
     """Parameters of the largest module outside its layers: the embeddings or the head."""
+    frozen_head: int = 0
+    """Parameters of an output layer that is not trained; 0 where it is."""
     root: int = 0
     """Parameters of all modules outside the layers."""
     whole_gradients: bool = False

@@ -22,6 +22,8 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "rejected": ("rejected", "rejected_response", "non_preferred_output", "dispreferred"),
     "label": ("label", "kto_tag"),
 }
+_RATINGS = frozenset({"overall_score", "score", "rating", "rank"})
+"""What says how good each of several answers is, as the generated preferences.py knows it."""
 ASIDE: Mapping[str, tuple[str, ...]] = {"prompt": ("messages",), "completion": ("messages", "chosen", "rejected")}
 """What columns can be read as, and what is not read beside a word that a plan names: as in column_names.py."""
 TALKS, ANSWERS = WORDS["messages"], WORDS["completion"]
@@ -99,6 +101,17 @@ def problem(row: Mapping[str, Any], *, compares: bool) -> str | None:
     if there & set(CHOSEN) and there & set(REJECTED):
         return None
     return "label" if there & set(LABELS) and not there & {*CHOSEN, *REJECTED} else "answers"
+
+
+def rated(row: Mapping[str, Any]) -> str | None:
+    """The column that holds several answers with a rating each, as UltraFeedback has them."""
+    for name, value in row.items():
+        parts = (
+            [part.keys() if isinstance(part, Mapping) else set() for part in value] if isinstance(value, list) else []
+        )
+        if parts and all(names & _RATINGS and not names & {"role", "from"} for names in parts):
+            return name
+    return None
 
 
 def named(columns: str) -> dict[str, str]:

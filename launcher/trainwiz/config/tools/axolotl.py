@@ -53,6 +53,7 @@ TOOL = Tool(
         "optim": "optimizer",
         "eval_part": "val_set_size",
         "rslora": "peft_use_rslora",
+        "activation_offloading": "activation_offloading",
         "adapter": "adapter",
         "task": "rl",
         "lr_scheduler_type": "lr_scheduler",

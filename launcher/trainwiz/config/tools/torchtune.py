@@ -30,6 +30,7 @@ TOOL = Tool(
         "lora_alpha": "model.lora_alpha",
         "lora_dropout": "model.lora_dropout",
         "gradient_checkpointing": "enable_activation_checkpointing",
+        "activation_offloading": "enable_activation_offloading",
         "packing": "dataset.packed",
         "output_dir": "output_dir",
         "seed": "seed",

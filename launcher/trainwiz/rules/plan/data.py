@@ -55,10 +55,22 @@ def data_is_readable(plan: Plan, project: Project) -> Violations:
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and data.detail:
-            words = None if data.remedy else _words_of_columns(plan, project, data)
-            fix = words or _remedy(data.remedy or tasks.of(plan).data_forms)
+            known = data.remedy or _pairs(plan, data)
+            words = None if known else _words_of_columns(plan, project, data)
+            fix = words or _remedy(known or tasks.of(plan).data_forms)
             where = _missing_column(plan, data) or ("data.columns" if words else key)
             yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=where)
+
+
+def _pairs(plan: Plan, data: DataFacts) -> Message | None:
+    """What to make of several rated answers, where the task compares two; None where the first row has none."""
+    task = tasks.of(plan)
+    if not task.chats or task.talks or not chat_columns.rated(data.first):
+        return None
+    return say(
+        "write the best answer of each row as chosen and a worse one as rejected; UltraFeedback has them so in {name}",
+        name="HuggingFaceH4/ultrafeedback_binarized::train_prefs",
+    )
 
 
 def _words_of_columns(plan: Plan, project: Project, data: DataFacts) -> Fix | None:
