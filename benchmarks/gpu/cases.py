@@ -224,10 +224,10 @@ def project(bench: Bench, case: Case) -> Path:
     return folder
 
 
-def curve(bench: Bench, case: Case, *, again: bool = False) -> list[float]:
+def curve(bench: Bench, case: Case) -> list[float]:
     """The loss of each update, of a new run where none has ended yet. Raises `CalledProcessError`."""
     folder = project(bench, case)
-    if again or not (folder / "runs" / "latest" / "outcome.json").exists():
+    if not (folder / "runs" / "latest" / "outcome.json").exists():
         _said(bench, ["launch", str(folder)])
     return losses(folder / "runs" / "latest")
 
@@ -269,7 +269,9 @@ def resumes(bench: Bench, case: Case) -> bool:
     if digest(again) == digest(whole):
         return True
     first, second = losses(whole)[SAVED:], losses(again)
-    repeated = curve(bench, case, again=True)[SAVED:]
+    repeat = again.with_name(f"{again.name}-repeated")
+    _trained(bench, folder, ["--output_dir", str(repeat)])
+    repeated = losses(repeat)[SAVED:]
     return repeated != first and all(abs(a - b) <= 1e-3 * a for a, b in zip(first, second, strict=True))
 
 

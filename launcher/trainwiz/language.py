@@ -19,7 +19,7 @@ _CATALOGUES = {"zh": "zh_CN"}
 _LOCALE_DIR = Path(__file__).parent / "locale"
 
 _COUNTED = re.compile(
-    r"(?<!of the )\{(\w+)(:[^{}]*)?\} (update|sample|epoch|token|step|rank|GPU|machine|node|row|"
+    r"(?<!of the )\{(\w+)(:[^{}]*)?\} (CPU rank|update|sample|epoch|token|step|rank|GPU|machine|node|row|"
     r"document|file|run|micro-batch|checkpoint|core|process|byte|parameter|image|picture|column|character|day|hour|host|label|attempt|restart)"
     r"(?:es|s)\b"
     r"(?! (?:are|give|have|make|need|were)\b)"

@@ -147,7 +147,6 @@ def test_handlers_are_put_back(tmp_path: Path) -> None:
 
 LAUNCHER = """
 import sys
-import threading
 from pathlib import Path
 sys.path[:0] = {tests!r}
 from test_ranks import Heard, world
@@ -238,6 +237,7 @@ def test_the_mark_finds_a_process_by_its_environment() -> None:
 
 
 LATE = """import os, signal, time
+open("here", "w").write("x")
 time.sleep(0.5)  # it still ignores what its launcher does
 signal.signal(signal.SIGTERM, lambda *_: os._exit(75))
 time.sleep(60)"""
@@ -246,7 +246,7 @@ time.sleep(60)"""
 @pytest.mark.parametrize(
     ("agent", "codes"),
     [
-        (["sleep", "60"], {0: -9}),  # waits for other machines: it has nothing to save
+        (["sh", "-c", "echo x > here; exec sleep 60"], {0: -9}),  # waits for other machines: it has nothing to save
         (["sh", "-c", f"LOCAL_RANK=0 {sys.executable} -c '{LATE}'; exit $?"], {0: 75}),
     ],
     ids=["no rank yet", "a rank that hears late"],
@@ -257,7 +257,12 @@ def test_a_stop_reaches_ranks_behind_a_launcher_that_ignores_it(
     process = Process(
         rank=0, argv=agent, environ={}, cwd=str(tmp_path), log=tmp_path / "l", agent=True, ignored=(signal.SIGTERM,)
     )
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGTERM)).start()
+
+    def stop() -> None:
+        wait_for(tmp_path / "here")
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=stop, daemon=True).start()
     outcome = ranks.run([process], audience=Heard(), grace=60, stopped_code=75)
     assert (outcome.codes, outcome.signal) == (codes, signal.SIGTERM)
     assert outcome.seconds < 20

@@ -119,9 +119,12 @@ def prompts_of(inputs: Tensor, labels: Tensor, positions: Tensor) -> Iterator[Pr
 
 
 def ends_of(tokenizer: Any, asked: list[Prompt]) -> list[int]:
-    """Return the tokens that end an answer: that of the tokenizer, and special ones that end answers of the data."""
+    """Return the tokens that end an answer: the tokenizer's, and special ones at the end of answers of the data.
+
+    A template may learn a newline after the last of them.
+    """
     special = {*tokenizer.all_special_ids, *(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)}
-    said = {token for _, wanted in asked for token in wanted if token in special}
+    said = {token for _, wanted in asked for token in wanted[-2:] if token in special}
     return sorted(said | {tokenizer.eos_token_id} - {None})
 
 
@@ -138,7 +141,7 @@ def generating(bare: Any, ends: list[int], config: Any, device: torch.device) ->
     )
     if attention in ("by_document", "each_document", "flex_attention"):
         text._attn_implementation = "sdpa"
-    half = {"bf16": torch.bfloat16, "fp8": torch.bfloat16, "fp16": torch.float16}.get(config.mixed_precision)
+    half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.mixed_precision)
 
     def generate(given: list[list[int]]) -> Tensor:
         longest = max(map(len, given))

@@ -100,6 +100,9 @@ def key_of(config: Config, data: Any) -> str:
     samples = hashlib.blake2b(repr((data.chosen, getattr(data, "mates", None))).encode()).hexdigest()
     keys = [samples, config.sequence_length, config.mixed_precision, torch.__version__, transformers.__version__]
     keys.append(getattr(config, "weights", "float32"))
+    # feature: fp8
+    keys.append("fp8")  # beside it, mixed_precision says bf16
+    # end: fp8
     return hashlib.blake2b(repr([*code, *keys, model_key(config)]).encode(), digest_size=12).hexdigest()
 
 

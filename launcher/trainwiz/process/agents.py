@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trainwiz.process.guardian import MARK
+
 if TYPE_CHECKING:
     from psutil import Process
 
@@ -30,7 +32,7 @@ def ask_behind_deaf(agent: int, signum: int) -> None:
 
     A launcher without ranks, such as one that waits for other machines, has nothing to save, and is killed.
     """
-    ranks = [child.pid for child in _children(agent) if _RANK in _environ(child)]
+    ranks = [child.pid for child in _children(agent) if _may_be_rank(child)]
     if not ranks:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(agent, signal.SIGKILL)
@@ -76,6 +78,12 @@ def _children(pid: int) -> list[Process]:
         return psutil.Process(pid).children()
     except psutil.Error:
         return []
+
+
+def _may_be_rank(process: Process) -> bool:
+    """Also one whose environment cannot be read: setproctitle writes the title over it."""
+    environ = _environ(process)
+    return _RANK in environ or MARK not in environ
 
 
 def _environ(process: Process) -> dict[str, str]:

@@ -83,6 +83,8 @@ def key_of(plan: Plan, field: str) -> str | None:
 def used(plan: Plan, fields: Mapping[str, Any]) -> dict[str, Any]:
     """What the plan's keys come to if a script has other values in these fields, by dotted key."""
     found = {key: value for field, value in fields.items() if (key := key_of(plan, field))}
+    if plan.precision.mixed_precision == "fp8" and fields.get("mixed_precision", "bf16") != "bf16":
+        found["precision.mixed_precision"] = fields["mixed_precision"]
     found |= {key: None for key in _NONE_IS_ZERO if found.get(key) == 0}
     if found.keys() & set(_LENGTHS):
         by_steps = bool(found.get("schedule.n_steps", plan.schedule.n_steps))

@@ -132,7 +132,9 @@ def data_json(value: Any, *, as_written: bool = False) -> None:
     global _results
     _results += 1
     shown = still_json if as_written else safe_json
-    print(shown(json.dumps(value, indent=2, ensure_ascii=False)), flush=True)
+    # What the encoding lacks is an escape, not a `?`: programs read this.
+    lacks = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() not in ("utf-8", "utf8")
+    print(shown(json.dumps(value, indent=2, ensure_ascii=lacks)), flush=True)
 
 
 def failure(error: TrainwizError) -> None:

@@ -19,8 +19,9 @@ SIGNATURES = {
         r"Function '\w+' returned (?P<value>nan) values in its \d+th output",
         r"FloatingPointError: .*?(?P<value>nan|NaN|inf)",
         r"(?P<value>Non-finite) (?:norm|loss) encountered",
-        r"(?:Value|Runtime|Assertion|Arithmetic)Error: (?=.*(?:\b|_)[Ll]oss)(?:[^\n]*\W)?"
-        r"(?P<value>NaNs?|nan|[Ii]nf|[Nn]on-finite|not finite)\b",
+        r"(?:Value|Runtime|Assertion|Arithmetic)Error: "
+        r"(?=.*(?:\b|_)[Ll]oss(?!(?:es)?[ _](?:name|scale|type|fn|func|weight|rate)))(?:[^\n]*[\s:=(,])?"
+        r"(?P<value>NaNs?|nan|[Ii]nf|[Nn]on-finite|not finite)\b(?!['\"])",
         cause="the loss is not finite ({value})",
         remedy="lower optimizer.learning_rate, use a longer warm-up, set optimizer.gradient_clipping to 1.0, or use "
         "bf16 instead of fp16; look for empty samples; check in metrics.jsonl whether the gradient norm grew "

@@ -72,7 +72,7 @@ SIGNATURES = {
     ),
     "kernel_cache": Signature(
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<file>[^']*(?:\.cubin|\.ptx|\.ttg?ir|\.llir|"
-        r"/triton/|torchinductor_)[^']*)'",
+        r"/\.triton/|torchinductor_)[^']*)'",
         cause="a compiled kernel is no longer in the cache: {file}; another rank or job removed it, or the folder was "
         "cleaned",
         remedy="give each machine (or rank) a cache of its own on a local disk: TRITON_CACHE_DIR and "

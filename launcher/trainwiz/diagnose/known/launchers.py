@@ -42,11 +42,19 @@ SIGNATURES = {
         r"CANCELLED AT \S+ \*\*\*",
         r"SignalException: Process \d+ got signal: (?:15|1|2)\b",
         r"TERM_(?:OWNER|ADMIN|FORCE_OWNER|FORCE_ADMIN): ",
+        cause="a user or the scheduler asked the job to end",
+        remedy="find out who did it with `sacct -j JOB` or the container's events; to continue, run: trainwiz launch "
+        "--resume",
+        transient=None,
+    ),
+    "agent_ended": Signature(
         r"Received Signals\.SIG(?:TERM|INT|HUP) death signal",
         cause="a user or the scheduler asked the job to end",
         remedy="find out who did it with `sacct -j JOB` or the container's events; to continue, run: trainwiz launch "
         "--resume",
         transient=None,
+        secondary=True,
+        at_exit=True,
     ),
     "debugger": Signature(
         r"[Tt]imed out waiting for debuggee to spawn",

@@ -18,8 +18,11 @@ SIGNATURES = {
         "it and delete its __pycache__",
     ),
     "not_compiled": Signature(
-        r"cannot import name '(?P<name>_C\w*|helpers(?:_cpp)?|\w+_cuda|\w*_ext)' from '(?P<package>[\w.]+)'",
-        r"No module named '(?P<package>[\w.]+)\.(?P<name>_C\w*|helpers(?:_cpp)?|\w+_cuda|\w*_ext)'",
+        r"cannot import name '(?P<name>_C\w*|_ext|helpers_cpp|helpers(?=' from 'megatron)|"
+        r"(?!(?:is|has|to|use|get|set|move|init)_)\w+_cuda(?:_ext)?)' from '(?P<package>[\w.]+)'",
+        r"No module named '(?P<package>[\w.]+)\.(?P<name>_C\w*|_ext|helpers_cpp|"
+        r"(?!(?:is|has|to|use|get|set|move|init)_)\w+_cuda(?:_ext)?)'",
+        r"No module named '(?P<package>megatron[\w.]*)\.(?P<name>helpers)'",
         cause="the part {name} of {package} is written in C++ or CUDA and was not built",
         remedy="build it in the folder of its source: pip install --no-build-isolation -e . (Megatron: make in the "
         "data sets' "

@@ -40,9 +40,9 @@ SIGNATURES = {
         r"ValueError: remaining_argv: \[(?P<keys>[^\]]+)\]",
         r"KeyError: '(?:Non-existent config key: )(?P<keys>[^']+)'",
         r"ConfigKeyError: Key '(?P<keys>[^']+)' is not in struct",
-        r"(?:Config\w*|Key|Value|Type)Error: (?:Unknown|Unrecognized|Unexpected|Invalid) (?:config\w*|setting|option|"
-        r"key)s?:? "
-        r"(?:key\w*:? )?(?P<keys>[\w.\[\]'\", -]+)",
+        r"(?:Config\w*|Key|Value|Type)Error: (?:Unknown|Unrecognized|Unexpected|Invalid) (?:config\w* )?"
+        r"(?:setting|option|key)s?:? "
+        r"(?P<keys>\[[^\]\n]+\]|['\"][\w.-]+['\"](?:, ?['\"][\w.-]+['\"])*)",
         cause="the file or the command line has settings that this version does not know: {keys}",
         remedy="correct their spelling, or delete them; a newer version may have renamed them",
     ),

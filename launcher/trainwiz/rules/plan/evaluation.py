@@ -142,7 +142,7 @@ def evaluations_come_before_the_end(plan: Plan, project: Project) -> Violations:
 
 
 @rule("TW455", level=Level.ERROR, field="evaluation.generation_metrics")
-def answers_can_be_written(plan: Plan) -> Violations:
+def answers_can_be_written(plan: Plan, project: Project) -> Violations:
     """Metrics of what the model writes need a model that writes, data with answers, and the accelerate engine.
 
     Without it: nothing is written, and the scripts are those of a plan without these metrics.
@@ -176,6 +176,15 @@ def answers_can_be_written(plan: Plan) -> Violations:
             setting("data.train_on", "answers"),
             key="evaluation.generation_metrics",
             value=plan.evaluation.generation_metrics,
+        )
+    elif (most := project.model.max_positions if project.model else None) and plan.evaluation.max_new_tokens >= most:
+        yield violation(
+            "evaluation.max_new_tokens is {value}, which leaves no room for a prompt: {model} has {most} positions",
+            setting("evaluation.max_new_tokens", most // 4),
+            where="evaluation.max_new_tokens",
+            value=plan.evaluation.max_new_tokens,
+            model=plan.model.name,
+            most=most,
         )
 
 

@@ -8,6 +8,7 @@ from trainwiz.machine import Gpu, Machine
 from trainwiz.plan import Plan
 from trainwiz.rules.registry import rule
 from trainwiz.rules.sizes import used_gpus
+from trainwiz.rules.versions import install, parts
 
 AMPERE = (8, 0)
 ADA = (8, 9)
@@ -96,10 +97,18 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Violations:
     interpreter = machine.interpreter
     if plan.precision.mixed_precision != "fp8" or plan.machine.device == "cpu" or not interpreter:
         return
-    if interpreter.packages.get("torchao", "unknown") is None:
+    version = interpreter.packages.get("torchao", "unknown")
+    if version and (0,) < parts(version) < (0, 9):
+        yield violation(
+            "fp8 needs torchao 0.9 or newer, and {python} has {version}",
+            install(interpreter.python, "torchao>=0.9"),
+            python=interpreter.python,
+            version=version,
+        )
+    if version is None:
         yield violation(
             "fp8 needs torchao, which {python} does not have",
-            remedy("run: {python} -m pip install torchao", python=interpreter.python),
+            install(interpreter.python, "torchao>=0.9"),
             python=interpreter.python,
         )
 

@@ -17,6 +17,7 @@ from trainwiz.probe.cache import HubCache
 from trainwiz.quantities import size
 from trainwiz.record import memory
 from trainwiz.record.forecast import QUANTITIES, compared, measurements, seconds_per_update
+from trainwiz.render.settings import settings
 from trainwiz.store import calibration, checkpoints, history, jsonl, peaks
 from trainwiz.workflows.launch.prepared import Prepared
 
@@ -96,4 +97,6 @@ def _forecast(prepared: Prepared) -> Forecast | None:
 
 def _differs(plan: Plan, config: dict[str, Any]) -> bool:
     """Whether the run used other settings than the plan's, whose forecast it is."""
-    return any(name in config and config[name] != plan.get(key) for name, key in _DECIDING.items())
+    stated = {name: plan.get(key) for name, key in _DECIDING.items()}
+    stated["mixed_precision"] = settings(plan)["mixed_precision"]  # bf16, where fp8.py does the rest
+    return any(name in config and config[name] != value for name, value in stated.items())

@@ -66,7 +66,9 @@ def build(
     code = build.run(ops.building(python, wanted))
     if code and (build.lock_removed or build.waited):
         # Whoever waits for a lock takes for granted that its holder has compiled the op.
-        build = dataclasses.replace(build, files={}, lines=[], op="", lock_removed=False, waited=False)
+        build = dataclasses.replace(
+            build, files={}, lines=[], op="", lock_removed=False, waited=False, _step=None, _waits=False
+        )
         code = build.run(ops.building(python, wanted))
     if code:
         raise _refusal(build, code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import time
@@ -9,6 +10,7 @@ import time
 from trainwiz import cluster, schedulers
 from trainwiz.errors import Ended
 from trainwiz.language import t, text
+from trainwiz.outcome import PREEMPTING
 from trainwiz.process.capture import capture
 from trainwiz.schedulers import Job, Scheduler
 from trainwiz.ui import console
@@ -64,11 +66,16 @@ def _announced(scheduler: Scheduler, job: Job) -> float | None:
 
 def before_start(request: Request, ended: Ended) -> int:
     """Where a signal came before the ranks were started; the exit code."""
-    code = request.stopped_code
-    console.talk(t("stopped by {signal} before the ranks were started; exit code {code}", signal=ended.name, code=code))
+    by_scheduler = ended.signum in PREEMPTING
+    code = request.stopped_code if by_scheduler else ended.exit_code
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        console.talk(
+            t("stopped by {signal} before the ranks were started; exit code {code}", signal=ended.name, code=code)
+        )
     known = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
-    if not known:
-        ask(trained=False, grace=request.grace)
+    if not known and by_scheduler:
+        with contextlib.suppress(OSError):
+            ask(trained=False, grace=request.grace)
     return code
 
 

@@ -81,6 +81,10 @@ def _put(project: Path, sources: Sources, into: Path) -> None:
     """Write the folder as a whole where there is none: another machine may do the same at this moment."""
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         return
+    if into.is_dir():  # empty: perhaps a mount, a link or the working folder, whose place no other folder can take
+        project_copy.write(into, sources.texts)
+        project_copy.link(project.resolve(), into, sources.texts)
+        return
     staged = into.with_name(f"{into.name}.{uuid.uuid4().hex[:8]}")
     try:
         project_copy.write(staged, sources.texts)
