@@ -16,6 +16,8 @@ from trainwiz.language import t
 
 LARGEST = 32 << 20
 """Bytes of a record that is read whole; as text, one odd character makes four of each."""
+_AT_ONCE = 1 << 16
+"""Bytes that are asked for first: memory for all that a file may have costs more than reading a usual one."""
 _MOST_VALUES = 2_000_000
 """In a JSON text: three bytes of it can become a hundred in memory."""
 
@@ -36,7 +38,9 @@ def opened(path: str | Path) -> BinaryIO:
 def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
     """All of a file. Raises `OSError`, also for a file of more than `most` bytes."""
     with opened(path) as file:
-        content = file.read(most + 1)
+        content = file.read(min(most + 1, _AT_ONCE))
+        if len(content) == _AT_ONCE:
+            content += file.read(most + 1 - _AT_ONCE)
     if len(content) > most:
         raise OSError(errno.EFBIG, t("larger than {n} MiB", n=most >> 20), str(path))
     return content

@@ -140,6 +140,18 @@ def test_the_first_host_of_slurms_list(nodes: str, first: str | None) -> None:
     assert cluster.address({"SLURM_JOB_NODELIST": nodes}) == first
 
 
+def test_a_requeued_job_finds_machine_0_on_its_new_nodes() -> None:
+    nowhere = planned(main_process_ip=None)
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"}
+    before = {**job, "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_STEP_NODELIST": "node[1-2]"}
+    after = {**job, "SLURM_JOB_NODELIST": "node[2,5]", "SLURM_STEP_NODELIST": "node[2,5]", "SLURM_RESTART_COUNT": "1"}
+    # The host that was machine 1 is machine 0 now, and a new one is machine 1.
+    assert [cluster.place(nowhere, None, each).address for each in (before, after)] == ["node1", "node2"]
+    again = cluster.job(after)
+    assert again
+    assert again.restarts == 1
+
+
 def test_the_address_of_machine_0() -> None:
     nowhere = planned(main_process_ip=None)
     assert cluster.place(planned(), 0, {"MASTER_ADDR": "other"}).address == "10.0.0.1"

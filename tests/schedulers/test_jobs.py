@@ -250,6 +250,118 @@ def test_lines_that_nobody_wrote_are_left_out(project: Path, cli: Cli) -> None:
     assert not scontrol.exists()
 
 
+KUBERNETES = "ml:trainjob.trainer.kubeflow.org/train-x7f2q"
+UNSCHEDULABLE = "0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preemption: 0/3 nodes are available."
+FORBIDDEN = (
+    'Error from server (Forbidden): trainjobs.trainer.kubeflow.org "train-x7f2q" is forbidden: User "me" cannot get '
+    'resource "trainjobs" in API group "trainer.kubeflow.org" in the namespace "ml"'
+)
+
+
+def kubectl(project: Path, job: dict[str, Any], *pods: dict[str, Any], logs: str = "") -> Path:
+    """A kubectl that prints a job's status, its pods' and their output; and a job that was submitted."""
+    (project / "runs").mkdir(exist_ok=True)
+    line = {"scheduler": "kubernetes", "id": KUBERNETES, "submitted": "2026-01-31T10:22:05+0000"}
+    (project / "runs" / "jobs.jsonl").write_text(json.dumps(line) + "\n")
+    for name, value in (
+        ("job", {"kind": "TrainJob", "status": job}),
+        ("pods", {"items": [{"status": p} for p in pods]}),
+    ):
+        (project.parent / name).write_text(json.dumps(value))
+    (project.parent / "output").write_text(logs)
+    return program(
+        project,
+        "kubectl",
+        f"""cd {shlex.quote(str(project.parent))}
+case "$1 $2" in "get pods") cat pods;; "logs "*) cat output;; *) cat job;; esac""",
+    )
+
+
+def test_a_job_whose_folder_is_elsewhere_is_followed_and_diagnosed(project: Path, cli: Cli) -> None:
+    failed = {
+        "conditions": [{"type": "Failed", "status": "True", "message": "jobset failed due to one or more job failures"}]
+    }
+    killed = {
+        "phase": "Failed",
+        "containerStatuses": [{"state": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}],
+    }
+    out = "update 7/300\nTraceback (most recent call last):\n  File 'train.py', line 1\nMemoryError\n"
+    calls = kubectl(project, failed, killed, logs=out)
+    (line,) = json.loads(cli("runs", "--json")[1])
+    assert (line["state"], line["job"]) == ("failed", KUBERNETES)
+    assert "OOMKilled, exit code 137" in line["why"]
+    chosen = "--selector jobset.sigs.k8s.io/jobset-name=train-x7f2q,batch.kubernetes.io/job-completion-index=0"
+    for words in (["logs"], ["logs", KUBERNETES], ["logs", ".", "-f"]):
+        assert cli(*words)[:2] == (0, out)
+    assert calls.read_text().count(f"logs --namespace ml {chosen} --container node --tail=-1") == 3
+    assert "the plan has 1 rank, and none is rank 1" in cli("logs", "--rank", "1")[2]
+    code, said, _ = cli("diagnose")
+    assert (code, "failed" in said, "OOMKilled" in said, "MemoryError" in said) == (0, True, True, True)
+    known = json.loads(cli("diagnose", KUBERNETES, "--json")[1])
+    assert (known["job"], known["phase"]) == (KUBERNETES, "failed")
+    for words in (["watch"], ["report"]):
+        code, _, err = cli(*words)
+        assert (code, f"the records of job {KUBERNETES} are where it runs" in err) == (2, True)
+    # A run of this machine's own that began later is meant instead.
+    made_run(project, {"started": "2026-02-01T00:00:00+0000"}, {"exit_code": 0})
+    assert "has no logs" in cli("logs")[2]
+    assert cli("logs", KUBERNETES)[1] == out
+
+
+def test_a_job_that_waits_says_why_instead_of_a_log(project: Path, cli: Cli) -> None:
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": UNSCHEDULABLE}
+    calls = kubectl(
+        project, {"jobsStatus": [{"name": "node", "active": 1}]}, {"phase": "Pending", "conditions": [waits]}
+    )
+    code, out, err = cli("logs")
+    assert (code, out) == (0, "")
+    assert f"queued, no node can take a pod: {UNSCHEDULABLE}" in err
+    assert "\nlogs" not in calls.read_text()
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        (f"echo {shlex.quote(FORBIDDEN)} >&2; exit 1", FORBIDDEN),
+        ("echo 'error: You must be logged in to the server (Unauthorized)' >&2; exit 1", "must be logged in"),
+        ("sleep 20", "no answer within 0.2 s"),
+        (None, "kubectl is not installed here"),
+    ],
+)
+def test_what_a_scheduler_refuses_is_shown_in_its_words(
+    project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch, script: str | None, words: str
+) -> None:
+    kubectl(project, {})
+    monkeypatch.setattr("trainwiz.workflows.jobs.states._SECONDS", 0.2 if script and "sleep" in script else 20.0)
+    if script:
+        program(project, "kubectl", script)
+    else:
+        (project.parent / "bin" / "kubectl").unlink()
+        monkeypatch.setenv("PATH", str(project.parent / "bin"))
+    (line,) = json.loads(cli("runs", "--json")[1])
+    assert line["state"] == "unknown"
+    assert words in line["why"]
+    for command in ("logs", "diagnose"):
+        code, _, err = cli(command)
+        assert (code, words in err) == (1, True)
+
+
+def test_a_clouds_job_is_followed_by_its_own_command(project: Path, cli: Cli) -> None:
+    (project / "runs").mkdir()
+    job = {"scheduler": "skypilot", "id": "5", "submitted": "2026-01-31T10:22:05+0000"}
+    (project / "runs" / "jobs.jsonl").write_text(json.dumps(job) + "\n")
+    queue = '[{"job_id": 5, "status": "FAILED_NO_RESOURCE", "failure_reason": "No A100 in us-east-1\\n(spot)"}]'
+    calls = program(
+        project,
+        "sky",
+        f"""case "$2" in logs) echo '(head, rank=0, pid=7) update 1';; *) printf '%s\\n' '{queue}';; esac""",
+    )
+    (line,) = json.loads(cli("runs", "--json")[1])
+    assert (line["state"], line["why"]) == ("failed", "FAILED_NO_RESOURCE: No A100 in us-east-1 (spot)")
+    assert cli("logs", "5")[1] == "(head, rank=0, pid=7) update 1\n"
+    assert "jobs logs --no-follow 5\n" in calls.read_text()
+
+
 FOREIGN_IDS = {
     "slurm": ("--all", "17,18", "17 Priority=9", "17_[1-9]", "٣", "17\n"),
     "kubernetes": (

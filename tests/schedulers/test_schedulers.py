@@ -358,6 +358,89 @@ def test_what_kubernetes_says(status: dict[str, Any] | None, phase: Phase) -> No
     assert kubernetes.seen(job, argv, "Error from server") is None
 
 
+ACTIVE: dict[str, Any] = {"jobsStatus": [{"name": "node", "active": 1}]}
+FAILED: dict[str, Any] = {"conditions": [{"type": "Failed", "status": "True", "message": "jobset failed"}]}
+
+
+def pod(phase: str, container: dict[str, Any] | None = None, **status: Any) -> dict[str, Any]:
+    states = {"containerStatuses": [{"name": "node", "state": container}]} if container else {}
+    return {"phase": phase, **states, **status}
+
+
+def waiting(reason: str) -> dict[str, Any]:
+    return pod("Pending", {"waiting": {"reason": reason, "message": "Back-off pulling image"}})
+
+
+def ended(code: int, reason: str = "Error") -> dict[str, Any]:
+    return pod("Failed", {"terminated": {"exitCode": code, "reason": reason}})
+
+
+def condition(kind: str, status: str, reason: str, message: str) -> dict[str, Any]:
+    return {"conditions": [{"type": kind, "status": status, "reason": reason, "message": message}]}
+
+
+PREEMPTED = condition("DisruptionTarget", "True", "PreemptionByScheduler", "default-scheduler: preempting")
+
+
+@pytest.mark.parametrize(
+    ("status", "pods", "phase", "reason"),
+    [
+        (ACTIVE, [pod("Running")], Phase.RUNNING, None),
+        (
+            ACTIVE,
+            [pod("Pending", **condition("PodScheduled", "False", "Unschedulable", "0/3 nodes"))],
+            Phase.QUEUED,
+            "0/3",
+        ),
+        (
+            ACTIVE,
+            [pod("Pending", **condition("PodScheduled", "False", "SchedulingGated", "gates"))],
+            Phase.QUEUED,
+            "gates",
+        ),
+        (ACTIVE, [pod("Running"), waiting("ErrImagePull")], Phase.RUNNING, "cannot be pulled"),
+        (ACTIVE, [waiting("ImagePullBackOff")], Phase.QUEUED, "Back-off pulling image"),
+        (ACTIVE, [waiting("CreateContainerConfigError")], Phase.QUEUED, "CreateContainerConfigError"),
+        (ACTIVE, [waiting("ContainerCreating")], Phase.QUEUED, "have not started"),
+        ({**ACTIVE, "restarts": 1}, [waiting("ContainerCreating")], Phase.REQUEUED, "have not started"),
+        ({"failed": 1}, [pod("Failed", **PREEMPTED)], Phase.REQUEUED, "higher priority took its node"),
+        (FAILED, [ended(137, "OOMKilled")], Phase.FAILED, "OOMKilled, exit code 137"),
+        (FAILED, [ended(75), ended(1)], Phase.FAILED, "exited with code 1"),
+        (
+            FAILED,
+            [pod("Failed", reason="Evicted", message="low on resource: memory")],
+            Phase.FAILED,
+            "evicted a pod: low",
+        ),
+        (FAILED, [ended(75)], Phase.FAILED, "jobset failed"),
+        (condition("Failed", "True", "DeadlineExceeded", "x"), [ended(1)], Phase.FAILED, "time limit"),
+        (condition("Failed", "True", "BackoffLimitExceeded", "x"), [], Phase.FAILED, "more often than"),
+        (condition("Complete", "True", "", ""), [ended(1)], Phase.DONE, None),
+        (ACTIVE, [None, 5, {"containerStatuses": [3], "phase": "Pending"}], Phase.QUEUED, "have not started"),
+    ],
+)
+def test_what_pods_say(status: dict[str, Any], pods: list[Any], phase: Phase, reason: str | None) -> None:
+    kubernetes = schedulers.named("kubernetes")
+    assert kubernetes
+    job = Job(scheduler="kubernetes", id="ns:trainjob.trainer.kubeflow.org/train-x")
+    seen = kubernetes.seen(job, kubernetes.questions(job)[0], json.dumps({"status": status}))
+    assert seen
+    found = kubernetes.explained(job, seen, json.dumps({"items": [{"status": each} for each in pods]}))
+    assert found.phase is phase
+    assert (reason in str(found.reason)) if reason else found.reason is None
+    assert kubernetes.explained(job, seen, "[") == seen
+
+
+def test_the_pods_of_a_job_are_chosen_by_their_labels() -> None:
+    kubernetes = schedulers.named("kubernetes")
+    assert kubernetes
+    job = Job(scheduler="kubernetes", id="job.batch/train-x")
+    assert kubernetes.details(job)[3:5] == ("--selector", "batch.kubernetes.io/job-name=train-x")
+    argv = kubernetes.output(job, 0, follow=True, since="2026-01-31T10:22:05Z")
+    assert argv[2:4] == ("--selector", "batch.kubernetes.io/job-name=train-x")
+    assert argv[-2:] == ("--follow", "--since-time=2026-01-31T10:22:05Z")
+
+
 @pytest.mark.parametrize(
     ("printed", "phase"),
     [

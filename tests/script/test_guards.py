@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from trainwiz import script
+from trainwiz.script import ranks
 from trainwiz.script.tree import Guard
 
 GUARDS = {
@@ -152,3 +153,11 @@ SINGLE = {
 def test_what_only_some_ranks_reach(text: str, expected: bool) -> None:
     read = script.read("train.py", text)
     assert read.ranks.is_single(read.called("use")[0].node) is expected
+
+
+# docs/decisions/files.md: Lint walks a text once, and modules are shared
+def test_every_name_that_tells_ranks_apart_has_a_stem() -> None:
+    names = {*ranks.MAIN, *ranks.RANKS, *ranks._RANK_CALLS, *ranks._DECORATORS, "RANK", "LOCAL_RANK", "SLURM_PROCID"}
+    assert [name for name in names if not any(stem in name.lower() for stem in ranks.STEMS)] == []
+    without = [s for s in ranks.STEMS if not any(s in name.lower() for name in names)]
+    assert without == []

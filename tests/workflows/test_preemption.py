@@ -118,6 +118,24 @@ def test_a_failure_is_not_resumed_by_itself(tmp_path: Path) -> None:
     assert "preempted" not in launch(folder).stderr
 
 
+def test_a_restart_that_is_stopped_before_its_script_began_is_stopped_too(tmp_path: Path) -> None:
+    """What the attempt before had stated says nothing of this one, which has trained nothing yet."""
+    script = """
+out = Path(sys.argv[sys.argv.index("--output_dir") + 1])
+if "--resume" not in sys.argv:
+    if os.environ["RANK"] == "0":
+        (out / "config.json").write_text("{}")
+        os.kill(os.getpid(), 9)
+    time.sleep(60)
+Path(f"ready-{os.environ['RANK']}").write_text(str(os.getpid()))
+time.sleep(60)
+"""
+    folder = project(tmp_path / "p", script)
+    code, said = stopped_by(folder, signal.SIGTERM, "--max-restarts", "1")
+    outcome = read(folder, "outcome")
+    assert (code, outcome["stopped"], len(outcome["attempts"])) == (75, True, 2), said  # type: ignore[arg-type]
+
+
 def test_a_failing_save_keeps_its_code(tmp_path: Path) -> None:
     code, _ = stopped_by(project(tmp_path / "p", SAVING), signal.SIGTERM, CODE="42")
     assert code == 42

@@ -114,11 +114,11 @@ def logs(
     follow: bool = typer.Option(
         False, "--follow", "-f", help=t("Follow the log until the run ends; Ctrl-C leaves the run running.")
     ),
-) -> None:
+) -> int:
     """Show a rank's log on stdout, byte for byte."""
     from trainwiz.workflows import logs
 
-    logs.show(target, run or None, rank, follow=follow)
+    return logs.show(target, run or None, rank, follow=follow)
 
 
 def watch(

@@ -13,8 +13,10 @@ from trainwiz.process.guardian import tied_to_parent
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def run(argv: Sequence[str], *, cwd: str, environ: Mapping[str, str]) -> tuple[int, int | None]:
-    """Run it to its end; its output goes to stderr. Returns its exit code, and the signal that asked it to stop.
+def run(argv: Sequence[str], *, cwd: str, environ: Mapping[str, str], stdout: bool = False) -> tuple[int, int | None]:
+    """Run it to its end; its output goes to stderr, unless `stdout` is to get it.
+
+    Returns its exit code, and the signal that asked it to stop.
 
     Raises `OSError`.
     """
@@ -39,8 +41,8 @@ def run(argv: Sequence[str], *, cwd: str, environ: Mapping[str, str]) -> tuple[i
             cwd=cwd,
             env=dict(environ),
             stdin=subprocess.DEVNULL,
-            stdout=sys.stderr.fileno(),
-            stderr=subprocess.STDOUT,
+            stdout=(sys.stdout if stdout else sys.stderr).fileno(),
+            stderr=sys.stderr.fileno(),
             start_new_session=True,
             preexec_fn=tied_to_parent(),
         )

@@ -11,12 +11,12 @@ import pkgutil
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from trainwiz.schedulers.scheduler import Job, Phase, Scheduler, Seen
+from trainwiz.schedulers.scheduler import Argv, Job, Phase, Scheduler, Seen
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-__all__ = ["Job", "Phase", "Scheduler", "Seen", "around", "every", "named", "of"]
+__all__ = ["Argv", "Job", "Phase", "Scheduler", "Seen", "around", "every", "named", "of"]
 
 
 @functools.cache

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.message import Message, say
 from trainwiz.outcome import STOPPED_CODE
+from trainwiz.schedulers import pods
 from trainwiz.schedulers.scheduler import Argv, Job, Phase, Scheduler, Seen
 
 if TYPE_CHECKING:
@@ -26,9 +27,12 @@ _VARIABLE = "TRAINWIZ_JOB"
 _RUNTIME_FILE = "runtime.yaml"
 _CONTAINER = "node"
 """Kubeflow Trainer looks for the job and the container of this name."""
-_INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-_JOBSET_NAME = "metadata.labels['jobset.sigs.k8s.io/jobset-name']"
-_JOB_NAME = "metadata.labels['batch.kubernetes.io/job-name']"
+_INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
+_JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
+_JOB_LABEL = "batch.kubernetes.io/job-name"
+_INDEX = f"metadata.annotations['{_INDEX_LABEL}']"
+_JOBSET_NAME = f"metadata.labels['{_JOBSET_LABEL}']"
+_JOB_NAME = f"metadata.labels['{_JOB_LABEL}']"
 _MOST_RESTARTS = 10
 _MARGIN_SECONDS = 15
 """How much longer than the ranks' grace a pod gets, for trainwiz itself to end."""
@@ -104,6 +108,30 @@ class Kubernetes(Scheduler):
         status = found.get("status") if isinstance(found, dict) else None
         return _seen(status) if isinstance(status, dict) else Seen(phase=Phase.QUEUED)
 
+    def details(self, job: Job) -> Argv:
+        """Its pods, which say what their job sums up."""
+        space, labels = _pods_of(job)
+        return ("kubectl", "get", "pods", *space, "--selector", labels, "--output", "json")
+
+    def explained(self, job: Job, seen: Seen, stdout: str) -> Seen:  # noqa: ARG002 (the pods are the job's)
+        """The state by the pods; a time limit that was reached says all."""
+        try:
+            found = json.loads(stdout)
+        except (ValueError, RecursionError):
+            return seen
+        items = found.get("items") if isinstance(found, dict) else None
+        if not isinstance(items, list) or seen.reason == _LIMITS["DeadlineExceeded"]:
+            return seen
+        return pods.told(seen, items, restarted=seen.again)
+
+    def output(self, job: Job, machine: int, *, follow: bool, since: str) -> Argv:
+        """By labels, where a restarted pod has another name; kubectl would show ten lines."""
+        space, labels = _pods_of(job)
+        indexed = "" if labels.startswith(_JOB_LABEL) else f",{_INDEX_LABEL}={machine}"
+        more = (*(("--follow",) if follow else ()), *((f"--since-time={since}",) if since else ()))
+        chosen = ("--selector", labels + indexed, "--container", _CONTAINER)
+        return ("kubectl", "logs", *space, *chosen, "--tail=-1", f"--max-log-requests={2 * _MOST_RESTARTS}", *more)
+
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:  # noqa: ARG002 (the same for both)
         """Its pods get SIGTERM and their grace. A suspended job would be started again by Kueue."""
         return (("kubectl", "delete", *_named(job), "--wait=false"),)
@@ -116,6 +144,13 @@ def _id(plan: Plan, name: str) -> str:
 def _named(job: Job) -> tuple[str, ...]:
     space, colon, name = job.id.rpartition(":")
     return ("--namespace", space, name) if colon else (name,)
+
+
+def _pods_of(job: Job) -> tuple[tuple[str, ...], str]:
+    """Options for the namespace, and the labels of a job's pods: a TrainJob's JobSet has its name."""
+    *space, name = _named(job)
+    kind, _, name = name.partition("/")
+    return tuple(space), f"{_JOB_LABEL if kind == _TYPES['job'] else _JOBSET_LABEL}={name}"
 
 
 def _train_job(plan: Plan) -> dict[str, Any]:
@@ -297,14 +332,20 @@ def _seen(status: Mapping[str, Any]) -> Seen:
             return Seen(phase=phase, reason=_reason(conditions[name]) if phase is Phase.FAILED else None)
     if "Suspended" in conditions:
         return Seen(phase=Phase.QUEUED, reason=say("suspended, by its queue or by somebody"))
-    started = status.get("restarts") or status.get("failed")
+    again = bool(status.get("restarts") or status.get("failed"))
     if _active(status):
-        return Seen(phase=Phase.RUNNING)
-    return Seen(phase=Phase.REQUEUED if started else Phase.QUEUED, reason=say("its pods have not started"))
+        return Seen(phase=Phase.RUNNING, again=again)
+    return Seen(phase=Phase.REQUEUED if again else Phase.QUEUED, reason=pods.NOT_STARTED, again=again)
 
 
 _ENDS = {"Complete": Phase.DONE, "Completed": Phase.DONE, "Failed": Phase.FAILED}
 """The conditions of TrainJobs, JobSets and Jobs that have ended."""
+
+_LIMITS = {
+    "DeadlineExceeded": say("the time limit was reached (cluster.time_limit)"),
+    "BackoffLimitExceeded": say("its pods failed more often than they may start again"),
+}
+"""Reasons of a job's own for its failure."""
 
 
 def _active(status: Mapping[str, Any]) -> bool:
@@ -313,7 +354,8 @@ def _active(status: Mapping[str, Any]) -> bool:
 
 
 def _reason(condition: Mapping[str, Any]) -> Message:
-    return say("{text}", text=str(condition.get("message") or condition.get("reason") or ""))
+    known = _LIMITS.get(str(condition.get("reason")))
+    return known or say("{text}", text=str(condition.get("message") or condition.get("reason") or ""))
 
 
 SCHEDULER = Kubernetes()

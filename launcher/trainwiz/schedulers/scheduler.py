@@ -45,6 +45,8 @@ class Seen:
     phase: Phase
     reason: Message | None = None
     """Why it waits, or why it ended; None: nothing to say."""
+    again: bool = False
+    """Whether it was started before."""
 
     @property
     def over(self) -> bool:
@@ -95,6 +97,21 @@ class Scheduler:
     def seen(self, job: Job, argv: Argv, stdout: str) -> Seen | None:
         """What one of them answered; None where it does not know the job."""
         raise NotImplementedError
+
+    def details(self, job: Job) -> Argv:  # noqa: ARG002 (most need none)
+        """The command that says more of why a job waits or failed; empty where `questions` say it all."""
+        return ()
+
+    def explained(self, job: Job, seen: Seen, stdout: str) -> Seen:  # noqa: ARG002 (the same)
+        """What was seen of a job, with what the command of `details` printed."""
+        return seen
+
+    def output(self, job: Job, machine: int, *, follow: bool, since: str) -> Argv:  # noqa: ARG002 (the same)
+        """The command that prints what a job writes on a machine; empty where that lies in the project's folder.
+
+        `since` is a time as RFC 3339 has it: only what was written after it; empty for all.
+        """
+        return ()
 
     def requeue(self, job: Job) -> Argv:  # noqa: ARG002 (most see to that themselves)
         """The command that starts a stopped job again; empty where the scheduler does that by itself."""

@@ -19,6 +19,7 @@ _PROJECT = "/project"
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 _MANAGED = re.compile(r"^sky-managed-.*_(\d+)-\d+$")
 """SKYPILOT_TASK_ID of a managed job; newer releases also set SKYPILOT_MANAGED_JOB_ID."""
+_MOST_WORDS = 400
 _PHASES = {
     "PENDING": Phase.QUEUED,
     "SUBMITTED": Phase.QUEUED,
@@ -37,6 +38,10 @@ _PHASES = {
 }
 """https://docs.skypilot.co/en/latest/reference/cli.html (sky jobs queue)"""
 _SAID = {
+    "PENDING": say("SkyPilot's controller has not begun with it"),
+    "SUBMITTED": say("SkyPilot's controller has not begun with it"),
+    "STARTING": say("SkyPilot is getting its machines"),
+    "CANCELLING": say("its machines are being returned"),
     "RECOVERING": say("a machine was lost; SkyPilot looks for another"),
     "FAILED_SETUP": say("the commands of cluster.setup failed"),
     "FAILED_NO_RESOURCE": say("no cloud has such machines, or there is no credential for one"),
@@ -86,14 +91,19 @@ class SkyPilot(Scheduler):
             listed = json.loads(stdout[start:]) if start >= 0 else []
         except (ValueError, RecursionError):
             return None
-        states = [
-            str(each.get("status")).rpartition(".")[2]
-            for each in listed
-            if isinstance(each, Mapping) and str(each.get("job_id")) == job.id
-        ]
-        if not states or states[0] not in _PHASES:
+        own = next((each for each in listed if isinstance(each, Mapping) and str(each.get("job_id")) == job.id), {})
+        state = str(own.get("status")).rpartition(".")[2]
+        if state not in _PHASES:
             return None
-        return Seen(phase=_PHASES[states[0]], reason=_SAID.get(states[0]))
+        phase, words = _PHASES[state], " ".join(str(own.get("failure_reason") or "").split())[:_MOST_WORDS]
+        # SkyPilot keeps the reason of a failure that it recovered from.
+        if words and phase is Phase.FAILED:
+            return Seen(phase=phase, reason=say("{state}: {words}", state=state, words=words))
+        return Seen(phase=phase, reason=_SAID.get(state))
+
+    def output(self, job: Job, machine: int, *, follow: bool, since: str) -> Argv:  # noqa: ARG002
+        """Of all machines, each line with its rank; SkyPilot itself follows a job through its recoveries."""
+        return ("sky", "jobs", "logs", "--follow" if follow else "--no-follow", job.id)
 
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:  # noqa: ARG002 (the same for both)
         """SkyPilot has no signal for a managed job: what was trained since the newest checkpoint is lost."""

@@ -22,7 +22,7 @@ from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
 from trainwiz.script.outline import Outline
-from trainwiz.script.ranks import Ranks
+from trainwiz.script.ranks import STEMS, Ranks
 from trainwiz.script.training import Training
 from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, walk
 from trainwiz.script.values import Values
@@ -68,6 +68,12 @@ class Part:
         return self.text.splitlines()
 
     @cached_property
+    def tells_ranks_apart(self) -> bool:
+        """Whether it has a word without which it does the same on all ranks."""
+        text = self.text.lower()
+        return any(stem in text for stem in STEMS)
+
+    @cached_property
     def ignored(self) -> Mapping[int, tuple[str, ...]]:
         """What its comments leave out, by line."""
         return _ignored(self.text)
@@ -87,7 +93,7 @@ class Script:
         self.tree = Tree([part.outline for part in parts], _joined(parts) if len(parts) > 1 else None)
         self.names = Names(self.tree, frozenset(part.name for part in parts[:-1]))
         self.engines = Engines(self.tree, self.names)
-        self.ranks = Ranks(self.tree, self.names)
+        self.ranks = Ranks(self.tree, self.names, any(part.tells_ranks_apart for part in parts))
         self.origins = Origins(self.tree, self.names)
         self.training = Training(self.tree, self.names, self.engines, self.origins)
         self._full_name = partial(_full_name, self.engines, self.names)
@@ -116,7 +122,7 @@ class Script:
     @cached_property
     def is_program(self) -> bool:
         """Whether it says itself what it does as a program, below `if __name__ == "__main__":`."""
-        return any(is_main_guard(statement) for statement in self.parts[-1].module.body)
+        return has_main_guard(self.parts[-1].module)
 
     @cached_property
     def runs_when_imported(self) -> ast.stmt | None:
@@ -287,6 +293,11 @@ def read(
 def part(name: str, file: str, text: str, outline: Outline) -> Part:
     """A module, or the script itself."""
     return Part(name=name, file=file, text=text.removeprefix("\ufeff"), outline=outline)
+
+
+def has_main_guard(module: ast.Module) -> bool:
+    """Whether an import of a module leaves something out."""
+    return any(map(is_main_guard, module.body))
 
 
 def module_outline(module: ast.Module) -> Outline:

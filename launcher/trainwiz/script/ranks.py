@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
+from functools import cached_property
 
 from trainwiz.engines.names import names
 from trainwiz.script.names import Names
@@ -29,6 +30,11 @@ _DECORATORS = names(
     rank_zero_only
     """
 )
+STEMS = (
+    *("rank", "master", "chief", "primary", "is_main", "main_process", "last_process", "local_process", "on_process"),
+    *("is_world_process", "process_index", "proc_id", "procid", "global_zero"),
+)
+"""One of them is in each name by which a condition differs between ranks, or a function belongs to one."""
 _MOST_SITES = 60
 """Calls of one function that are held against each other, each against all."""
 
@@ -36,11 +42,18 @@ _MOST_SITES = 60
 class Ranks:
     """Conditions that hold on some ranks only."""
 
-    def __init__(self, tree: Tree, names: Names) -> None:
-        self.tree, self.names = tree, names
-        self.single: dict[ast.AST, Guard | None] = {}
+    def __init__(self, tree: Tree, names: Names, differ: bool = True) -> None:
+        """`differ` is whether a text of the program has one of `STEMS`; without, all ranks do the same."""
+        self.tree, self.names, self._differ = tree, names, differ
         self._asking: set[str] = set()
-        self._find_functions()
+
+    @cached_property
+    def single(self) -> dict[ast.AST, Guard | None]:
+        """The functions that only some ranks run, with the condition where that is why."""
+        self.single = {}  # which grows, and is asked meanwhile
+        if self._differ:
+            self._find_functions()
+        return self.single
 
     def guard(self, node: ast.AST) -> Guard | None:
         """The condition that lets only some ranks get here, around the node or around all calls of its function."""
@@ -52,6 +65,8 @@ class Ranks:
 
     def own_guard(self, node: ast.AST) -> Guard | None:
         """The condition within the node's own function."""
+        if not self._differ:
+            return None
         return next((g for g in self.tree.guards(node) if self.differs(g.test, g.positive)), None)
 
     def differs(self, test: ast.expr, positive: bool) -> bool:

@@ -55,7 +55,8 @@ def statements(module: ast.Module) -> list[ast.AST]:
     found: list[ast.AST] = [module]
     for one in found:  # which grows meanwhile
         for name in _BLOCKS:
-            found += getattr(one, name, ())
+            if name in one.__dict__:
+                found += one.__dict__[name]
     return found
 
 
@@ -100,11 +101,18 @@ class Tree:
     def calls_of(self, *lasts: str) -> list[ast.Call]:
         """The calls of what is written with one of these last names: `step` of `optimizer.step()` and of `step()`."""
         found: list[ast.Call] = []
-        lasts = tuple(dict.fromkeys(lasts))
+        lasts = tuple(last for last in dict.fromkeys(lasts) if last in self._called)
+        if not lasts:
+            return found
         for outline in self.outlines:
             groups = [group for last in lasts if (group := outline.calls.get(last))]
             found += groups[0] if len(groups) == 1 else sorted(itertools.chain(*groups), key=_order)
         return found
+
+    @cached_property
+    def _called(self) -> set[str]:
+        """The last names of all calls."""
+        return set().union(*(outline.calls for outline in self.outlines))
 
     @cached_property
     def functions(self) -> list[Function]:

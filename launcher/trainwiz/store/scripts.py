@@ -8,7 +8,7 @@ import itertools
 import os
 import tokenize
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -25,7 +25,7 @@ _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
 _MOST_TOGETHER = 300_000
 """Bytes of all modules of one script; what a library imports of itself has no end."""
-_MOST_KEPT = 600_000
+_MOST_KEPT = 1_200_000
 """Bytes of modules that are kept for the next script; their trees take a hundred times as much."""
 _MOST_NAMED = 1000
 """Scripts that are looked at for one to name where a folder was given."""
@@ -57,9 +57,7 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
     if not any(module.about_training for module in (own, *found.values())):
         return None
     modules = [
-        script.part(name, str(module.file), module.text, module.imported)
-        for name, module in found.items()
-        if module.tree is not None and module.real != own.real
+        module.part(name) for name, module in found.items() if module.tree is not None and module.real != own.real
     ]
     return script.Script([*modules, script.part("__main__", path, text, own.whole)])
 
@@ -72,6 +70,13 @@ class Module:
     text: str
     seen: tuple[int, int, int]
     """What the file looked like when it was read."""
+    _parts: dict[str, script.Part] = field(default_factory=dict)
+
+    def part(self, name: str) -> script.Part:
+        """It as scripts import it by this name."""
+        if name not in self._parts:
+            self._parts[name] = script.part(name, str(self.file), self.text, self.imported)
+        return self._parts[name]
 
     @cached_property
     def tree(self) -> ast.Module | None:
@@ -98,9 +103,9 @@ class Module:
 
     @cached_property
     def imported(self) -> Outline:
-        """What an import of it runs, indexed."""
+        """What an import of it runs, indexed: the same as `whole` where that is all of it."""
         assert self.tree is not None
-        return script.module_outline(self.tree)
+        return script.module_outline(self.tree) if script.has_main_guard(self.tree) else self.whole
 
     @cached_property
     def whole(self) -> Outline:
@@ -110,9 +115,8 @@ class Module:
 
     def release(self) -> None:
         """Give up its tree."""
-        for name in ("imported", "whole"):
-            if name in self.__dict__:
-                self.__dict__[name].release()
+        for outline in {self.__dict__[name] for name in ("imported", "whole") if name in self.__dict__}:
+            outline.release()
 
 
 class Modules:
@@ -168,7 +172,7 @@ def _collect(importer: Module, found: dict[str, Module]) -> None:
 
 def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
     """The modules that a file imports and that are files of its project, with their names."""
-    own = os.path.realpath(file)
+    is_other: dict[str, bool] = {}
     for node in statements(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
@@ -181,8 +185,10 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
             names = [node.module] if node.module else [alias.name for alias in node.names]
         for name in names:
             for base in [folder, *(_roots(folder) if isinstance(node, ast.ImportFrom) and not node.level else [])]:
-                module = os.path.join(base, *name.split(".")) + ".py"  # of many thousands, most do not exist
-                if os.path.isfile(module) and os.path.realpath(module) != own:
+                module = os.path.join(base, name.replace(".", "/") + ".py")
+                if module not in is_other:
+                    is_other[module] = os.path.isfile(module) and os.path.realpath(module) != os.path.realpath(file)
+                if is_other[module]:
                     yield name, Path(module)
                     break
 

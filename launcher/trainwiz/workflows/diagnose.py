@@ -15,11 +15,13 @@ from trainwiz.errors import UsageError
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.outcome import Outcome
+from trainwiz.schedulers import Job
 from trainwiz.store import history, logs, runs
 from trainwiz.store import recordings as dumps
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import diagnosis as shown
+from trainwiz.workflows.jobs import output
 
 _PATIENCE_SECONDS = 2.0
 
@@ -36,6 +38,8 @@ def diagnose(target: str, *, json: bool) -> int:
         # Between head and tail only where they show nothing: what a training survived is not a failure.
         found = of_log(excerpt.lines(), log=target) or of_log(excerpt.pieces(), log=target)
         return _show(found, target, json)
+    if elsewhere := output.meant(target):
+        return _show_job(elsewhere[0], json)
     if not path.exists() and not runs.is_name(target) and (path.suffix or len(path.parts) > 1):
         raise UsageError(say("log {file} does not exist", file=target))
     run = history.find(target)
@@ -128,6 +132,19 @@ def _show_stall(run: Run, json: bool) -> bool:
     for sentence in last["where"]:
         console.data(f"  {sentence}")
     return True
+
+
+def _show_job(job: Job, json: bool) -> int:
+    """A job whose run is in no folder here: its state with the reason, and what its output shows."""
+    seen, diagnosis, log = output.diagnosis(job)
+    if json:
+        known = {"job": job.id, "phase": seen.phase.value, "reason": str(seen.reason) if seen.reason else None}
+        console.data_json({**known, **(diagnosis.to_dict() if diagnosis else {}), "log": log})
+        return 0
+    console.data(output.line(job, seen))
+    if diagnosis:
+        shown.show(diagnosis, log=log, stream=sys.stdout)
+    return 0
 
 
 def _show(diagnosis: Diagnosis | None, log: str, json: bool) -> int:

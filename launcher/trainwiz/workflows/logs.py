@@ -17,22 +17,29 @@ from trainwiz.message import say
 from trainwiz.store import history, liveness
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
+from trainwiz.workflows.jobs import output
 
 _CHUNK_BYTES = 1 << 16
 _PAUSE_SECONDS = 0.2
 
 
-def show(target: str, run: str | None, rank: int, *, follow: bool) -> None:
-    """Copy a rank's log to stdout, byte for byte. Ctrl-C ends `follow` and leaves the run as it is."""
+def show(target: str, run: str | None, rank: int, *, follow: bool) -> int:
+    """Copy a rank's log to stdout, byte for byte. Ctrl-C ends `follow` and leaves the run as it is.
+
+    Of a job whose folder is elsewhere, its scheduler shows what the rank's machine writes.
+    """
+    if elsewhere := output.meant(target, run):
+        return output.show(*elsewhere, rank, follow=follow)
     found = history.find(run, Path(target)) if run else history.find(target)
     file = _file(found, rank, follow)
     try:
         _copy(file, lambda: follow and _is_running(found))
     except KeyboardInterrupt:
         sys.stdout.flush()
-        return
+        return 0
     if file.is_file() and not file.stat().st_size:
         console.talk(t("rank {rank} of run {name} has written nothing", rank=rank, name=found.name), style="dim")
+    return 0
 
 
 def _file(run: Run, rank: int, follow: bool) -> Path:

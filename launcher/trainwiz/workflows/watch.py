@@ -18,6 +18,7 @@ from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
 from trainwiz.ui import console, fullscreen
 from trainwiz.ui.watch import View, frame, to_dict
+from trainwiz.workflows.jobs import output
 
 _EVERY_SECONDS = 1.0
 _SNAPSHOT = (80, 24)
@@ -37,6 +38,7 @@ _QUIT = ("q", "Q", "\x1b")
 
 def watch(target: str, run: str | None, *, as_json: bool = False) -> None:
     """Draw a run until it ends or a key of `_QUIT` is pressed; without a terminal, or as JSON, print a snapshot."""
+    output.insist_on_records(target, run)
     watched = Watched(history.find(run, Path(target)) if run else history.find(target))
     view = watched.view()
     if as_json:

@@ -65,16 +65,16 @@ def devices_come_from_the_engine(script: Script) -> Violations:
     own = script.called("torch.cuda.set_device", "torch.accelerator.set_device_index")
     if own or script.engines.accelerate or script.engines.deepspeed or script.engines.colossalai:
         return
-    starts = script.called("torch.distributed.init_process_group") or script.is_program or script.runs_when_imported
-    if not starts:
+    moves = [c for c in _moves(script) if _target(c) is None or constant(_target(c)) == "cuda"]
+    starts = script.called("torch.distributed.init_process_group") or script.is_program
+    if not moves or not (starts or script.runs_when_imported):
         return  # a module; what starts it may have chosen the GPU
-    for call in _moves(script):
-        if _target(call) is None or constant(_target(call)) == "cuda":
-            yield violation(
-                "every process uses GPU 0 here: nothing has chosen the GPU of the local rank",
-                remedy("call torch.cuda.set_device(local_rank) first"),
-                place=script.place(call.node),
-            )
+    for call in moves:
+        yield violation(
+            "every process uses GPU 0 here: nothing has chosen the GPU of the local rank",
+            remedy("call torch.cuda.set_device(local_rank) first"),
+            place=script.place(call.node),
+        )
 
 
 @rule("TW762", level=Level.HINT, field="script")

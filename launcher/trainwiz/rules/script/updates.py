@@ -22,6 +22,8 @@ def gradients_are_cleared(script: Script) -> Violations:
     Instead: call optimizer.zero_grad() after each optimizer.step().
     Source: https://docs.pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html; seen with torch 2.13
     """
+    if not script.training.steps:
+        return
     engines = {b.by for b in script.training.backwards}
     if "DeepSpeedEngine" in engines or script.clears_gradients:
         return

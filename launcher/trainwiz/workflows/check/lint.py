@@ -84,13 +84,17 @@ def _findings(script: Script | None, wanted: tuple[str, ...], left_out: Sequence
     """What the rules find, from the first line to the last; comments in the script leave rules out."""
     if script is None:
         return []
-    chosen = [rule for rule in rules.of_scripts() if rule.id.startswith(wanted)]
-    found = rules.check(rules.Facts(script=script), rules=chosen, ignore=left_out)
+    found = rules.check(rules.Facts(script=script), rules=_chosen(wanted), ignore=left_out)
     kept = [f for f in found if f.place is None or not script.ignores(f.rule, f.place)]
     order = [part.file for part in reversed(script.parts)]
     return sorted(
         kept, key=lambda f: (order.index(f.place.file), f.place.line, f.place.column) if f.place else (0, 0, 0)
     )
+
+
+@functools.cache
+def _chosen(wanted: tuple[str, ...]) -> tuple[rules.Rule, ...]:
+    return tuple(rule for rule in rules.of_scripts() if rule.id.startswith(wanted))
 
 
 def _of_file(path: str, wanted: tuple[str, ...], left_out: tuple[str, ...]) -> list[Finding] | _Refusal:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from trainwiz import schedulers
 from trainwiz.language import t
-from trainwiz.message import say
-from trainwiz.process.capture import Running
+from trainwiz.message import Message, say
+from trainwiz.process.capture import COULD_NOT_START, Captured, Running
 from trainwiz.record.run import State, Summary
-from trainwiz.schedulers import Job, Phase, Seen
+from trainwiz.schedulers import Argv, Job, Phase, Scheduler, Seen
 from trainwiz.store import jobs
 from trainwiz.store.jobs import Submitted
 from trainwiz.store.runs import Run
@@ -23,7 +23,7 @@ _MOST = 20
 """Jobs that are asked for, the newest: each costs a command or two."""
 _OPEN = (State.RUNNING, State.UNKNOWN, State.KILLED)
 """States of runs that say less than their job's."""
-_STATES = {
+STATES = {
     Phase.QUEUED: State.QUEUED,
     Phase.RUNNING: State.RUNNING,
     Phase.REQUEUED: State.REQUEUED,
@@ -32,11 +32,17 @@ _STATES = {
     Phase.FAILED: State.FAILED,
     Phase.STOPPED: State.STOPPED,
 }
+"""What a run's state is called, by its job's."""
 
 
 def seen(wanted: Iterable[Job]) -> dict[Job, Seen]:
     """What is known of each job; without those that no command knows, or whose commands are missing here."""
-    return {job: found for job in dict.fromkeys(wanted) if (found := _seen(job))}
+    return {job: found for job, found in asked(wanted).items() if isinstance(found, Seen)}
+
+
+def asked(wanted: Iterable[Job]) -> dict[Job, Seen | Message | None]:
+    """What is known of each job: a sentence where its scheduler's commands fail, None where they do not know it."""
+    return {job: _asked(job) for job in dict.fromkeys(wanted)}
 
 
 def told(project: Path, runs: Sequence[Run], summaries: Sequence[Summary]) -> list[tuple[Summary, Job | None]]:
@@ -47,7 +53,7 @@ def told(project: Path, runs: Sequence[Run], summaries: Sequence[Summary]) -> li
     begun = {jobs.of_run(run) for run in every_run(project)} if submitted else set()
     without = [each for each in submitted[-_MOST:] if each.job not in begun]
     open_jobs = [job for job, i in newest.items() if summaries[i].state is not State.DONE]
-    known = seen([*open_jobs[-_MOST:], *(each.job for each in without)])
+    known = asked([*open_jobs[-_MOST:], *(each.job for each in without)])
     rows = [
         (_overlaid(line, known.get(job)) if job and newest[job] == i else line, job)
         for i, (line, job) in enumerate(zip(summaries, of_runs, strict=True))
@@ -55,33 +61,59 @@ def told(project: Path, runs: Sequence[Run], summaries: Sequence[Summary]) -> li
     last = submitted[-1:]
     return [
         *rows,
-        *((_waiting(each, known.get(each.job)), each.job) for each in without if each.job in known or each in last),
+        *(
+            (_waiting(each, known.get(each.job)), each.job)
+            for each in without
+            if isinstance(known.get(each.job), Seen) or each in last
+        ),
     ]
 
 
-def _seen(job: Job) -> Seen | None:
-    scheduler = schedulers.named(job.scheduler)
-    for argv in scheduler.questions(job) if scheduler else ():
+def _asked(job: Job) -> Seen | Message | None:
+    scheduler, problem = schedulers.named(job.scheduler), None
+    if scheduler is None:
+        return None
+    for argv in scheduler.questions(job):
         answer = Running(argv).result(_SECONDS)
-        if scheduler and answer.code == 0 and (found := scheduler.seen(job, argv, answer.stdout)):
-            return found
-    return None
+        if answer.code == 0 and not answer.timed_out and (found := scheduler.seen(job, argv, answer.stdout)):
+            return _explained(scheduler, job, found)
+        if answer.code or answer.timed_out:
+            problem = problem or _problem(argv, answer)
+    return problem
 
 
-def _overlaid(line: Summary, seen: Seen | None) -> Summary:
+def _explained(scheduler: Scheduler, job: Job, found: Seen) -> Seen:
+    if found.phase is Phase.DONE or not (argv := scheduler.details(job)):
+        return found
+    answer = Running(argv).result(_SECONDS)
+    return found if answer.code or answer.timed_out else scheduler.explained(job, found, answer.stdout)
+
+
+def _problem(argv: Argv, answer: Captured) -> Message:
+    if answer.code == COULD_NOT_START:
+        return say("{program} is not installed here", program=argv[0])
+    return say("{command} failed: {words}", command=" ".join(argv[:2]), words=answer.problem)
+
+
+def _overlaid(line: Summary, seen: Seen | Message | None) -> Summary:
     if seen is None:
         return line
+    if isinstance(seen, Message):
+        return dataclasses.replace(line, why=seen) if line.state is State.UNKNOWN else line
     # A run that ended says why better than its job, unless that goes on.
     if line.state in _OPEN or seen.phase in (Phase.REQUEUED, Phase.PREEMPTED):
-        return dataclasses.replace(line, state=_STATES[seen.phase], why=seen.reason)
+        return dataclasses.replace(line, state=STATES[seen.phase], why=seen.reason)
     return line
 
 
-def _waiting(submitted: Submitted, seen: Seen | None) -> Summary:
-    reason = seen.reason if seen else say("{scheduler} does not say so here", scheduler=submitted.job.scheduler)
+def _waiting(submitted: Submitted, answer: Seen | Message | None) -> Summary:
+    seen = answer if isinstance(answer, Seen) else None
+    unknown = answer if isinstance(answer, Message) else None
+    unknown = unknown or say("{scheduler} does not say so here", scheduler=submitted.job.scheduler)
+    reason = seen.reason if seen else unknown
     return Summary(
         name=t("job {id}", id=submitted.job.id),
-        state=_STATES[seen.phase] if seen else State.UNKNOWN,
+        state=STATES[seen.phase] if seen else State.UNKNOWN,
         started=submitted.submitted,
         updates=None,
         total=None,

@@ -32,12 +32,13 @@ _RESERVE_SECONDS = 1.0
 """Of the grace: kept for writing the outcome down."""
 
 
-def judged(prepared: Prepared, outcome: Outcome, oom_kills: int | None, update: int) -> Outcome:
+def judged(prepared: Prepared, outcome: Outcome, oom_kills: int | None, update: int, *, stated: bool) -> Outcome:
     """An attempt's outcome with the rank that failed by itself, and what the surroundings showed.
 
-    `oom_kills` is the count of the cgroup before the attempt, `update` the last one that was trained.
+    `oom_kills` is the count of the cgroup before the attempt, `update` the last one that was trained, and
+    `stated` whether its script has stated its settings.
     """
-    outcome = _stopped(prepared, _translated(prepared, outcome), update)
+    outcome = _stopped(prepared, _translated(prepared, outcome), update, stated=stated)
     if outcome.stopped:
         code, unwanted = prepared.request.stopped_code, prepared.run.stop_mark.exists()
         return dataclasses.replace(outcome, exit_code=code, first_failed=None, unwanted=unwanted)
@@ -131,7 +132,7 @@ def _as_ranks(prepared: Prepared, outcome: Outcome) -> Outcome:
 
 
 # docs/decisions/supervision.md: A stopped run ends with exit code 75
-def _stopped(prepared: Prepared, outcome: Outcome, update: int) -> Outcome:
+def _stopped(prepared: Prepared, outcome: Outcome, update: int, *, stated: bool) -> Outcome:
     """The outcome, with whether the training was stopped before its end where its ranks' codes do not say it."""
     if outcome.stopped or outcome.signal is None:
         return outcome
@@ -140,7 +141,7 @@ def _stopped(prepared: Prepared, outcome: Outcome, update: int) -> Outcome:
         finished = (prepared.run.folder / "model").exists() or update == prepared.total_updates
         return dataclasses.replace(outcome, stopped=not finished)
     # Asked before its ranks could save: a generated script states its settings first, so that nothing is trained yet.
-    early = prepared.plan and outcome.preempted and not prepared.run.config.exists()
+    early = prepared.plan and outcome.preempted and not stated
     return dataclasses.replace(outcome, stopped=bool(early and outcome.exit_code == SIGNAL_BASE + outcome.signal))
 
 

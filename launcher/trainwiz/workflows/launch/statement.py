@@ -31,7 +31,17 @@ class Statement:
         """What runs now: its arguments are meant to differ from the plan."""
         self._record, self._tell = record, tell
         self._stamp: tuple[int, int] | None = None
+        self._before: tuple[int, int] | None = None
         self._told: set[str] = set()
+
+    def begin(self, attempt: Prepared) -> None:
+        """Another attempt starts, in the same folder."""
+        self.attempt, self._before = attempt, _stamp(attempt.run.config)
+
+    @property
+    def made(self) -> bool:
+        """Whether the script of this attempt has stated its settings; what an earlier one wrote does not count."""
+        return _stamp(self.attempt.run.config) != self._before
 
     def look(self) -> None:
         """Take up what the script has stated since the last look."""

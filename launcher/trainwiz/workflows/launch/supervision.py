@@ -59,7 +59,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     attempts, sampler = lockstep.attempts_of(prepared), Sampler(prepared.run.memory)
 
     def once(attempt: Prepared, inbox: Inbox) -> Outcome:
-        statement.attempt = attempt
+        statement.begin(attempt)
         kills = cgroup.oom_kills()
         outcome = ranks.run(
             _processes(attempt, terminal_size()),
@@ -74,7 +74,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         # Not needed before a rank has started, and it brings all signatures of failures with it.
         from trainwiz.workflows.launch import conclusion
 
-        judged = conclusion.judged(attempt, outcome, kills, metrics.update())
+        judged = conclusion.judged(attempt, outcome, kills, metrics.update(), stated=statement.made)
         screen.judged(innocent=bool(judged.exit_code) and judged.first_failed not in (None, attempt.ranks.start))
         return judged
 

@@ -1,0 +1,136 @@
+"""What a job writes where it runs, by its scheduler's own command: for jobs whose runs are not in a folder here."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+from trainwiz import schedulers
+from trainwiz.diagnose import Diagnosis, of_log
+from trainwiz.errors import TrainwizError, UsageError
+from trainwiz.language import t, text
+from trainwiz.message import Message, say
+from trainwiz.process import foreground
+from trainwiz.process.capture import capture
+from trainwiz.render import PLAN_FILE
+from trainwiz.schedulers import Job, Phase, Seen
+from trainwiz.store import jobs, plans, runs
+from trainwiz.ui import console
+from trainwiz.ui.runs import state_name
+from trainwiz.workflows.jobs import states
+
+_EVERY_SECONDS = 5.0
+_CAPTURE_SECONDS = 120.0
+
+
+def meant(target: str, named: str | None = None) -> tuple[Job, Path] | None:
+    """The job that is meant, and its project; None where a run here is, or the scheduler cannot show its output."""
+    is_project = (Path(target) / PLAN_FILE).is_file()
+    project = Path(target) if is_project or named else Path()
+    word = named or (runs.LATEST if is_project else target)
+    submitted = jobs.every(project)
+    found = [each for each in submitted if each.job.id == word] or (submitted[-1:] if word == runs.LATEST else [])
+    if not found or not _output(found[-1].job, 0, follow=False):
+        return None
+    every = runs.every(project)
+    if found[-1].job in {jobs.of_run(run) for run in every}:
+        return None
+    # A run of this machine's own that began after the submission is newer.
+    if (
+        word == runs.LATEST
+        and every
+        and _began(str(every[-1].read("command").get("started"))) > _began(found[-1].submitted)
+    ):
+        return None
+    return found[-1].job, project
+
+
+def insist_on_records(target: str, named: str | None = None) -> None:
+    """Raises `UsageError` where a job is meant whose records are not in a folder here."""
+    if found := meant(target, named):
+        raise UsageError(
+            say("the records of job {id} are where it runs, and no folder here has them", id=found[0].id),
+            say(
+                "run: trainwiz logs {id}, or trainwiz diagnose {id}; for the rest, copy its folder in runs/ to here",
+                id=shlex.quote(found[0].id),
+            ),
+        )
+
+
+def show(job: Job, project: Path, rank: int, *, follow: bool) -> int:
+    """Show what the machine of a rank writes; where `follow`, from before its start until the job's end."""
+    machine, since, told = _machine(project, rank), "", None
+    try:
+        while True:
+            seen = _state(job)
+            if seen.phase in (Phase.QUEUED, Phase.REQUEUED) and (follow or seen.phase is Phase.QUEUED):
+                if seen != told:
+                    console.talk(line(job, seen))
+                told = seen
+                if not follow:
+                    return 0
+                time.sleep(_EVERY_SECONDS)
+                continue
+            argv = _output(job, machine, follow=follow and not seen.over, since=since)
+            code, asked = foreground.run(argv, cwd=os.getcwd(), environ=os.environ, stdout=True)
+            if asked is not None:
+                return 0
+            if code or not follow or seen.over:
+                return 1 if code else 0
+            since = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+            if _state(job).over:
+                return 0
+            time.sleep(_EVERY_SECONDS)
+    except KeyboardInterrupt:
+        return 0
+
+
+def diagnosis(job: Job) -> tuple[Seen, Diagnosis | None, str]:
+    """A job's state, why it failed by what machine 0 wrote, and the command that prints that."""
+    seen = _state(job)
+    argv = _output(job, 0, follow=False)
+    answer = capture(argv, timeout=_CAPTURE_SECONDS)
+    if answer.code or answer.timed_out:
+        console.talk(t("`{command}` failed: {problem}", command=shlex.join(argv), problem=answer.problem))
+    return seen, of_log(answer.stdout, log=shlex.join(argv)), shlex.join(argv)
+
+
+def line(job: Job, seen: Seen) -> str:
+    """A job's state, for people."""
+    state = state_name(states.STATES[seen.phase])
+    if seen.reason:
+        return t("job {id}: {state}, {why}", id=job.id, state=state, why=text(seen.reason))
+    return t("job {id}: {state}", id=job.id, state=state)
+
+
+def _state(job: Job) -> Seen:
+    found = states.asked([job])[job]
+    if isinstance(found, Seen):
+        return found
+    why = found if isinstance(found, Message) else say("{scheduler} does not say so here", scheduler=job.scheduler)
+    raise TrainwizError(
+        say("the state of job {id} is unknown: {why}", id=job.id, why=why),
+        say("check that this machine can reach the scheduler; the job goes on"),
+    )
+
+
+def _output(job: Job, machine: int, *, follow: bool, since: str = "") -> tuple[str, ...]:
+    scheduler = schedulers.named(job.scheduler)
+    return scheduler.output(job, machine, follow=follow, since=since) if scheduler else ()
+
+
+def _machine(project: Path, rank: int) -> int:
+    machine = plans.read(plans.find(project)).machine
+    if rank >= machine.num_processes:
+        raise UsageError(say("the plan has {n} ranks, and none is rank {rank}", n=machine.num_processes, rank=rank))
+    return rank // machine.ranks_per_machine
+
+
+def _began(written: str) -> float:
+    try:
+        return datetime.strptime(written, "%Y-%m-%dT%H:%M:%S%z").timestamp()
+    except ValueError:
+        return 0.0
