@@ -25,7 +25,8 @@ def test_the_page_says_what_is_counted() -> None:
 def test_everything_labelled_is_counted(scores: dict[str, truth.Score]) -> None:
     for name, score in scores.items():
         assert score.wrong >= 50, name
-        assert score.cases > score.wrong, name
+        # An explanation is of a failure; logs without one are among the known causes' cases.
+        assert score.cases > score.wrong or name.endswith("explained"), name
 
 
 def test_the_floors(scores: dict[str, truth.Score]) -> None:
