@@ -292,6 +292,22 @@ def test_a_module_is_read_once_for_all_scripts_that_import_it(tmp_path: Path) ->
     assert [(f.place.file, f.place.line) for f in findings if f.place][-1] == (str(tmp_path / "s9.py"), 2)
 
 
+def test_what_is_tried_of_a_script_is_not_what_others_import(tmp_path: Path) -> None:
+    """`lint --fix` tries texts; a module that is too large for others stays so once it was a script itself."""
+    tried, large = tmp_path / "tried.py", tmp_path / "large.py"
+    tried.write_text("import torch\n")
+    large.write_text("import torch\n" + "# x\n" * 60_000)
+    for name in ("tried", "large"):
+        (tmp_path / f"by_{name}.py").write_text(f"import torch\nimport {name}\n")
+    scripts.with_modules(str(tried), "import torch\nnew = 1\n")
+    scripts.with_modules(str(large))
+    by_tried, by_large = (scripts.with_modules(str(tmp_path / f"by_{name}.py")) for name in ("tried", "large"))
+    assert by_tried
+    assert [part.text for part in by_tried.parts] == ["import torch\n", "import torch\nimport tried\n"]
+    assert by_large
+    assert all("# x" not in part.text for part in by_large.parts)
+
+
 def test_little_is_kept_of_many_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scripts, "_MOST_KEPT", 1000)
     for i in range(30):

@@ -48,8 +48,10 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
     have a word about training.
     """
     _MODULES.forget()
-    text = read_text(path) if text is None else text
-    own = _MODULES.of(Path(path), text)
+    given, text = text, read_text(path) if text is None else text
+    # What is not in the file, or is too much for a module, is nothing that another script imports.
+    shared = given is None and Path(path).stat().st_size <= _MOST_BYTES
+    own = _MODULES.of(Path(path), text) if shared else Module(Path(path), text, (0, 0, 0))
     if own.tree is None:
         own.tree = script.parsed(path, text)  # which says what is wrong
     found: dict[str, Module] = {}
