@@ -73,7 +73,10 @@ class Job:
         self.nodes.asked("scontrol", "update", f"JobId={self.id}", f"StartTime={when}", "TimeLimit=60")
 
     def until(self, holds: Callable[[], bool]) -> None:
-        eventually(holds, within=180, says=lambda: pages(self.folder))
+        eventually(holds, within=180, says=self.said)
+
+    def said(self) -> str:
+        return f"{pages(self.folder)}\n{self.nodes.asked('scontrol', 'show', 'job', self.id)}"
 
 
 def test_what_a_job_survives(tmp_path: Path) -> None:
