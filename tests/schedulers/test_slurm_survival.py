@@ -68,8 +68,11 @@ class Job:
         self.until(lambda: (field("Restarts"), field("JobState")) == (str(times), "PENDING"))
         assert self.nodes.state(self.folder)["state"] == "requeued"
 
-    def starts(self, when: str = "now") -> None:
-        """Now, and not after the two minutes for which Slurm holds back what was queued again."""
+    def starts(self, when: str = "now+2") -> None:
+        """Soon, and not after the two minutes for which Slurm holds back what was queued again.
+
+        A job that starts in the second in which its credential was revoked is ended at once, without a word to it.
+        """
         self.nodes.asked("scontrol", "update", f"JobId={self.id}", f"StartTime={when}", "TimeLimit=60")
 
     def until(self, holds: Callable[[], bool]) -> None:
