@@ -115,6 +115,14 @@ def test_a_price_is_kept_for_its_gpu_until_it_is_forgotten(
     assert "COST" in told.out
 
 
+def test_another_model_in_a_project_has_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "trainwiz.yaml").write_text("task: sft\nmodel:\n  name: tiny\n")
+    assert plan(*QWEN, "--gpus", "8xH100") == 0
+    assert "all other settings are those of trainwiz.yaml" in capsys.readouterr().err
+    assert plan(str(tmp_path / "elsewhere"), *QWEN, "--gpus", "8xH100") == 0
+    assert "all other settings" not in capsys.readouterr().err
+
+
 def test_layers_that_are_assumed_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert plan("--model", "deepseek-ai/DeepSeek-V3", "--task", "sft", "--gpus", "256xH100") == 0
     assert "the layers of deepseek-ai/DeepSeek-V3 are assumed" in " ".join(capsys.readouterr().err.split())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from trainwiz import quantities
@@ -130,6 +131,11 @@ def tell_assumed(plan: Plan) -> None:
         ),
         style="dim",
     )
+
+
+def tell_project(file: Path) -> None:
+    """Say where the settings are from that nobody typed."""
+    console.talk(t("all other settings are those of {file}", file=file), style="dim")
 
 
 def show_scaling(rows: Sequence[Row], limits: Limits) -> None:

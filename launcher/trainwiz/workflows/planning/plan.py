@@ -84,6 +84,8 @@ def plan(request: PlanRequest) -> int:
         table.show(setting.plan, setting.place, rows, limits)
         if setting.assumed:
             table.tell_assumed(setting.plan)
+        if request.model and (request.folder / PLAN_FILE).is_file():
+            table.tell_project(request.folder / PLAN_FILE)
         price.tell(request, setting.machine, limits.price)
         calibration.tell(request, setting.place)
     return 0 if any(row.possible for row in rows) else 1
