@@ -23,8 +23,12 @@ _MOST_VALUES = 2_000_000
 
 
 def opened(path: str | Path) -> BinaryIO:
-    """The file, open for reading. Raises `OSError`, also for what is not a regular file."""
-    _refuse_special(os.stat(path).st_mode, path)
+    """The file, open for reading. Raises `OSError`, also for what is not a regular file, or no name of one."""
+    try:
+        mode = os.stat(path).st_mode
+    except ValueError:  # NUL, or half a surrogate pair, which a JSON text can spell
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), str(path)) from None
+    _refuse_special(mode, path)
     # Between the two looks it may have been replaced: without O_NONBLOCK, a pipe would wait here.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:

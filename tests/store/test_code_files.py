@@ -54,6 +54,11 @@ def test_a_folder_full_of_data_ends_the_look(tmp_path: Path, monkeypatch: pytest
     assert "train.py" in found.digests
 
 
+@pytest.mark.parametrize("name", ["\ud800", "a\0b", "x" * 300, "..", ""])
+def test_a_digest_that_names_no_file_was_not_kept(name: str, tmp_path: Path) -> None:
+    assert code_files.kept(tmp_path, name) is code_files.present(tmp_path, name, name) is None
+
+
 def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     import os
 
