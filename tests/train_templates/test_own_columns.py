@@ -91,7 +91,7 @@ def test_columns_of_any_name_are_read_as_the_plan_says(name: str, tmp_path: Path
     capsys.readouterr()
     found, made = tokens(tmp_path / "own", task, row | {"note": "?"}, data__columns=columns)
     assert found == expected
-    assert chat_columns.renamed(row, columns) == made.chat.column_names.renamed(row, columns)[0]
+    assert chat_columns.renamed(row, columns) == made.chat.conversations.column_names.renamed(row, columns)[0]
     told = capsys.readouterr().out
     assert "ignored column: note (1, the first:" in told
     assert all(f"ignored column: {unread} (1" in told for unread, value in row.items() if value == "not read")
@@ -122,7 +122,7 @@ def test_a_table_read_by_other_columns_is_tokenized_anew(tmp_path: Path) -> None
 
 def test_the_plan_the_probe_and_the_script_know_the_same_words(tmp_path: Path) -> None:
     _, made = tokens(tmp_path / "any", "sft", {"q": "one?", "a": "first"}, data__columns="prompt=q,completion=a")
-    names = made.chat.column_names
+    names = made.chat.conversations.column_names
     assert tuple(names.WORDS) == COLUMN_WORDS
     assert (names.WORDS, names.ASIDE) == (chat_columns.WORDS, chat_columns.ASIDE)
     text = "prompt=a, b,completion=c=d,input=e"
