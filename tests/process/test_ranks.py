@@ -248,8 +248,9 @@ time.sleep(60)"""
     [
         (["sh", "-c", "echo x > here; exec sleep 60"], {0: -9}),  # waits for other machines: it has nothing to save
         (["sh", "-c", f"LOCAL_RANK=0 {sys.executable} -c '{LATE}'; exit $?"], {0: 75}),
+        (["sh", "-c", f"env -i {sys.executable} -c '{LATE}'; exit $?"], {0: 75}),  # as setproctitle leaves it
     ],
-    ids=["no rank yet", "a rank that hears late"],
+    ids=["no rank yet", "a rank that hears late", "a rank without an environment"],
 )
 def test_a_stop_reaches_ranks_behind_a_launcher_that_ignores_it(
     tmp_path: Path, agent: list[str], codes: dict[int, int]

@@ -154,10 +154,11 @@ def answers_can_be_written(plan: Plan, project: Project) -> Violations:
     task = tasks.of(plan)
     if plan.evaluation.generation_metrics is None:
         return
+    empty = remedy("leave {key} empty", {"evaluation.generation_metrics": None}, key="evaluation.generation_metrics")
     if not task.packs:
         yield violation(
             "{key} is {value}, but the task {task} writes no text",
-            remedy("leave {key} empty", {"evaluation.generation_metrics": None}, key="evaluation.generation_metrics"),
+            empty,
             key="evaluation.generation_metrics",
             value=plan.evaluation.generation_metrics,
             task=plan.task,
@@ -165,7 +166,7 @@ def answers_can_be_written(plan: Plan, project: Project) -> Violations:
     elif plan.engine != "accelerate":
         yield violation(
             "{key} is {value}, but the loop of {engine} does not let a model write",
-            remedy("leave {key} empty", {"evaluation.generation_metrics": None}, key="evaluation.generation_metrics"),
+            empty,
             key="evaluation.generation_metrics",
             value=plan.evaluation.generation_metrics,
             engine=plan.engine,
