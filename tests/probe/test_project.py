@@ -179,6 +179,7 @@ TALK = '{"messages": [{"role": "user", "content": "把一加一"}, {"role": "ass
         ("a.jsonl", TALK.encode("gb18030"), "a.jsonl: line 1 is not UTF-8, but GB18030", "iconv -f GB18030 -t UTF-8"),
         ("a.jsonl", (TALK * 3).encode("utf-16"), "a.jsonl: line 1 is not UTF-8, but UTF-16", "iconv -f UTF-16"),
         ("a.csv", "问题,回答\n一,二\n".encode("gbk"), "line 1 is not UTF-8, but GB18030", "iconv -f GB18030"),
+        ("a.csv", "问题;回答\n一,二;三\n".encode(), "its columns are separated by ';', not by commas", "delimiter=';'"),
         ("a.csv", "question,answer\nÀ quoi ?,Été\n".encode("latin-1"), "line 2 is not valid UTF-8", "file -i a.csv"),
         ("a.jsonl", TALK + '{"messages": [{"ro', "line 2 is not a JSON object: Unterm", "ends in the middle of a row"),
         ("a.jsonl", json.dumps(json.loads(TALK), indent=1), "line 1 is not a JSON object: Exp", "jq -c . a.jsonl"),

@@ -206,11 +206,18 @@ def _first_items(text: str) -> Iterator[Any]:
         yield item
 
 
+_OTHER_SEPARATORS = ";\t|"
+"""What some programs write in a .csv file in place of commas."""
+
+
 def _table(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     csv.field_size_limit(1 << 31)
     lines = list(io.StringIO(_decoded(file, start, whole), newline="\n"))  # str.splitlines also splits at U+2028
     reader = csv.reader(lines, delimiter="\t" if kind(file) == ".tsv" else ",", strict=True)
     names: list[str] = next(reader, [])
+    other = next((each for each in _OTHER_SEPARATORS if each in names[0]), "") if len(names) == 1 else ""
+    if other and kind(file) == ".csv":
+        raise unreadable.separated(file, other)
     try:
         for row in filter(None, reader):
             if len(row) != len(names):

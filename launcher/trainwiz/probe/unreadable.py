@@ -29,6 +29,19 @@ class Unreadable(Exception):
         """What makes it readable; None: nothing better than the formats of the task is known."""
 
 
+def separated(file: Path, separator: str) -> Unreadable:
+    """Of a table whose columns are separated by another character than its ending says."""
+    return Unreadable(
+        t("{file}: its columns are separated by {separator}, not by commas", file=file.name, separator=repr(separator)),
+        say(
+            "convert it: {command} < {file} > commas-{file}",
+            command='python -c "import csv, sys; '
+            f'csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter={separator!r}))"',
+            file=shlex.quote(file.name),
+        ),
+    )
+
+
 def undecodable(file: Path, start: bytes, line: int) -> Unreadable:
     """Of a file whose beginning is not UTF-8 in this line."""
     encoding = encoding_of(start)
