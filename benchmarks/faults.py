@@ -227,7 +227,9 @@ def make(folder: Path, engine: str, script: str) -> list[str]:
     return line
 
 
-def trial(engine: str, script: str, fault: str, *, ready: Path | None = None) -> Seen:
+def trial(
+    engine: str, script: str, fault: str, *, ready: Path | None = None, command: Sequence[str] | None = None
+) -> Seen:
     """Launch, let it happen, and look at what the launcher made of it. `ready`: a folder made before."""
     folder = Path(tempfile.mkdtemp(prefix="faults-"))
     mark = os.urandom(8).hex()
@@ -236,7 +238,7 @@ def trial(engine: str, script: str, fault: str, *, ready: Path | None = None) ->
         signals.forget_killed_builds()
     if ready:
         shutil.copytree(ready, project)
-        line = json.loads((ready / "line.json").read_text())
+        line = command or json.loads((ready / "line.json").read_text())
     else:
         line = make(project, engine, script)
     on_cpu = {"DS_ACCELERATOR": "cpu"} if engine == "deepspeed" else {"ACCELERATE_USE_CPU": "true"}

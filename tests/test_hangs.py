@@ -11,6 +11,7 @@ from pathlib import Path
 
 import projects
 import pytest
+import warm
 from patience import patience
 from test_launch import TRAINWIZ, launch, project, read
 from test_ranks import gone, wait_for
@@ -400,7 +401,7 @@ def test_a_real_training_that_hangs(tmp_path: Path, place: str, trouble: str, sa
     body = source.index("\n", source.index('"""', source.index('"""', start) + 3)) + 1
     hook = f"    calls.append(time.time())\n    if os.environ['RANK'] == '1' and len(calls) > 300: {trouble}\n"
     task.write_text(source[:start] + "import os, time\ncalls = []\n\n\n" + source[start:body] + hook + source[body:])
-    done = projects.launch(folder, "--on-hang", "stop", *Limit(4).words)
+    done = warm.launch(folder, "--on-hang", "stop", *Limit(4).words)
     assert done.code == 124, done.err
     assert re.search(said, done.err), done.err
     assert re.search(r"rank 0 is waiting in \w+, called at (train|task|batches).py:\d+", done.err), done.err

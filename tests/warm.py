@@ -24,12 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import projects
+import psutil
 from engine_children import claimed
 from patience import patience
 
 # docs/decisions/tests.md: Tests fork the ranks of most trainings from a process that has imported everything
 SERVER = Path(__file__).parent / "engine_children" / "warm_ranks.py"
 LENGTH = struct.Struct("!I")
+ROOM = "x" * 2**15
+"""For the arguments, and for the variables, that /proc shows of a rank."""
 IN_STANDIN = ("PYTHONPATH", "ACCELERATE_TORCH_DEVICE", "TRAINWIZ_COLOSSALAI_STANDIN")
 """Variables that are read while something is imported: for each of their values there is a server."""
 LATER = ("torch._dynamo", "deepspeed")
@@ -78,8 +81,9 @@ class Server:
     def __init__(self, python: str, environ: Mapping[str, str]) -> None:
         self.folder = tempfile.TemporaryDirectory(prefix="warm-")
         self.address = f"{self.folder.name}/socket"
-        command = [python, str(SERVER), self.address]
-        self.process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        command = [python, str(SERVER), self.address, ROOM]
+        environ = {**environ, "WARM_ROOM": ROOM}
+        self.process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert self.process.stdout
         assert self.process.stdout.readline() == b"listening\n"
 
@@ -164,6 +168,15 @@ def spawn(
         if done.code:  # shown where the test fails
             print(f"rank {rank} ended with {done.code}:\n{done.err[-4000:]}")
     return max(abs(done.code) for done in ended)
+
+
+def process(folder: Path, rank: int) -> int:
+    """The process of a rank that trains in this folder, cold or warm; it may be no child of its launcher."""
+    for each in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if each.environ().get("RANK") == str(rank) and Path(each.cwd()) == folder.resolve():
+                return int(each.pid)
+    raise AssertionError(f"no process of rank {rank}")
 
 
 def run(

@@ -1,14 +1,18 @@
 """Ranks that have nothing to import any more: forked from here, where torch and its kin were imported once.
 
-`python warm_ranks.py SOCKET`. Who connects sends the length of an order, with the rank's standard streams, and then the
+`python warm_ranks.py SOCKET ROOM`. Who connects sends the length of an order, with the rank's standard streams, and then the
 order: JSON with `argv`, `cwd`, `environ` and `imports`. Told is the rank's process id and, once it has ended, its exit
 code. A connection that closes before ends the rank; the end of standard input ends them all.
 
 What a rank imported later than at its top, it leaves in a file when it ends, and the next ones find it imported.
+
+Whoever looks for a rank's process finds it in /proc by its own arguments and variables: they are written over those of
+this process, where ROOM, an argument of any words, and a variable as long left room for them.
 """
 
 import atexit
 import contextlib
+import ctypes
 import gc
 import importlib
 import importlib.util
@@ -129,8 +133,9 @@ def started(connection, server, later):
 def become(order):
     """Be the rank, as an interpreter that was started with this environment would; its exit code."""
     os.chdir(order["cwd"])
-    os.environ.clear()
+    os.environ.clear()  # nothing points there any more
     os.environ.update(order["environ"])
+    show(order)
     for name, number in (("stdout", 1), ("stderr", 2)):
         raw = io.FileIO(number, "wb", closefd=False)
         setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))
@@ -151,6 +156,17 @@ def become(order):
     threading._shutdown()
     atexit._run_exitfuncs()
     return code
+
+
+def show(order):
+    """Let /proc say of this process what it would say of one that was started so."""
+    fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+    arg_start, arg_end, env_start, env_end = map(int, fields[45:49])  # proc(5): 48 to 51
+    variables = (f"{name}={value}" for name, value in order["environ"].items())
+    for words, start, end in ((["python", *order["argv"]], arg_start, arg_end), (variables, env_start, env_end)):
+        text = b"".join(os.fsencode(word) + b"\0" for word in words)
+        assert len(text) < end - start
+        ctypes.memmove(start, text.ljust(end - start, b"\0"), end - start)
 
 
 def run(program, names):

@@ -19,7 +19,7 @@ import pytest
 import warm
 from plans import BASE
 from projects import REGRESSION, SMALL, forecast_and_measured, launch, losses, make, metrics
-from test_training import rank_process, wait_for
+from test_training import wait_for
 
 from trainwiz.probe.weights import gather as weights_of
 
@@ -84,12 +84,12 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have(reference: Path, tmp_
     folder = tmp_path / "project"
     shutil.copytree(reference, folder, ignore=shutil.ignore_patterns("runs"))
     latest = folder / "runs" / "latest"
-    command = [sys.executable, "-m", "trainwiz", "launch", str(folder), *HERE]
+    command = warm.command(folder / "train.py", "launch", str(folder), *HERE)
     with subprocess.Popen(
         command, env=projects.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as p:
         wait_for(lambda: list((latest / "checkpoints").glob("checkpoint-????????")))
-        os.kill(rank_process(p.pid, 1), signal.SIGKILL)
+        os.kill(warm.process(folder, 1), signal.SIGKILL)
         assert p.wait(timeout=180) == 128 + signal.SIGKILL
     done = warm.launch(folder, "--resume", *HERE)
     assert done.code == 0, done.err
