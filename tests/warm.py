@@ -28,6 +28,8 @@ import projects
 from engine_children import claimed
 from patience import patience
 
+import trainwiz as trainwiz_package
+
 # docs/decisions/tests.md: Tests fork the ranks of most trainings from a process that has imported everything
 SERVER = Path(__file__).parent / "engine_children" / "warm_ranks.py"
 PYTHON = SERVER.with_name("warm_python.py")
@@ -107,7 +109,7 @@ def server(python: str, environ: Mapping[str, str], use: str = "warm") -> str:
     return _servers[key].address
 
 
-EARLY = ("CUDA_", "HF_", "HOME", "LANG", "LC_", "LD_", "PYTHON", "TORCH", "TRANSFORMERS_", "XDG_", *IN_STANDIN)
+EARLY = ("HF_", "HOME", "LANG", "LC_", "LD_", "PYTHON", "TRANSFORMERS_", "XDG_", *IN_STANDIN)
 """Beginnings of variables that are read while torch or transformers is imported."""
 
 
@@ -122,6 +124,7 @@ def python() -> str:
         "EARLY": EARLY,
         "ENVIRON": {name: value for name, value in environ.items() if name.startswith(EARLY)},
         "IMPORTS": ["torch", "transformers"],
+        "HOOK": str(Path(trainwiz_package.__file__).parent / "process" / "inside"),
     }
     made = Path(values["ADDRESS"]).parent / "venv" / "bin" / "python"
     if not made.exists():

@@ -10,12 +10,15 @@ import socket
 import struct
 import sys
 
-# warm.python writes these in front: ADDRESS, PYTHON, EARLY, ENVIRON, IMPORTS
+# warm.python writes these in front: ADDRESS, PYTHON, EARLY, ENVIRON, IMPORTS, HOOK
 
 
 def main():
     words = [word for word in sys.argv[1:] if word != "-u"]
     early = {name: value for name, value in os.environ.items() if name.startswith(tuple(EARLY))}  # noqa: F821
+    early.pop("PYTHONUNBUFFERED", None)  # a forked script writes at once
+    if "TRAINWIZ_STACKS" in os.environ and "PYTHONPATH" in early:  # its hook is loaded without the path
+        early["PYTHONPATH"] = early["PYTHONPATH"].replace(f"{HOOK}:", "")  # noqa: F821
     if not words or not words[0].endswith(".py") or early != ENVIRON:  # noqa: F821
         os.execv(PYTHON, [PYTHON, *sys.argv[1:]])  # noqa: F821
     order = {"argv": words, "cwd": os.getcwd(), "environ": dict(os.environ), "imports": IMPORTS}  # noqa: F821
