@@ -75,8 +75,8 @@ def begun(
 class Server:
     """One interpreter in one environment; it ends with this process, or earlier."""
 
-    def __init__(self, python: str, environ: Mapping[str, str]) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="warm-")
+    def __init__(self, python: str, environ: Mapping[str, str], use: str) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix=f"{use}-")  # seen among the words of the processes
         self.address = f"{self.folder.name}/socket"
         command = [python, str(SERVER), self.address]
         self.process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -97,11 +97,11 @@ def close() -> None:
         _servers.popitem()[1].close()
 
 
-def server(python: str, environ: Mapping[str, str]) -> str:
-    """The address of the server for these."""
-    key = (python, *(environ.get(name) for name in IN_STANDIN))
+def server(python: str, environ: Mapping[str, str], use: str = "warm") -> str:
+    """The address of the server for these. Another use has a server of its own, with other modules imported."""
+    key = (use, python, *(environ.get(name) for name in IN_STANDIN))
     if key not in _servers:
-        _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"})
+        _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"}, use)
     return _servers[key].address
 
 
@@ -127,15 +127,14 @@ def trainwiz(
     script: Path, *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout: float = 240
 ) -> projects.Done:
     """A launch of this script by trainwiz as it is, but for how the ranks begin."""
-    done = subprocess.run(
-        command(script, *words, env=env),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=cwd,
-        env=projects.environment(env),
-        check=False,
-    )
+    import forked  # which needs this module
+
+    environ = projects.environment(env)
+    if cold:
+        done = forked.run(words, env=environ, cwd=cwd, timeout=timeout)
+    else:
+        own = command(script, *words, env=env)[2:]
+        done = forked.run(own, env=environ, cwd=cwd, timeout=timeout, script=Path(__file__))
     return projects.Done(done.returncode, done.stdout, done.stderr)
 
 

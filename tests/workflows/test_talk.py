@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pexpect
 import projects
 import pytest
@@ -69,10 +70,7 @@ def shown(text: str) -> str:
 
 
 def talk(*arguments: str, lines: str) -> projects.Done:
-    command = [sys.executable, "-m", "trainwiz", *arguments]
-    done = subprocess.run(
-        command, input=lines, capture_output=True, text=True, env=projects.environment(), timeout=240, check=False
-    )
+    done = forked.run(arguments, text=lines, env=projects.environment())
     return projects.Done(done.returncode, done.stdout, done.stderr)
 
 
