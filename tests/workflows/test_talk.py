@@ -12,6 +12,7 @@ import pexpect
 import projects
 import pytest
 import torch
+import warm
 from safetensors.torch import save_model
 from test_checkpoints_command import rewrite
 from test_sft import CHATML, instructed
@@ -70,7 +71,7 @@ def shown(text: str) -> str:
 
 
 def talk(*arguments: str, lines: str) -> projects.Done:
-    done = forked.run(arguments, text=lines, env=projects.environment())
+    done = forked.run([*arguments, "--python", warm.python()], text=lines, env=projects.environment())
     return projects.Done(done.returncode, done.stdout, done.stderr)
 
 
