@@ -40,6 +40,8 @@ class Training:
     """DDP's buckets are the gradients themselves (`gradient_as_bucket_view`)."""
     bucket: int = REDUCE_BUCKET_ELEMENTS
     """Elements that ZeRO reduces at once."""
+    overlaps: bool = True
+    """Buckets are sent while the next one fills."""
     sums_in_half: bool = False
     """ZeRO adds gradients up in 16 bits; the generated ds_config.json says fp32."""
     optimizer_offloaded: bool = False
@@ -147,10 +149,16 @@ class Strategy:
     """Even one rank needs torch.distributed's process group."""
     copies_state: ClassVar[bool] = False
     """A checkpoint in the background is written from a copy of the state, so that the training waits for no writing."""
+    saves_ties_twice: ClassVar[bool] = False
+    """Whether a checkpoint has weights that are embeddings and head under both names."""
     library_bytes: int = 0
     """Host memory of the engine's own libraries in each rank, beside torch and accelerate."""
     layout: str
     """How a checkpoint spreads the state over files, as its manifest says it."""
+
+    def tables_on_host(self, *, tied: bool) -> int:  # noqa: ARG002
+        """On the CPU: gradients as large as the embeddings that come and go beside the others."""
+        return 0
 
     def computes_in(self, precision: str) -> bool:
         """Whether this precision is one of its own."""
