@@ -5,6 +5,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,7 +183,7 @@ def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     values = {**projects.REGRESSION, "schedule.n_steps": 300, "checkpoint.checkpointing_steps": 0, "data.eval": ""}
     folder = projects.make(tmp_path / "p", values)
     environ = projects.environment()
-    command = warm.command(folder / "train.py", "launch", str(folder))
+    command = [sys.executable, "-m", "trainwiz", "launch", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ) as first:
         wait_for(folder / "runs" / "latest" / "metrics.jsonl", 60)
         first.send_signal(signal.SIGUSR1)
