@@ -11,6 +11,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -118,6 +119,7 @@ FORGOTTEN_FAMILIES = (
 def prepare() -> Path:
     """The folder of this process, after its environment and signals were made its own."""
     first = RUN not in os.environ
+    sys.dont_write_bytecode = False  # to rewrite the assertions of all tests takes seven seconds, in each worker
     if first:
         # A short path: sockets lie below it, and their addresses have room for 107 bytes.
         _sweep()

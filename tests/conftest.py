@@ -1,6 +1,7 @@
 """Shared by all tests."""
 
 import contextlib
+import gc
 import os
 import subprocess
 import sys
@@ -46,6 +47,17 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from shares import Shares
 
     return Shares(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Thousands of tests are collected, and nothing of it is garbage: nobody looks for any there, now or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def trains(item: pytest.Item) -> bool:

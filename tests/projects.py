@@ -5,8 +5,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,8 +49,9 @@ class Done:
 
 def trainwiz(*arguments: str, env: dict[str, str] | None = None, timeout: float = 240) -> Done:
     """Run trainwiz as a person would, without a terminal."""
-    command = [sys.executable, "-m", "trainwiz", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment(env), check=False)
+    import forked  # which needs this module
+
+    done = forked.run(arguments, env=environment(env), timeout=timeout)
     return Done(done.returncode, done.stdout, done.stderr)
 
 

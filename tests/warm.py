@@ -12,6 +12,7 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -27,8 +28,11 @@ import projects
 from engine_children import claimed
 from patience import patience
 
+import trainwiz as trainwiz_package
+
 # docs/decisions/tests.md: Tests fork the ranks of most trainings from a process that has imported everything
 SERVER = Path(__file__).parent / "engine_children" / "warm_ranks.py"
+PYTHON = SERVER.with_name("warm_python.py")
 LENGTH = struct.Struct("!I")
 IN_STANDIN = ("PYTHONPATH", "ACCELERATE_TORCH_DEVICE", "TRAINWIZ_COLOSSALAI_STANDIN")
 """Variables that are read while something is imported: for each of their values there is a server."""
@@ -75,8 +79,8 @@ def begun(
 class Server:
     """One interpreter in one environment; it ends with this process, or earlier."""
 
-    def __init__(self, python: str, environ: Mapping[str, str]) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix="warm-")
+    def __init__(self, python: str, environ: Mapping[str, str], use: str) -> None:
+        self.folder = tempfile.TemporaryDirectory(prefix=f"{use}-")  # seen among the words of the processes
         self.address = f"{self.folder.name}/socket"
         command = [python, str(SERVER), self.address]
         self.process = subprocess.Popen(command, env=dict(environ), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -97,12 +101,40 @@ def close() -> None:
         _servers.popitem()[1].close()
 
 
-def server(python: str, environ: Mapping[str, str]) -> str:
-    """The address of the server for these."""
-    key = (python, *(environ.get(name) for name in IN_STANDIN))
+def server(python: str, environ: Mapping[str, str], use: str = "warm") -> str:
+    """The address of the server for these. Another use has a server of its own, with other modules imported."""
+    key = (use, python, *(environ.get(name) for name in IN_STANDIN))
     if key not in _servers:
-        _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"})
+        _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"}, use)
     return _servers[key].address
+
+
+EARLY = ("HF_", "HOME", "LANG", "LC_", "LD_", "PYTHON", "TRANSFORMERS_", "XDG_", *IN_STANDIN)
+"""Beginnings of variables that are read while torch or transformers is imported."""
+
+
+def python() -> str:
+    """An interpreter for `--python` whose scripts find torch and transformers imported: of its own environment."""
+    if cold:
+        return sys.executable
+    environ = projects.environment()
+    values = {
+        "ADDRESS": server(sys.executable, environ),
+        "PYTHON": sys.executable,
+        "EARLY": EARLY,
+        "ENVIRON": {name: value for name, value in environ.items() if name.startswith(EARLY)},
+        "IMPORTS": ["torch", "transformers"],
+        "HOOK": str(Path(trainwiz_package.__file__).parent / "process" / "inside"),
+    }
+    made = Path(values["ADDRESS"]).parent / "venv" / "bin" / "python"
+    if not made.exists():
+        made.parent.mkdir(parents=True)
+        (made.parents[1] / "lib").symlink_to(Path(sys.prefix) / "lib")
+        shutil.copy(Path(sys.prefix) / "pyvenv.cfg", made.parents[1])
+        head = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+        made.write_text(f"#!{sys.executable} -IS\n{head}{PYTHON.read_text()}")
+        made.chmod(0o755)
+    return str(made)
 
 
 def imported(script: Path) -> list[str]:
@@ -127,15 +159,14 @@ def trainwiz(
     script: Path, *words: str, env: dict[str, str] | None = None, cwd: Path | None = None, timeout: float = 240
 ) -> projects.Done:
     """A launch of this script by trainwiz as it is, but for how the ranks begin."""
-    done = subprocess.run(
-        command(script, *words, env=env),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        cwd=cwd,
-        env=projects.environment(env),
-        check=False,
-    )
+    import forked  # which needs this module
+
+    environ = projects.environment(env)
+    if cold:
+        done = forked.run(words, env=environ, cwd=cwd, timeout=timeout)
+    else:
+        own = command(script, *words, env=env)[2:]
+        done = forked.run(own, env=environ, cwd=cwd, timeout=timeout, script=Path(__file__))
     return projects.Done(done.returncode, done.stdout, done.stderr)
 
 

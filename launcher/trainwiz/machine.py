@@ -36,6 +36,8 @@ class Gpu:
     mig: bool = False
     """Whether it is partitioned into several instances (MIG)."""
     processes: tuple[GpuProcess, ...] = ()
+    power_watts: float | None = None
+    """What it may draw at most: the power limit that the driver enforces now."""
 
     @property
     def free_bytes(self) -> int:

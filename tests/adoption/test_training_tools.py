@@ -171,6 +171,25 @@ def carried(text: str, folder: Path) -> dict[str, object]:
         ("gradient_checkpointing: true\nactivation_offloading: true\n", "offload", set()),
         ("gradient_checkpointing: true\nactivation_offloading: legacy\n", "offload", set()),
         ("gradient_checkpointing: true\nactivation_offloading: false\n", "full", set()),
+        ("gradient_checkpointing: true\nactivation_offloading: hidden_states\n", "offload", set()),
+        ("gradient_checkpointing: true\nselective_checkpointing: true\n", "selective", {"selective_checkpointing"}),
+        ("gradient_checkpointing: true\nselective_checkpointing: false\n", "full", set()),
+        (
+            "gradient_checkpointing: true\nselective_checkpointing: {save: [attention], offload: true}\n",
+            "selective",
+            {"selective_checkpointing.save", "selective_checkpointing.offload"},
+        ),
+        (
+            "gradient_checkpointing: true\nselective_checkpointing: true\nactivation_offloading: hidden_states\n",
+            "offload",
+            {"selective_checkpointing"},
+        ),
+        ("gradient_checkpointing: true\ngradient_checkpointing_kwargs: {use_reentrant: false}\n", "full", set()),
+        (
+            "gradient_checkpointing: true\ngradient_checkpointing_kwargs: {use_reentrant: true}\n",
+            "full",
+            {"gradient_checkpointing_kwargs.use_reentrant"},
+        ),
         ("gradient_checkpointing: offload\n", "offload", set()),
         ("gradient_checkpointing: offload_disk\n", "offload", {"gradient_checkpointing"}),
         ("gradient_checkpointing: true\nactivation_offloading: disk\n", "offload", {"activation_offloading"}),
@@ -193,7 +212,7 @@ def test_where_recomputed_layers_keep_their_inputs(lines: str, how: str, lost: s
     from trainwiz.decide import decide
 
     rest = adoption.remainder(decide({"model.activation_checkpointing": how, "machine.device": "cpu"}, None).plan)
-    assert {one.path for one in rest if "activation" in one.path or "gradient" in one.path} == lost
+    assert {one.path for one in rest if "checkpointing" in one.path or "activation" in one.path} == lost
 
 
 # docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from fcntl import ioctl
 from pathlib import Path
 
+import forked
 import pytest
 from projects import Done, environment, trainwiz
 
@@ -57,16 +58,7 @@ def run_folder(project: Path, outcome: Outcome | None, logs: Mapping[int, str]) 
 
 
 def diagnosed(*arguments: str, folder: Path, text: str | None = None) -> Done:
-    done = subprocess.run(
-        [sys.executable, "-m", "trainwiz", "diagnose", *arguments],
-        cwd=folder,
-        env=environment(),
-        capture_output=True,
-        text=True,
-        input=text,
-        timeout=180,
-        check=False,
-    )
+    done = forked.run(["diagnose", *arguments], cwd=folder, env=environment(), text=text or "")
     return Done(done.returncode, done.stdout, done.stderr)
 
 

@@ -71,6 +71,11 @@ class FakeNvml:
             raise NVMLError("Not Supported")
         return [card["mig"], card["mig"]]
 
+    def nvmlDeviceGetEnforcedPowerLimit(self, card: dict[str, Any]) -> int:  # noqa: N802
+        if "milliwatts" not in card:
+            raise NVMLError("Not Supported")
+        return int(card["milliwatts"])
+
     def nvmlDeviceGetComputeRunningProcesses(self, card: dict[str, Any]) -> list[SimpleNamespace]:  # noqa: N802
         return card.get("compute", [])  # type: ignore[no-any-return]
 
@@ -105,6 +110,7 @@ def test_everything_nvml_says_is_kept(tmp_path: Path) -> None:
         1,
         free=10 * GIB,
         mig=1,
+        milliwatts=250_500,
         compute=[SimpleNamespace(pid=4242, usedGpuMemory=29 * GIB), SimpleNamespace(pid=99, usedGpuMemory=None)],
         graphics=[SimpleNamespace(pid=4242, usedGpuMemory=29 * GIB)],
     )
@@ -122,6 +128,7 @@ def test_everything_nvml_says_is_kept(tmp_path: Path) -> None:
         uuid="GPU-0aaa",
     )
     assert second.mig
+    assert second.power_watts == 250.5
     assert [(p.pid, p.used_bytes, p.name) for p in second.processes] == [(99, None, ""), (4242, 29 * GIB, "python")]
     assert nvml.shut
 

@@ -1,12 +1,14 @@
 """Which changes of a plan must not matter, and whether two small trainings show that they do not."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import plans
 import projects
 import pytest
+import warm
 
 from trainwiz import plan as trainwiz_plan
 from trainwiz.batch import Batch
@@ -98,6 +100,7 @@ def test_an_update_is_proved_before_it_is_written(
 ) -> None:
     """Another cut of the batch: a loss that depends on the micro-batch is found, and nothing is written."""
     monkeypatch.setenv("TRAINWIZ_LANG", "en")
+    monkeypatch.setattr(sys, "executable", warm.python())
     project = projects.make(tmp_path / "p", {**projects.REGRESSION, "data.eval": ""})
     task = project / "task.py"
     good = task.read_text()

@@ -257,14 +257,18 @@ def test_both_loops_have_their_settings_alike() -> None:
     assert {name: fields[0][name] for name in both} == {name: fields[1][name] for name in both}
 
 
-def test_the_plan_names_only_regions_that_exist_and_all_of_them() -> None:
+def test_the_plan_names_only_regions_that_exist_and_all_of_them(
+    rendered: list[tuple[Plan, tuple[Artifact, ...]]],
+) -> None:
     regions = set().union(*(region_names(text) for text in SOURCES.values()))
-    asked = set().union(*(script.features(plan) for plan in variants()))
+    asked = set().union(*(script.features(plan) for plan, _ in rendered))
     # A precision, an optimizer or a tracker is the name of its region, where it has one.
     assert asked >= regions
 
 
-def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
+def test_every_config_field_is_set_from_the_plan_or_named_here(
+    rendered: list[tuple[Plan, tuple[Artifact, ...]]],
+) -> None:
     own = {
         "output_dir",
         "resume",
@@ -284,7 +288,7 @@ def test_every_config_field_is_set_from_the_plan_or_named_here() -> None:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)
     }
     assert len(fields) > 30
-    known = {name for plan in variants() for name in script.settings(plan)}
+    known = {name for plan, _ in rendered for name in script.settings(plan)}
     assert fields - known == own - {"hidden_size"}
 
 

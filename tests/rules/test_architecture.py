@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 
 from trainwiz.cli import run
@@ -100,8 +102,8 @@ def test_a_launch_knows_the_script_and_the_address(folder: Path) -> None:
         + "num_machines: 2\nmain_process_ip: 10.0.0.1\n"
     )
     machine = str(Path(__file__).parents[1] / "machines" / "8xh100.json")
-    command = [sys.executable, "-m", "trainwiz", "launch", "--config", "acc.yaml", "train.py", "--dry-run"]
-    done = subprocess.run([*command, "--machine", machine], cwd=folder, capture_output=True, text=True, timeout=180)
+    command = ["launch", "--config", "acc.yaml", "train.py", "--dry-run", "--machine", machine]
+    done = forked.run(command, cwd=folder, env=os.environ)
     shown = done.stdout + done.stderr
     assert "TW387" in shown, "the model's heads"
     assert "TW436" in shown, "what the script accumulates"

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import projects
 import pytest
+import warm
 from plans import BASE
 from safetensors.torch import save_model
 from test_checkpoints_command import rewrite
@@ -259,13 +260,15 @@ def test_a_checkpoint_becomes_a_gguf_file(tmp_path: Path) -> None:
     done = projects.trainwiz("export", str(project), "--gguf", "bf16", env=nowhere)
     assert (done.code, "convert_hf_to_gguf.py of llama.cpp was not found" in done.err) == (2, True)
     assert not (project / "exported").exists()
-    done = projects.trainwiz("export", str(project), "--gguf", "bf16")
+    done = projects.trainwiz("export", str(project), "--gguf", "bf16", "--python", warm.python())
     target = project / "exported" / "checkpoint-00000003"
     assert done.code == 0, done.err
     assert done.out.split() == [str(target), f"{target}.gguf"]
     assert f"vllm serve {target}" in done.err
     assert f"trainwiz chat {target}" in done.err
     other = tmp_path / "other"
-    done = projects.trainwiz("export", str(project), "--gguf", "q8_0", "--output", str(other))
+    done = projects.trainwiz(
+        "export", str(project), "--gguf", "q8_0", "--output", str(other), "--python", warm.python()
+    )
     assert (done.code, "ended with exit code 3" in done.err) == (1, True)
     assert other.is_dir()

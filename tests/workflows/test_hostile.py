@@ -4,7 +4,6 @@ import copy
 import itertools
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 from plans import completed
 
@@ -198,16 +198,7 @@ def test_what_is_no_regular_file_is_not_waited_for(make: Callable[[Path], None],
             lines.append((name, command, [command, *words.get(command, [str(folder)])], folder))
     wrong = []
     for name, command, words, folder in lines:
-        done = subprocess.run(
-            [sys.executable, "-m", "trainwiz", *words],
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=120,
-            cwd=folder,
-            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30)),
-            env={**os.environ, "TRAINWIZ_LANG": "en"},
-        )
+        done = forked.run(words, cwd=folder, env={**os.environ, "TRAINWIZ_LANG": "en"}, timeout=120, memory=4 << 30)
         if done.returncode not in (0, 1, 2) or "Traceback" in done.stderr:
             wrong.append(f"{command} with {name}: {done.returncode} {done.stderr[-300:]}")
     assert not wrong, "\n".join(wrong)

@@ -87,6 +87,23 @@ def test_limits_say_which_rows_are_too_slow_or_too_dear(capsys: pytest.CaptureFi
     assert "costs" in capsys.readouterr().out
 
 
+def test_the_power_limit_of_a_machine_bounds_the_energy(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = json.loads((Path(__file__).parents[1] / "machines" / "8xh100.json").read_text())
+    file = tmp_path / "machine.json"
+    words = [*QWEN, "--tokens", "1B", "--machine", str(file)]
+    file.write_text(json.dumps(machine))
+    found = rows(capsys, *words)
+    best = found["rows"][0]
+    assert found["gpu_power_watts"] == 700
+    assert best["energy_kwh"] == pytest.approx(best["hours"] * 8 * 0.7)
+    assert plan(*words) == 0
+    assert "kWh, with GPUs at their power limit of 700 W" in capsys.readouterr().err
+    for gpu in machine["gpus"]:
+        gpu["power_watts"] = None
+    file.write_text(json.dumps(machine))
+    assert rows(capsys, *words)["rows"][0]["energy_kwh"] is None
+
+
 def test_a_price_is_kept_for_its_gpu_until_it_is_forgotten(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

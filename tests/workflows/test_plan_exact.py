@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 
 from trainwiz import language
 from trainwiz.cli import run
@@ -129,7 +130,7 @@ def test_own_code_under_ddp_as_on_a_gpu() -> None:
         {"values": {"n_features": 3}, "recomputes": False},  # of which the data has 16
     ]
     values = {"mixed_precision": "bf16", "gradient_accumulation_steps": 1, "hidden_size": 256}
-    found = program.run(sys.executable, folder, {**asked, "values": values, "variants": variants})
+    found = program.run(warm.python(), folder, {**asked, "values": values, "variants": variants})
     assert "error" not in found, found
     (usual,), (again,), impossible = found["variants"]
     assert impossible == []

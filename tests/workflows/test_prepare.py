@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import projects
+import warm
 from patience import patience
 from projects import SMALL, make, trainwiz
 
@@ -32,14 +33,14 @@ def test_data_is_prepared_once_and_the_training_finds_it(tmp_path: Path) -> None
     assert "the data is ready: trainwiz launch" in done.err
     (tokens,) = folder.glob(".cache/tokens-*/tokens")
     written = tokens.stat().st_mtime_ns
-    again = trainwiz("prepare", str(folder))
+    again = trainwiz("prepare", str(folder), "--python", warm.python())
     assert (again.code, tokens.stat().st_mtime_ns) == (0, written)
 
 
 def test_data_that_cannot_be_read_is_refused_before(tmp_path: Path) -> None:
     folder = project_of(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"words": "one"}\n')
-    done = trainwiz("prepare", str(folder))
+    done = trainwiz("prepare", str(folder), "--python", warm.python())
     assert done.code == 1
     assert 'line 1 has no column "body"; it has words' in done.err
     assert not (folder / ".cache").exists()
@@ -67,14 +68,14 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     assert "the next trainwiz prepare or launch goes on from there" in said
     listed = json.loads(trainwiz("cache", str(folder), "--json").out)
     assert [(each["complete"], each["busy"]) for each in listed] == [(False, False)]
-    done = trainwiz("prepare", str(folder))
+    done = trainwiz("prepare", str(folder), "--python", warm.python())
     assert done.code == 0, done.err
     assert "rows that are already tokenized" in done.err
 
 
 def test_the_cache_is_listed_and_cleaned_by_age(tmp_path: Path) -> None:
     folder = project_of(tmp_path)
-    assert trainwiz("prepare", str(folder)).code == 0
+    assert trainwiz("prepare", str(folder), "--python", warm.python()).code == 0
     (tokens,) = folder.glob(".cache/tokens-*")
     (folder / ".cache" / "tokens-0000.partial").mkdir()
     listed = trainwiz("cache", str(folder))

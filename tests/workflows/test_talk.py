@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import forked
 import pexpect
 import projects
 import pytest
 import torch
+import warm
 from safetensors.torch import save_model
 from test_checkpoints_command import rewrite
 from test_sft import CHATML, instructed
@@ -69,10 +71,7 @@ def shown(text: str) -> str:
 
 
 def talk(*arguments: str, lines: str) -> projects.Done:
-    command = [sys.executable, "-m", "trainwiz", *arguments]
-    done = subprocess.run(
-        command, input=lines, capture_output=True, text=True, env=projects.environment(), timeout=240, check=False
-    )
+    done = forked.run([*arguments, "--python", warm.python()], text=lines, env=projects.environment())
     return projects.Done(done.returncode, done.stdout, done.stderr)
 
 

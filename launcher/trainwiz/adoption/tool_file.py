@@ -49,8 +49,9 @@ _KEYS = {
 }
 """The plan's key for each word that a tool may have a default for."""
 _ON_DISK = ("offload_disk", "disk")
-_OFFLOADED = ("offload", "legacy", *_ON_DISK)
+_OFFLOADED = ("offload", "legacy", "hidden_states", *_ON_DISK)
 """Words for recomputed layers whose inputs are not on the device."""
+_REENTRANT = "gradient_checkpointing_kwargs.use_reentrant"
 _SAYS_NOTHING: tuple[Any, ...] = (None, False, "", [], {}, "none", "no")
 
 
@@ -93,9 +94,21 @@ def _recomputation(page: Page, tool_file: ToolFile) -> None:
             if word in _ON_DISK:
                 page.leave(name, "lost", say("a plan keeps offloaded activations in host memory, not on a disk"))
         away = said in _OFFLOADED or place is True or place in _OFFLOADED
-        page.carry(key, "model.activation_checkpointing", "offload" if away else "full")
+        selective = tool_file.get("selective_checkpointing")
+        how = "offload" if away else "selective" if selective else "full"
+        page.carry(key, "model.activation_checkpointing", how)
         if place is True or place in _OFFLOADED:
             page.same(of_offload)
+        if how == "selective" and selective is True:
+            page.leave(
+                "selective_checkpointing",
+                "inert",
+                say("a plan's selective keeps the results of matrix products and attention"),
+            )
+    if tool_file.get(_REENTRANT) is False:
+        page.same(_REENTRANT)
+    elif tool_file.get(_REENTRANT) is True:
+        page.leave(_REENTRANT, "inert", say("a project recomputes without it; the gradients are the same"))
 
 
 def _optimizer(page: Page, tool_file: ToolFile) -> None:

@@ -45,6 +45,8 @@ class Place:
     """Measured peaks of these GPUs' own runs, as a share of their forecasts; below 1 it counts as 1."""
     time_factor: float = 1.0
     """The same of the time of an update."""
+    power_watts: float | None = None
+    """What one GPU may draw at most; None where NVML did not say it."""
 
     @property
     def usable_bytes(self) -> int:

@@ -56,6 +56,8 @@ class Work:
     """DDP's buckets are the gradients themselves."""
     bucket: int = REDUCE_BUCKET_ELEMENTS
     """Elements that ZeRO reduces at once."""
+    overlaps: bool = True
+    """Buckets are sent while the next one fills, as on GPUs."""
     sums_in_half: bool = False
     """ZeRO adds gradients up in 16 bits."""
     optimizer_offloaded: bool = False
@@ -150,6 +152,7 @@ def training_of(work: Work) -> Training:
         fused_step=work.fused_step,
         bucket_view=work.bucket_view,
         bucket=work.bucket,
+        overlaps=work.overlaps,
         sums_in_half=work.sums_in_half,
         optimizer_offloaded=work.optimizer_offloaded,
         parameters_offloaded=work.parameters_offloaded,

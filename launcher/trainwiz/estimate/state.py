@@ -114,6 +114,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
         parameters_offloaded=plan.strategy.offload_param_device != "none",
         bucket=_bucket(plan),
+        overlaps=plan.machine.device != "cpu",
         accumulates=plan.batch.gradient_accumulation_steps > 1,
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,
         checkpointing=plan.model.activation_checkpointing,

@@ -6,10 +6,12 @@ depends on other facts: `decide` finds a value for it, and a plan must say it.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
@@ -428,9 +430,10 @@ class Plan(_Section):
         return hashlib.sha256(text.encode()).hexdigest()
 
 
-def fields() -> dict[str, FieldInfo]:
+@functools.cache
+def fields() -> Mapping[str, FieldInfo]:
     """Every settable key by its dotted name, in the plan's order."""
-    return dict(_fields(Plan, ""))
+    return MappingProxyType(dict(_fields(Plan, "")))
 
 
 def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInfo]]:
@@ -442,6 +445,7 @@ def _fields(model: type[BaseModel], prefix: str) -> Iterator[tuple[str, FieldInf
             yield f"{prefix}{name}", info
 
 
+@functools.cache
 def sections() -> frozenset[str]:
     """The names of the groups of keys."""
     return frozenset(key.partition(".")[0] for key in fields() if "." in key)

@@ -84,6 +84,7 @@ def _gpu(nvml: Any, index: int, root: Path) -> Gpu:
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
     capability = _asked(nvml.nvmlDeviceGetCudaComputeCapability, handle)
     mig = _asked(nvml.nvmlDeviceGetMigMode, handle)
+    milliwatts = _asked(getattr(nvml, "nvmlDeviceGetEnforcedPowerLimit", None), handle)
     return Gpu(
         index=index,
         name=_words(nvml.nvmlDeviceGetName(handle)) or "",
@@ -94,6 +95,7 @@ def _gpu(nvml: Any, index: int, root: Path) -> Gpu:
         uuid=_words(_asked(nvml.nvmlDeviceGetUUID, handle)) or "",
         mig=bool(mig and mig[0]),
         processes=_processes(nvml, handle, root),
+        power_watts=milliwatts / 1000 if milliwatts else None,
     )
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from trainwiz import resources
 
 
+@functools.cache
 def load() -> Mapping[str, str]:
     """Every template by its path: `templates/README.md.j2`, `train_templates/loops/accelerate.py`, …"""
     found: dict[str, str] = {}
@@ -16,4 +19,4 @@ def load() -> Mapping[str, str]:
             hidden = any(part == "__pycache__" or part.startswith(".") for part in path.parts)
             if not hidden and path.suffix != ".pyc" and file.is_file():
                 found[f"{name}/{path.as_posix()}"] = file.read_text(encoding="utf-8")
-    return found
+    return MappingProxyType(found)

@@ -38,6 +38,10 @@ class Ddp(Plain):
         buckets = 0 if training.bucket_view else training.weight_bytes * training.parameters
         return replicated_bytes(training) + buckets
 
+    def tables_on_host(self, *, tied: bool) -> int:
+        """gloo copies the largest bucket."""
+        return super().tables_on_host(tied=tied) + 1
+
     def gradient_bytes(self, training: Training) -> int:  # noqa: ARG002
         """The buckets are there from the first update on."""
         return 0

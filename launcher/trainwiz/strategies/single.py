@@ -35,6 +35,10 @@ class Plain(Strategy):
         """As large as the weights."""
         return training.weight_bytes * training.parameters
 
+    def tables_on_host(self, *, tied: bool) -> int:
+        """Autograd adds up the two gradients of embeddings that are the head, too."""
+        return 2 if tied else 0
+
     def any_world(self, plan: Plan) -> bool:  # noqa: ARG002
         """Every rank holds everything, and rank 0 saves it."""
         return True

@@ -40,6 +40,8 @@ class Training:
     """DDP's buckets are the gradients themselves (`gradient_as_bucket_view`)."""
     bucket: int = REDUCE_BUCKET_ELEMENTS
     """Elements that ZeRO reduces at once."""
+    overlaps: bool = True
+    """Buckets are sent while the next one fills."""
     sums_in_half: bool = False
     """ZeRO adds gradients up in 16 bits; the generated ds_config.json says fp32."""
     optimizer_offloaded: bool = False
@@ -151,6 +153,10 @@ class Strategy:
     """Host memory of the engine's own libraries in each rank, beside torch and accelerate."""
     layout: str
     """How a checkpoint spreads the state over files, as its manifest says it."""
+
+    def tables_on_host(self, *, tied: bool) -> int:  # noqa: ARG002
+        """On the CPU: gradients as large as the embeddings that come and go beside the others."""
+        return 0
 
     def computes_in(self, precision: str) -> bool:
         """Whether this precision is one of its own."""

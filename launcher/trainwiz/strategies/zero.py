@@ -116,11 +116,15 @@ class Zero(Strategy):
         """Buckets of elements that are reduced or gathered; at stage 3 the weights that are alive at a time."""
         b = training.compute_bytes
         if not self.partitions_weights:
-            # Communication overlaps with the next bucket.
-            return 3 * b * min(training.parameters, training.bucket) if self.stage else 0
+            copies = 3 if training.overlaps else 1
+            return copies * b * min(training.parameters, training.bucket) if self.stage else 0
         needed = max(training.table, 2 * training.layer)
         gathered_ahead = min(training.model_parameters, REDUCE_BUCKET_ELEMENTS)
         return b * (min(training.model_parameters, LIVE_ELEMENTS + needed) + gathered_ahead)
+
+    def tables_on_host(self, *, tied: bool) -> int:  # noqa: ARG002
+        """Stage 3 gathers embeddings and head, and has their gradients whole before it cuts them."""
+        return 4 if self.partitions_weights else 0
 
     def link_bytes(self, training: Training, accumulation: int) -> float:
         """Gradients are reduced, at stage 2 in each micro-batch; weights are gathered after the step, or at stage 3

@@ -6,7 +6,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from trainwiz import __version__, language
@@ -19,6 +18,7 @@ from trainwiz.record.metrics import Series, series
 from trainwiz.record.run import Recorded, State, Summary, task
 from trainwiz.ui import differences as changes
 from trainwiz.ui import page as report
+from trainwiz.ui.html import compiled
 from trainwiz.ui.rate import chart_title
 from trainwiz.ui.runs import progress, state_name
 
@@ -123,8 +123,5 @@ def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 
 def _rendered(templates: Templates, part: str, **values: Any) -> str:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     heads = [t("run"), t("state"), t("updates"), t("loss"), t("evaluation loss"), t("speed"), t("time"), ""]
-    return environment.from_string(templates[_TEMPLATE]).render(part=part, heads=heads, **values)
+    return compiled(templates[_TEMPLATE]).render(part=part, heads=heads, **values)

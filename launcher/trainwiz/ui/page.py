@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from trainwiz import __version__, language
@@ -20,6 +19,7 @@ from trainwiz.record.forecast import compared
 from trainwiz.record.metrics import Record, Series, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
 from trainwiz.ui import forecasts
+from trainwiz.ui.html import compiled
 from trainwiz.ui.rate import chart_title, per_second
 from trainwiz.ui.runs import state_name
 from trainwiz.vocabulary import spelled
@@ -29,13 +29,10 @@ TEMPLATE = "templates/report.html.j2"
 
 def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str, now: float) -> str:
     """The page of the last run of a lineage. `reasons` are those of its plan's values, by key."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     run = lineage[-1]
     records = metrics.joined([each.records for each in lineage])
     line, plan = summary(run, now), flat(run.command.get("plan") or {})
-    return environment.from_string(template).render(
+    return compiled(template).render(
         lang="zh-CN" if language.current() == "zh" else "en",
         title=t("Run {name}", name=run.name),
         state=state(run).value,

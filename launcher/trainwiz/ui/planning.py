@@ -44,6 +44,8 @@ class Row:
     """Of the training; None where its length or the speed is unknown."""
     cost: float | None
     """None without a price."""
+    energy_kwh: float | None
+    """At most, at the GPUs' power limit; None where that is unknown."""
     disk_bytes: int | None
     """For checkpoints and final weights; None where the training's length is unknown."""
     why_not: Message | None
@@ -84,6 +86,7 @@ def row(number: int, one: Candidate, place: Place, training: Training, limits: L
         candidate=one,
         hours=hours,
         cost=cost,
+        energy_kwh=hours * place.ranks * place.power_watts / 1000 if hours is not None and place.power_watts else None,
         disk_bytes=disk.disk_bytes(one.checkpoint_bytes, final, made, training.limit) if updates else None,
         why_not=one.why_not or _beyond(hours, cost, limits),
     )
@@ -106,6 +109,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
         table.show([_bold(_with_bar(heads(limits), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
         _legend()
         _disk(fitting[0])
+        _energy(fitting[0], place)
     else:
         console.talk(t("nothing fits"), style="error")
     for row in rows:
@@ -176,6 +180,7 @@ def to_dict(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> di
         "real_batch_size": plan.batch.real_batch_size,
         "sequence_length": plan.batch.sequence_length,
         "price": limits.price,
+        "gpu_power_watts": place.power_watts,
         "rows": [row_to_dict(row) for row in rows],
     }
 
@@ -201,6 +206,7 @@ def row_to_dict(row: Row) -> dict[str, Any]:
         "disk_bytes": row.disk_bytes,
         "hours": row.hours,
         "cost": row.cost,
+        "energy_kwh": row.energy_kwh,
         "fits": row.possible,
         "why_not": text(row.why_not) if row.why_not is not None else None,
     }
@@ -263,6 +269,19 @@ def _disk(best: Row) -> None:
                 total=quantities.size(best.disk_bytes),
                 each=quantities.size(best.candidate.checkpoint_bytes),
                 seconds=_hours(disk.saving_seconds(best.candidate.checkpoint_bytes) / 3600),
+            ),
+            style="dim",
+        )
+
+
+def _energy(best: Row, place: Place) -> None:
+    if best.energy_kwh and place.power_watts:
+        console.talk(
+            t(
+                "energy for row {number}: at most {energy} kWh, with GPUs at their power limit of {watts} W",
+                number=best.number,
+                energy=f"{best.energy_kwh:.3g}" if best.energy_kwh < 100 else f"{best.energy_kwh:,.0f}",
+                watts=f"{place.power_watts:.0f}",
             ),
             style="dim",
         )

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import jinja2
-
 from trainwiz import __version__, language, quantities
 from trainwiz.decide.candidates import MOMENTS, Place
 from trainwiz.decide.memory_bar import PARTS
 from trainwiz.language import t, text
 from trainwiz.plan import Plan
+from trainwiz.ui.html import compiled
 from trainwiz.ui.planning import Limits, Row, heads, subject, values
 
 TEMPLATE = "templates/plan.html.j2"
@@ -21,12 +20,9 @@ _TICKS = 4
 
 def page(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits, template: str) -> str:
     """The page. Jinja2 escapes everything in it."""
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     fitting = [row for row in rows if row.possible]
     largest = max([place.memory_bytes, *(row.candidate.peak_bytes for row in fitting)])
-    return environment.from_string(template).render(
+    return compiled(template).render(
         lang="zh-CN" if language.current() == "zh" else "en",
         title=t("Plans for {model}", model=plan.model.name),
         subtitle=subject(plan, place),

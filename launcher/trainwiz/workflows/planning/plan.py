@@ -137,6 +137,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         host_bytes=machine.memory.total_bytes or None,
         memory_factor=memory,
         time_factor=time,
+        power_watts=max((gpu.power_watts or 0 for gpu in machine.gpus), default=0) or None,
     )
     work = work_of(decided, parameters, model.transformer)
     # The chunk that suits the one plan is too large for other rows: each gets its own when it is picked.

@@ -1,0 +1,58 @@
+"""A forked command is what an interpreter that was started for it would be."""
+
+import os
+from pathlib import Path
+
+import forked
+import projects
+import pytest
+import warm
+
+LOG = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nMemoryError\n'
+
+
+@pytest.mark.parametrize(
+    ("words", "env", "text"),
+    [
+        (["diagnose", "-"], {"TRAINWIZ_LANG": "zh", "COLUMNS": "50"}, LOG),
+        (["explain", "TW10"], {"TRAINWIZ_LANG": "zh"}, ""),
+        (["init", ".", "--wrong"], {"NO_COLOR": "1"}, ""),
+    ],
+)
+def test_it_says_and_returns_the_same(words: list[str], env: dict[str, str], text: str, tmp_path: Path) -> None:
+    environ = projects.environment(env)
+    one = forked.run(words, env=environ, cwd=tmp_path, text=text)
+    other = forked._cold(words, environ, str(tmp_path), 240, text, None, forked.COMMAND)
+    assert (one.returncode, one.stdout, one.stderr) == (other.returncode, other.stdout, other.stderr)
+    assert one.stdout + one.stderr
+
+
+SCRIPT = """\
+import json, os, resource, signal, sys, tempfile
+state = [os.getcwd(), dict(os.environ), sys.argv[1:], sys.stdin.read(), tempfile.gettempdir(), os.umask(0)]
+state += [signal.getsignal(n) for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
+state += [resource.getrlimit(resource.RLIMIT_AS), "torch" in sys.modules, "huggingface_hub" in sys.modules]
+print(json.dumps(state, default=repr), flush=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_it_finds_the_same_around_it(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    environ = {**projects.environment(), "TMPDIR": str(tmp_path), "HOME": "/a"}
+    given = (environ, str(tmp_path), 60, "typed", 8 << 30, script)
+    other = forked._cold(["a b"], *given)
+    one = forked.run(["a b"], env=environ, cwd=tmp_path, text="typed", memory=8 << 30, script=script)
+    assert (one.returncode, one.stdout) == (other.returncode, other.stdout) == (-9, one.stdout)
+
+
+def test_what_is_read_early_gets_an_interpreter_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def none(*_: object) -> str:
+        raise AssertionError("a server was asked")
+
+    monkeypatch.setattr(warm, "server", none)
+    path = projects.python_path(tmp_path)
+    for name, value in (("PYTHONPATH", path), ("LC_ALL", "C"), ("FORCE_COLOR", "1")):
+        said = forked.run(["--version"], env={**os.environ, name: value})
+        assert said.stdout.startswith("trainwiz "), said.stderr
