@@ -173,6 +173,8 @@ class Machine:
     """Those that CUDA_VISIBLE_DEVICES makes visible, in its order."""
     hidden_gpus: int = 0
     """The number of the others."""
+    bus_bandwidth: float | None = None
+    """Bytes per second of an all-reduce between its GPUs, as `trainwiz doctor --comm` measured it."""
     driver_version: str | None = None
     cuda_driver_version: str | None = None
     """The newest version of CUDA that the driver supports."""

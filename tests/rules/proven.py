@@ -19,7 +19,7 @@ from trainwiz.finding import Level
 
 HERE = Path(__file__).parent
 PROOFS = HERE.parents[1] / "launcher" / "trainwiz" / "rules" / "proofs.py"
-COLOSSALAI = {"TW118", "TW207", "TW309", "TW310", "TW319"}
+COLOSSALAI = {"TW118", "TW207", "TW309", "TW310", "TW319", "TW553"}
 """Shown by whole trainings in test_colossalai.py, and by what its plugins refuse there."""
 OURS = {"TW690"}
 """About plans, which only trainwiz reads: test_check.py shows that it refuses them."""

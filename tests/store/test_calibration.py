@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from trainwiz.cli import run as trainwiz
+from trainwiz.estimate.gpus import gpu_of
 from trainwiz.machine import Gpu, Machine
 from trainwiz.record.forecast import Correction
 from trainwiz.store import calibration, peaks
@@ -75,6 +77,25 @@ def test_it_is_visible_and_deletable(cache: Path, capsys: pytest.CaptureFixture[
     assert trainwiz(["plan", "--calibration", "--forget"]) == 0
     assert not cache.exists()
     assert trainwiz(["plan", "--calibration", "--forget"]) == 0
+
+
+def test_measured_links_replace_those_of_the_datasheet(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    listed = gpu_of(MACHINE)
+    assert listed
+    assert calibration.bus_bandwidth(MACHINE) is None
+    for measured, link in ((40e9, 50e9), (480e9, listed.link)):  # the last is more than the wire carries
+        calibration.measured(MACHINE, measured)
+        found = replace(MACHINE, bus_bandwidth=calibration.bus_bandwidth(MACHINE))
+        assert gpu_of(found) == replace(listed, link=pytest.approx(link))
+    assert calibration.bus_bandwidth(replace(MACHINE, gpus=GPUS[:1])) is None
+    assert trainwiz(["plan", "--calibration"]) == 0
+    assert "node7: 2 × NVIDIA H100 80GB HBM3: bus bandwidth 480.0 GB/s" in capsys.readouterr().out
+    add(1.1)
+    assert trainwiz(["plan", "--calibration", "--json"]) == 0
+    assert [one["bus_bandwidth"] for one in json.loads(capsys.readouterr().out)] == [480e9]
+    assert trainwiz(["plan", "--calibration", "--forget"]) == 0
+    assert not cache.exists()
+    assert calibration.bus_bandwidth(MACHINE) is None
 
 
 def test_peaks_are_those_of_ranks_that_ended_by_themselves(tmp_path: Path) -> None:

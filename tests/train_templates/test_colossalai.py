@@ -21,6 +21,8 @@ from plans import BASE
 from projects import REGRESSION, SMALL, forecast_and_measured, launch, losses, make, metrics
 from test_training import rank_process, wait_for
 
+from trainwiz.engines import colossalai
+from trainwiz.engines.transformers import MASKS_SINCE, takes_masks
 from trainwiz.probe.weights import gather as weights_of
 
 ROOT = Path(__file__).parents[2]
@@ -277,6 +279,50 @@ def test_plugins_refuse_the_devices_and_precisions_that_the_rules_name() -> None
     said = json.loads(done.stdout.splitlines()[-1])
     for text, words in REFUSED.items():
         assert said[text].startswith(words), (text, said[text])
+
+
+MIXED = """if True:
+    import json, sys, torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+    SHAPE = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "head_dim": 8}
+    SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64, "pad_token_id": 0}
+    OWN = {"xglm": {"d_model": 32, "ffn_dim": 64, "num_layers": 2, "attention_heads": 4}}
+    ids, positions = torch.arange(3, 15)[None], torch.tensor([[*range(5), *range(7)]])
+    place = torch.arange(12)
+    begin = place - positions
+    mask = ((begin[:, :, None] == begin[:, None, :]) & (place[:, None] >= place))[:, None]
+    apart = {}
+    for kind in json.loads(sys.argv[1]):
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SHAPE, **OWN.get(kind, {}))).eval()
+        if model.config._attn_implementation == "eager":
+            given = torch.zeros_like(mask, dtype=torch.float32).masked_fill(~mask, torch.finfo(torch.float32).min)
+        else:
+            given = mask
+        alone = torch.cat([model(input_ids=part).logits for part in (ids[:, :5], ids[:, 5:])], dim=1)
+        try:
+            together = model(input_ids=ids, position_ids=positions, attention_mask=given).logits
+            apart[kind] = torch.allclose(together, alone, atol=1e-4)
+        except (RuntimeError, TypeError):
+            apart[kind] = False
+    print(json.dumps(apart))
+"""
+
+
+def test_the_families_that_cannot_share_rows_in_this_transformers_are_those_of_the_rule() -> None:
+    """TW553; the newest transformers is in test_rows.py."""
+    kinds = [*MASKS_SINCE, "llama", "qwen2", "mistral", "gemma", "gpt_neox"]
+    done = subprocess.run(
+        [str(PYTHON), "-c", MIXED, json.dumps(kinds)],
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    version = colossalai.TRIED["transformers"]
+    assert json.loads(done.stdout.splitlines()[-1]) == {kind: takes_masks(kind, version) for kind in kinds}
 
 
 def test_another_interpreter_and_another_engine_are_refused_with_reason(reference: Path) -> None:

@@ -27,6 +27,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from warm import launch, spawn
 
 from trainwiz import plan as plans
+from trainwiz.engines.transformers import MASKS_SINCE
 from trainwiz.estimate import packing
 from trainwiz.probe.project import project
 
@@ -61,7 +62,19 @@ def three_documents() -> tuple[Tensor, Tensor]:
 
 # Not only models that are alike: learned positions, rotary ones, windows in all layers or some, no SDPA (gemma2), and a
 # language model inside of another one, whose settings are not at the top (gemma3).
-KINDS = ("llama", "gpt2", "mistral", "gemma2", "gemma3_text", "gemma3", "qwen3", "opt")
+KINDS = (
+    "llama",
+    "gpt2",
+    "mistral",
+    "gemma2",
+    "gemma3_text",
+    "gemma3",
+    "qwen3",
+    "opt",
+    "cohere2",
+    "gpt_bigcode",
+    "xglm",
+)
 
 
 # docs/decisions/tasks.md: Packed documents do not see each other
@@ -80,6 +93,20 @@ def test_changing_one_document_changes_no_logit_of_another(kind: str, tmp_path: 
         assert torch.equal(before[:, others], after[:, others]), "bit for bit"
     assert not torch.equal(before[:, 7:16], after[:, 7:16])
     assert torch.allclose(before[:, 7:16], alone, atol=1e-6), "and each is what it is without the others"
+
+
+def test_families_that_older_transformers_mix_are_refused_with_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = load(tmp_path, "causal_lm", "rows")
+    assert rows.MASKS_SINCE == MASKS_SINCE
+    gpt2, llama = decoder("gpt2"), decoder("llama")
+    monkeypatch.setattr(rows.transformers, "__version__", "4.51.3")
+    rows.refuse_what_mixes(llama)
+    with pytest.raises(SystemExit, match=r"GPT2LMHeadModel cannot keep .* before transformers 4\.52: train"):
+        rows.refuse_what_mixes(gpt2)
+    monkeypatch.setattr(rows.transformers, "__version__", "4.52.0.dev0")
+    rows.refuse_what_mixes(gpt2)
 
 
 class Waits(TorchDispatchMode):

@@ -1,5 +1,6 @@
 """`trainwiz doctor` as a person starts it: table, JSON, exit codes, options that do not go together."""
 
+import dataclasses
 import json
 import os
 import re
@@ -15,12 +16,14 @@ import yaml
 from plans import completed
 
 from trainwiz.checkup import Line
+from trainwiz.checkup.surroundings import Comm
 from trainwiz.finding import Level
 from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.process.capture import Captured, capture
-from trainwiz.store import machines
+from trainwiz.store import calibration, machines
 from trainwiz.ui import doctor as checklist
+from trainwiz.workflows import doctor as command
 
 FIXTURES = Path(__file__).parents[1] / "machines"
 TRAINWIZ = [sys.executable, "-m", "trainwiz"]
@@ -141,6 +144,19 @@ def test_wrong_use_is_exit_2_in_one_message(arguments: list[str], words: str) ->
 
 def plan(folder: Path, **sections: Any) -> None:
     (folder / "trainwiz.yaml").write_text(completed(yaml.safe_dump(sections)))
+
+
+@pytest.mark.parametrize(("ranks", "kept"), [(8, 200e9 * 7 / 4), (4, None)])
+def test_what_all_gpus_reach_is_kept_for_forecasts(
+    ranks: int, kept: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here = dataclasses.replace(machines.read(FIXTURES / "8xh100.json"), bus_bandwidth=None, probed=True)
+    measured = Comm(world=ranks, backend="nccl", size_bytes=2 * 10**9, seconds=0.01, correct=True)
+    monkeypatch.setattr(command, "_all_reduce", lambda *_: measured)
+    monkeypatch.setattr(command.facts, "machine", lambda **_: here)
+    command.examine(str(tmp_path), machine_file=None, python=None, with_all_reduce=True, as_json=True)
+    assert json.loads(capsys.readouterr().out)["machine"]["bus_bandwidth"] == kept
+    assert calibration.bus_bandwidth(here) == kept
 
 
 def test_comm_runs_the_planned_ranks(bare: str, tmp_path: Path) -> None:

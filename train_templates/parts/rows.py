@@ -292,6 +292,17 @@ def by_bounds(inputs: Tensor, positions: Tensor, bounds: Tensor) -> dict[str, An
 
 
 # end: bounds
+MASKS_SINCE = {
+    "cohere2": (4, 53),
+    "gemma2": (4, 53),
+    "gemma3_text": (4, 53),
+    "gpt2": (4, 52),
+    "gpt_bigcode": (4, 54),
+    "xglm": (5, 0),
+}
+"""The transformers with which a family takes a mask for each pair of tokens; earlier ones stop, or mix documents."""
+
+
 def by_masks(config: Any, inputs: Tensor, positions: Tensor, masks: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments with the mask of each kind of layer that the model has."""
     kinds = set(getattr(config, "layer_types", None) or [list(masks)[-1]])
@@ -306,6 +317,12 @@ def refuse_what_mixes(model: Any) -> None:
     """Exit if the model passes information between tokens by other means than attention with a mask."""
     from inspect import signature
 
+    since = MASKS_SINCE.get(model.config.get_text_config().model_type)
+    if since and tuple(map(int, transformers.__version__.split(".")[:2])) < since:
+        name, needed = type(model).__name__, ".".join(map(str, since))
+        raise SystemExit(
+            f"{name} cannot keep packed documents apart before transformers {needed}: train without packing"
+        )
     kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
     others = kinds - {"full_attention", "sliding_attention"}
     if others or model._is_stateful or "position_ids" not in signature(model.forward).parameters:

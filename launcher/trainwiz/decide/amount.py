@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 
 from trainwiz.decide.decision import Decision
-from trainwiz.message import say
+from trainwiz.engines.transformers import takes_masks
+from trainwiz.message import Message, say
 from trainwiz.project import is_part, share_of
 from trainwiz.vocabulary import EMBEDDED
 
@@ -42,6 +43,9 @@ def decide_packing(d: Decision) -> None:
     if not d.task.packs:
         d.settle("data.packing", False, say("only causal_lm and sft support packing"))
         return
+    if mixing := _mixes(d):
+        d.settle("data.packing", False, mixing)
+        return
     rows, alone, ranks = _samples(d, packing=True), _samples(d, packing=False), d.values["machine.num_processes"]
     if rows is not None and alone is not None and rows < _LEAST_PACKED * ranks and alone >= 2 * rows:
         why = say(
@@ -53,6 +57,19 @@ def decide_packing(d: Decision) -> None:
         d.settle("data.packing", False, why)
     else:
         d.settle("data.packing", True, say("documents share a row but do not attend to each other; no space is wasted"))
+
+
+def _mixes(d: Decision) -> Message | None:
+    """Why this model's documents cannot share a row with the transformers that will train; None: they can."""
+    interpreter = d.machine.interpreter if d.machine else None
+    version = interpreter.version("transformers") if interpreter else None
+    if d.transformer is None or version is None or takes_masks(d.transformer.model_type, version):
+        return None
+    return say(
+        "{kind} in transformers {version} cannot keep packed documents apart",
+        kind=d.transformer.model_type,
+        version=version,
+    )
 
 
 def decide_evaluation_steps(d: Decision, updates: int | None) -> None:

@@ -9,7 +9,7 @@ from trainwiz.decide.decision import Decision
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.strategy import work_of
 from trainwiz.engines.liger import FAMILIES, OLDEST_CAPABILITY, is_recent
-from trainwiz.estimate.gpus import GpuModel, gpu_model
+from trainwiz.estimate.gpus import GpuModel, gpu_of
 from trainwiz.estimate.speed import pace
 from trainwiz.message import say
 
@@ -83,7 +83,7 @@ def _gpu(d: Decision) -> GpuModel | None:
         or (d.strategy.uses_deepspeed and d.strategy.partitions_weights)
         or d.values["model.adapter"] == "qlora"
     )
-    return None if old or no_compiler or unfit or not d.task.generative else gpu_model(d.machine.gpus[0].name)
+    return None if old or no_compiler or unfit or not d.task.generative else gpu_of(d.machine)
 
 
 def _seconds(d: Decision, gpu: GpuModel, *, fused: bool) -> float | None:

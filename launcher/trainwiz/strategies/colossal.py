@@ -80,6 +80,10 @@ class TorchDdp(Plugin):
         """As under DDP."""
         return replicated_bytes(training)
 
+    def tables_on_host(self, *, tied: bool) -> int:
+        """As under DDP, and two more: Booster's loop does not fuse the loss with the head."""
+        return 4 if tied else 3
+
     def link_bytes(self, training: Training, accumulation: int) -> float:  # noqa: ARG002
         """As under DDP."""
         return 2 * training.ring_share * training.weight_bytes * training.parameters

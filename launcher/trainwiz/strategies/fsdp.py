@@ -71,10 +71,15 @@ class Fsdp(Sharded):
     summary = say("PyTorch's own sharding (FSDP2), like zero3")
     builds_once: ClassVar[bool] = True
     copies_state: ClassVar[bool] = True
+    saves_ties_twice: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True
     # docs/decisions/loop.md: FSDP2 gathers ahead by itself
     layers_at_once = 2
     layout = "fsdp"
+
+    def tables_on_host(self, *, tied: bool) -> int:
+        """Embeddings that are the head, too, are gathered and have their gradients reduced as both."""
+        return 4 if tied else 0
 
     def any_world(self, plan: Plan) -> bool:  # noqa: ARG002
         """torch.distributed.checkpoint cuts the shards anew."""

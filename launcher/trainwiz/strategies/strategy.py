@@ -149,6 +149,8 @@ class Strategy:
     """Even one rank needs torch.distributed's process group."""
     copies_state: ClassVar[bool] = False
     """A checkpoint in the background is written from a copy of the state, so that the training waits for no writing."""
+    saves_ties_twice: ClassVar[bool] = False
+    """Whether a checkpoint has weights that are embeddings and head under both names."""
     library_bytes: int = 0
     """Host memory of the engine's own libraries in each rank, beside torch and accelerate."""
     layout: str

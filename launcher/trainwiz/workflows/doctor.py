@@ -18,7 +18,7 @@ from trainwiz.network import ports
 from trainwiz.plan import Plan
 from trainwiz.probe import comm, hub, interpreter, library_caches, locks, ops
 from trainwiz.rules.registry import Facts, check
-from trainwiz.store import machines, plans
+from trainwiz.store import calibration, machines, plans
 from trainwiz.ui import console
 from trainwiz.ui import doctor as checklist
 from trainwiz.workflows import facts
@@ -86,7 +86,11 @@ def _look(folder: str, python: str | None, with_all_reduce: bool) -> tuple[Machi
         found = dataclasses.replace(found, ops=known, ops_error=problem)
     asked.cancel()
     if with_all_reduce:
-        found = dataclasses.replace(found, comm=_all_reduce(plan, machine))
+        measured = _all_reduce(plan, machine)
+        found = dataclasses.replace(found, comm=measured)
+        if measured.correct and measured.backend == "nccl" and measured.world == len(machine.gpus) > 1:
+            calibration.measured(machine, measured.bus_bandwidth)
+            machine = dataclasses.replace(machine, bus_bandwidth=measured.bus_bandwidth)
     return machine, found
 
 

@@ -16,7 +16,7 @@ from trainwiz.network import ports
 from trainwiz.probe import host, toolchain
 from trainwiz.probe import interpreter as interpreters
 from trainwiz.probe.interpreter import PendingInterpreter
-from trainwiz.store import cache, machines, records
+from trainwiz.store import cache, calibration, machines, records
 from trainwiz.workflows.planning.quantity import machine_named
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def machine(
     here = host.host(folder, toolchain=None if fresh else _toolchain, interfaces=interfaces)
     if interpreter is None and wait:
         interpreter = _looked_at(executable)
-    return dataclasses.replace(here, interpreter=interpreter)
+    return dataclasses.replace(here, interpreter=interpreter, bus_bandwidth=calibration.bus_bandwidth(here))
 
 
 def _described(name: str) -> Machine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from trainwiz import tasks
+from trainwiz.engines.transformers import MASKS_SINCE, takes_masks
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan
@@ -110,6 +111,31 @@ def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violation
         )
     elif project.chat_template:
         yield violation("data.chat_template: {name}: {detail}", fix, name=name, detail=project.chat_template)
+
+
+@rule("TW553", level=Level.ERROR, field="data.packing")
+def packed_documents_need_a_mask(plan: Plan, machine: Machine, project: Project) -> Violations:
+    """Documents can share a row only where the model takes a mask for each pair of tokens.
+
+    Without it: the training stops at its first update, with `The size of tensor a (4096) must match the size of tensor
+    b (64)` or `torch.finfo() requires a floating point input type`; Cohere 2 and XGLM let documents see each other.
+    Why: older versions of transformers make the masks of some families themselves, for whole rows.
+    Instead: upgrade transformers, or set data.packing to false. Colossal-AI 0.5 needs transformers 4.51.
+    Source: 34 families with transformers 4.51.3 to 5.23: a row of two documents against each alone
+    """
+    preset = tasks.of(plan).transformer(plan.model.name)
+    shape = preset.transformer if preset else project.model.transformer if project.model else None
+    kind = shape.model_type if shape else ""
+    version = machine.interpreter.version("transformers") if machine.interpreter else None
+    if plan.data.packing and tasks.of(plan).packs and kind and version and not takes_masks(kind, version):
+        yield violation(
+            "data.packing is true, but {kind} in transformers {version} cannot keep packed documents apart; it can "
+            "since {since}",
+            setting("data.packing", False),
+            kind=kind,
+            version=version,
+            since=".".join(map(str, MASKS_SINCE[kind])),
+        )
 
 
 @rule("TW550", level=Level.ERROR, field="data.columns")

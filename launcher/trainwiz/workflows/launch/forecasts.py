@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwiz import tasks
 from trainwiz.estimate.forecast import Forecast, forecast
-from trainwiz.estimate.gpus import gpu_model
+from trainwiz.estimate.gpus import gpu_of
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.probe import model as models
@@ -91,8 +91,7 @@ def _forecast(prepared: Prepared) -> Forecast | None:
     found = models.facts(plan.model.name, looking, from_scratch=plan.model.from_scratch, task=tasks.of(plan))
     if not found.parameters:
         return None
-    gpus = prepared.machine.gpus
-    return forecast(plan, found.parameters, found.transformer, gpu_model(gpus[0].name) if gpus else None)
+    return forecast(plan, found.parameters, found.transformer, gpu_of(prepared.machine))
 
 
 def _differs(plan: Plan, config: dict[str, Any]) -> bool:

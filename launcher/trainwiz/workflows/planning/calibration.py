@@ -35,20 +35,37 @@ def show(request: PlanRequest) -> int:
         console.talk(t("deleted") if calibration.forget() else t("no run has been measured yet"))
         return 0
     found = calibration.every()
+    links = calibration.links()
     if request.json:
+        machines = dict.fromkeys([*found, *links])
         console.data_json(
-            [table.to_dict(name, entries, calibration.made_of(entries)) for name, entries in found.items()]
+            [
+                {
+                    **table.to_dict(name, found.get(name, []), calibration.made_of(found.get(name, []))),
+                    "bus_bandwidth": links.get(name),
+                }
+                for name in machines
+            ]
         )
-    elif found:
+    elif found or links:
         for name, entries in found.items():
             table.show(name, entries, calibration.made_of(entries))
+        for name, speed in links.items():
+            console.data(t("{machine}: bus bandwidth {bus} GB/s", machine=name, bus=f"{speed / 1e9:.1f}"))
     else:
         console.talk(t("no run has been measured yet"))
     return 0
 
 
-def tell(request: PlanRequest, place: Place) -> None:
+def tell(request: PlanRequest, place: Place, machine: Machine) -> None:
     """Below the rows: what corrected them, and what the newest run of the project needed."""
+    if machine.bus_bandwidth:
+        console.talk(
+            t(
+                "communication at the {bus} GB/s that `trainwiz doctor --comm` measured",
+                bus=f"{machine.bus_bandwidth / 1e9:.1f}",
+            )
+        )
     if place.memory_factor > 1 or place.time_factor != 1:
         console.talk(
             t(

@@ -13,7 +13,7 @@ from trainwiz.decide import decide
 from trainwiz.decide.candidates import Candidate, Place, candidates
 from trainwiz.errors import UsageError
 from trainwiz.estimate.activations import Loss
-from trainwiz.estimate.gpus import gpu_model
+from trainwiz.estimate.gpus import gpu_model, gpu_of
 from trainwiz.estimate.state import work_of
 from trainwiz.language import t
 from trainwiz.machine import Machine
@@ -87,7 +87,7 @@ def plan(request: PlanRequest) -> int:
         if request.model and (request.folder / PLAN_FILE).is_file():
             table.tell_project(request.folder / PLAN_FILE)
         price.tell(request, setting.machine, limits.price)
-        calibration.tell(request, setting.place)
+        calibration.tell(request, setting.place, setting.machine)
     return 0 if any(row.possible for row in rows) else 1
 
 
@@ -131,7 +131,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
     memory, time = calibration.factors(machine)
     place = Place(
         memory_bytes=min(gpu.memory_bytes for gpu in machine.gpus),
-        gpu=gpu_model(machine.gpus[0].name),
+        gpu=gpu_of(machine),
         ranks=ranks,
         ranks_per_machine=max(1, ranks // decided.machine.num_machines),
         host_bytes=machine.memory.total_bytes or None,
