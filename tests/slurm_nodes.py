@@ -101,14 +101,17 @@ class Nodes:
                 if process.pid != os.getpid() and process.environ().get("SLURM_CONF") == self.environ["SLURM_CONF"]:
                     process.kill()
 
-    def lose_power(self) -> None:
-        """End everything on node two at once, as far as Slurm and a job are concerned."""
+    def hang(self) -> list[psutil.Process]:
+        """Node two answers nobody any more: its slurmd is gone, and all that runs there of a job is stopped."""
         launcher = self.launcher(1)
         step = launcher.parent()
         assert step
-        for process in (psutil.Process(self._slurmd("two")), step, *step.children(recursive=True)):
+        psutil.Process(self._slurmd("two")).kill()
+        stopped = [step, *step.children(recursive=True)]
+        for process in stopped:
             with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
+                process.suspend()
+        return stopped
 
     def _slurmd(self, node: str) -> int:
         return int((self.folder / f"slurmd-{node}.pid").read_text())

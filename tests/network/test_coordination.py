@@ -1,6 +1,7 @@
 """Launchers that stay connected over loopback, and machine 0's decisions, with attempts that are played here."""
 
 import dataclasses
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -382,6 +383,29 @@ def test_silence_is_a_lost_machine_and_strangers_are_not_kept(
     other = Participant(machine(2, plan="q"), address="127.0.0.1", port=world.port, secret=SECRET)
     assert isinstance(other.next(10), Message), "machine 0 hangs up on another plan"
     assert 2 not in world.coordinator.present
+
+
+def test_a_machine_that_was_silent_hears_that_and_comes_back(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordination, "LOST_SECONDS", 2.0)
+    monkeypatch.setattr(coordination, "BEAT_SECONDS", 0.1)
+    world = make()
+    world.join(1)
+    frozen = world.others[1]
+    monkeypatch.setattr(frozen._line, "say", lambda **_: True)
+    until(lambda: 1 in world.coordinator.lost)
+    assert re.match(r"nothing was heard of it for 2 s, since \d\d:\d\d:\d\d$", str(world.coordinator.lost[1].why))
+    assert 1 not in world.coordinator.present
+    assert "it heard nothing of this machine for 2 s" in str(frozen.next(10))
+    assert frozen.over(0) is not None
+    monkeypatch.setattr(coordination, "LOST_SECONDS", 60.0)
+    assert frozen.dropped
+    frozen.again()
+    until(lambda: 1 in world.coordinator.present)
+    assert (frozen.dropped, frozen.over(0)) == (False, None)
+    world.coordinator.tell(1, **OVER)
+    assert world.order(1)["do"] == "over"
 
 
 def test_as_many_machines_as_the_real_batch_divides_over() -> None:

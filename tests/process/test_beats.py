@@ -149,8 +149,17 @@ def test_another_machine_watches_its_own_ranks_by_their_beats(tmp_path: Path) ->
         for rank in (2, 3)
     ]
     heard: list[Stall | Resumed | Straggler] = []
+    (tmp_path / "rank-0.beat").touch()
+    os.utime(tmp_path / "rank-0.beat", (0, 0))
     watching = Watching(
-        files=list, metrics=tmp_path / "metrics.jsonl", stacks=tmp_path, ranks=(2, 3), floor=3.0, stop=True, machine=1
+        files=list,
+        metrics=tmp_path / "metrics.jsonl",
+        stacks=tmp_path,
+        ranks=(2, 3),
+        floor=3.0,
+        stop=True,
+        machine=1,
+        others={0: (0, 1), 2: (4, 5)},
     )
     watch = Watch(watching, lambda: {2: None, 3: None}, heard.append)
     try:
@@ -174,3 +183,5 @@ def test_another_machine_watches_its_own_ranks_by_their_beats(tmp_path: Path) ->
     assert "rank 2 is waiting in all_reduce, called at live.py:7" in said
     assert "rank 3 is sleeping in <module>, live.py:6" in said
     assert "the other ranks are waiting for rank 3" in said
+    assert "machine 0 shows no sign of life since " in said
+    assert "machine 2" not in said, "nothing was ever seen of it: its folder may be another one"

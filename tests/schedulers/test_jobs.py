@@ -11,12 +11,17 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from trainwiz.cli import run
+from trainwiz.record import told
 from trainwiz.store import liveness
+from trainwiz.store.runs import Run
+from trainwiz.ui.live import Screen
+from trainwiz.workflows.launch.telling import Telling
 
 RUN = "2026-01-31_10-22-05-1"
 Cli = Callable[..., tuple[int, str, str]]
@@ -301,11 +306,86 @@ def test_a_job_whose_folder_is_elsewhere_is_followed_and_diagnosed(project: Path
     assert (known["job"], known["phase"]) == (KUBERNETES, "failed")
     for words in (["watch"], ["report"]):
         code, _, err = cli(*words)
-        assert (code, f"the records of job {KUBERNETES} are where it runs" in err) == (2, True)
+        assert (code, f"the output of job {KUBERNETES} does not speak of a run yet" in err) == (2, True)
     # A run of this machine's own that began later is meant instead.
     made_run(project, {"started": "2026-02-01T00:00:00+0000"}, {"exit_code": 0})
     assert "has no logs" in cli("logs")[2]
     assert cli("logs", KUBERNETES)[1] == out
+
+
+def test_watch_and_report_show_what_a_jobs_output_says_of_its_run(project: Path, cli: Cli) -> None:
+    command = {"started": "2026-01-31T10:22:05+0000", "total_updates": 300, "plan": {"task": "causal_lm"}}
+    output = [
+        told.run(RUN, command),
+        *(told.metrics({"update": update, "loss": 4.0 - update / 100}) for update in (10, 20, 30)),
+        told.metrics({"update": 30, "eval_loss": 3.5}),
+        "UserWarning: slow",
+        told.run(f"{RUN[:-1]}2", command),  # queued again: from the checkpoint of update 20
+        f"\x1b[36m(head, rank=0, pid=7)\x1b[0m {told.metrics({'update': 30, 'loss': 3.25})}",
+        "trainwiz metrics {not JSON}",
+    ]
+    running = {"jobsStatus": [{"name": "node", "active": 1}]}
+    kubectl(project, running, {"phase": "Running"}, logs="\n".join(output) + "\n")
+    seen = json.loads(cli("watch", "--json")[1])
+    assert (seen["run"], seen["state"], seen["updates"], seen["total_updates"]) == (f"{RUN[:-1]}2", "running", 30, 300)
+    assert seen["loss"] == 3.25
+    page = project / cli("report")[1].strip()
+    assert page == project / "runs" / f"{RUN[:-1]}2.html"
+    assert "3.25" in page.read_text()
+    # Its own words on the end come before those of the scheduler.
+    kubectl(project, {"conditions": [{"type": "Failed", "status": "True"}]}, logs="\n".join(output))
+    assert json.loads(cli("watch", "--json")[1])["state"] == "failed"
+    kubectl(project, {}, logs="\n".join([*output, told.outcome({"exit_code": 75, "stopped": True, "signal": 15})]))
+    assert json.loads(cli("watch", KUBERNETES, "--json")[1])["state"] == "stopped"
+
+
+def test_a_job_says_what_its_run_records_only_where_its_output_is_fetched(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for variables, tells in (({}, False), ({"SLURM_JOB_ID": "7"}, False), ({"SKYPILOT_MANAGED_JOB_ID": "5"}, True)):
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            telling = Telling(SimpleNamespace(place=None, run=Run(tmp_path / RUN)))  # type: ignore[arg-type]
+        (tmp_path / RUN).mkdir(exist_ok=True)
+        (tmp_path / RUN / "outcome.json").write_text('{"exit_code": 0}')
+        telling.begin(Screen(SimpleNamespace()), {})  # type: ignore[arg-type]
+        telling.metrics([{"update": n, "loss": 1.0} for n in range(1, 9)])
+        telling.end()
+        found = told.read(capfd.readouterr().out)
+        assert bool(found.run) == tells
+        # One of ten seconds, and the last one.
+        assert [record["update"] for record in found.records] == ([1, 8] if tells else [])
+        assert (found.outcome.get("exit_code") == 0) == tells
+
+
+@pytest.mark.parametrize(
+    ("phase", "run_started", "outcome", "asked", "other"),
+    [
+        ("PENDING", "2026-01-30T00:00:00+0000", {"exit_code": 0}, "removed job 17", None),
+        ("PENDING", "2026-02-01T00:00:00+0000", {"exit_code": 0}, "removed job 17", None),
+        ("COMPLETED", "2026-01-30T00:00:00+0000", None, f"asked run {RUN}", None),
+        ("PENDING", "2026-01-30T00:00:00+0000", None, "removed job 17", f"run {RUN} goes on"),
+        ("PENDING", "2026-02-01T00:00:00+0000", None, f"asked run {RUN}", "job 17 goes on"),
+    ],
+)
+def test_stop_takes_what_began_last_and_goes_on(
+    project: Path, cli: Cli, phase: str, run_started: str, outcome: dict[str, Any] | None, asked: str, other: str | None
+) -> None:
+    program(project, "scontrol", f'echo "JobId=17 JobState={phase}"')
+    program(project, "scancel", "true")
+    sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "trainwiz"])
+    try:
+        here = {"hostname": os.uname().nodename, "pid": sleeper.pid, "pid_birth": liveness.birth(sleeper.pid)}
+        made_run(project, {**here, "started": run_started}, outcome)
+        job = {"scheduler": "slurm", "id": "17", "submitted": "2026-01-31T10:22:05+0000"}
+        (project / "runs" / "jobs.jsonl").write_text(json.dumps(job) + "\n")
+        code, _, err = cli("stop")
+        assert (code, asked in err) == (0, True), err
+        assert (f"{other}; to stop it, too: trainwiz stop " in err) if other else ("goes on; to stop" not in err)
+    finally:
+        sleeper.kill()
+        sleeper.wait()
 
 
 def test_a_job_that_waits_says_why_instead_of_a_log(project: Path, cli: Cli) -> None:

@@ -101,7 +101,6 @@ def test_a_submitted_job_saves_when_it_is_stopped(slurm: Nodes, tmp_path: Path) 
     assert (running["state"], running["job"]) == ("running", job)
     again = slurm.submit(project)
     assert slurm.state(project)["state"] == "queued"
-    assert slurm.trainwiz("stop", str(project), "--run", again).code == 0
 
     assert slurm.trainwiz("stop", str(project), "--run", job).code == 0
     eventually(lambda: slurm.field(job, "ExitCode") == "75:0", within=120, says=lambda: pages(project))
@@ -111,3 +110,12 @@ def test_a_submitted_job_saves_when_it_is_stopped(slurm: Nodes, tmp_path: Path) 
     # It was asked to stop, and must not begin again.
     time.sleep(1)
     assert (slurm.field(job, "Requeue"), slurm.field(job, "JobState")) == ("0", "FAILED")
+
+    # The other one begins now; what somebody sends to all of it, the batch script too, is heard by its steps.
+    trained = slurm.updates(project)
+    eventually(lambda: slurm.updates(project) > trained, within=180, says=lambda: pages(project))
+    slurm.asked("scancel", "--signal=USR1", "--full", again)
+    eventually(lambda: slurm.field(again, "JobState") == "FAILED", within=120, says=lambda: pages(project))
+    newest = sorted(project.glob("runs/latest/checkpoints/checkpoint-*"))[-1]
+    assert newest.name == f"checkpoint-{slurm.updates(project):08}"
+    assert "stopped by SIGUSR1" in pages(project)

@@ -8,6 +8,7 @@ known within seconds, where the ranks of the others would wait in a collective f
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import queue
 import socket
@@ -29,6 +30,8 @@ LOST_SECONDS = 20.0
 """A machine that was not heard for so long is lost: a launcher writes every 2 s, whatever its ranks do."""
 _CONNECT_SECONDS = 30.0
 """How long a machine tries to reach machine 0 again after the roll-call."""
+_AGAIN_SECONDS = 5.0
+"""The same where it was silent, and goes on: machine 0 listens all the time."""
 _LONGEST = 1 << 20
 """Bytes of a line: an outcome with the codes of some thousand ranks."""
 _POLL_SECONDS = 0.5
@@ -40,13 +43,19 @@ Said = dict[str, Any]
 class Line:
     """An open connection to another launcher. `hear` is called by a thread of its own, and at the end with None.
 
-    With `begins` this side speaks first; the other one is silent until then.
+    With `begins` this side speaks first; the other one is silent until then. A launcher that is silent for too long is
+    told `farewell`: it hears that when it goes on.
     """
 
     def __init__(
-        self, connection: socket.socket, hear: Callable[[Said | None, Message], None], *, begins: bool = False
+        self,
+        connection: socket.socket,
+        hear: Callable[[Said | None, Message], None],
+        *,
+        begins: bool = False,
+        farewell: Said | None = None,
     ) -> None:
-        self._connection, self._hear = connection, hear
+        self._connection, self._hear, self._farewell = connection, hear, farewell or {}
         self._writing, self._closed, self._begun = threading.Lock(), threading.Event(), begins
         connection.settimeout(LOST_SECONDS)
         for work in (self._read, self._beat):
@@ -82,7 +91,9 @@ class Line:
         except ConnectionError:
             pass  # killed while something was on its way to it
         except TimeoutError:
-            why = say("nothing was heard of it for {seconds:g} s", seconds=LOST_SECONDS)
+            clock = time.strftime("%H:%M:%S", time.localtime(time.time() - LOST_SECONDS))
+            why = say("nothing was heard of it for {seconds:g} s, since {clock}", seconds=LOST_SECONDS, clock=clock)
+            self.say(**self._farewell)
         except OSError as error:
             why = say("{error}", error=error.strerror or error)
         except (ValueError, TypeError, RecursionError):
@@ -196,13 +207,14 @@ class Coordinator:
         machine, told = guest.machine, self._verdict(guest.machine)
         hall.answer(guest, told)
         alone = replace(self._roll, present=(self._me, machine))
-        if not machine.stays or alone.problems() or machine.rank in self._lines:
+        is_of_another_run = machine.run not in ("", self._roll.agreed.get("run"))
+        if not machine.stays or is_of_another_run or alone.problems() or machine.rank in self._lines:
             guest.line.close()
             return
         with self._changed:
             self._lines[machine.rank] = (
                 machine,
-                Line(guest.line, lambda said, why: self._hear(machine, said, why)),
+                Line(guest.line, lambda said, why: self._hear(machine, said, why), farewell={"do": "dropped"}),
             )
 
     def _hear(self, machine: Machine, said: Said | None, why: Message) -> None:
@@ -231,10 +243,23 @@ class Participant:
         """Raises `TrainwizError` where machine 0 is not reached any more."""
         self.notice: Callable[[], None] = lambda: None
         self._orders: queue.SimpleQueue[Said | Message] = queue.SimpleQueue()
+        self.dropped = False
+        """Whether machine 0 goes on without this machine, of which it heard nothing."""
         self._rank, self._ended, self._gone = me.rank, -1, say("")
-        connection = _connected(me.model_copy(update={"stays": True}), address, port, secret)
-        self._line = Line(connection, self._hear, begins=True)
-        self._line.say(ready=True)
+        self._reached = functools.partial(_connected, me.model_copy(update={"stays": True}), address, port, secret)
+        self._line = self._joined(_CONNECT_SECONDS)
+
+    def again(self) -> None:
+        """Connect to a machine 0 that went on without this one. Raises `TrainwizError` where it is not reached."""
+        self._line.close()
+        self.dropped, self._gone = False, say("")
+        self._line = self._joined(_AGAIN_SECONDS)
+
+    def _joined(self, seconds: float) -> Line:
+        self._connection = connection = self._reached(seconds)
+        line = Line(connection, lambda said, why: self._hear(connection, said, why), begins=True)
+        line.say(ready=True)
+        return line
 
     def next(self, seconds: float) -> Said | Message | None:
         """The next order; a sentence where machine 0 is lost; None where nothing came within that time."""
@@ -256,20 +281,29 @@ class Participant:
         """Hang up."""
         self._line.close()
 
-    def _hear(self, said: Said | None, why: Message) -> None:
+    def _hear(self, connection: socket.socket, said: Said | None, why: Message) -> None:
+        if connection is not self._connection:
+            return  # the end of the one before
         if said is None:
-            self._gone = why
-            self._orders.put(why)
+            self._lose(why)
         elif (told := orders.order(said, self._rank))["do"] == "end":
             self._ended = max(self._ended, told["attempt"])
+        elif told["do"] == "dropped":
+            self.dropped = True
+            self._lose(say("it heard nothing of this machine for {seconds:g} s", seconds=LOST_SECONDS))
         else:
             self._orders.put(told)
         self.notice()
 
+    def _lose(self, why: Message) -> None:
+        if not self._gone.template:
+            self._gone = why
+            self._orders.put(why)
 
-def _connected(me: Machine, address: str, port: int, secret: str) -> socket.socket:
-    """A connection to machine 0 that both sides have proved to belong to this launch."""
-    until = time.monotonic() + _CONNECT_SECONDS
+
+def _connected(me: Machine, address: str, port: int, secret: str, seconds: float) -> socket.socket:
+    """A connection to machine 0 that both sides have proved to belong to this launch, within so many seconds."""
+    until = time.monotonic() + seconds
     while True:
         try:
             return _greeted(me, address, port, secret)

@@ -62,6 +62,8 @@ class Machine(_Checked):
     """Why it cannot start; empty where it can."""
     stays: bool = False
     """Whether the connection is to stay open, for orders."""
+    run: Name = ""
+    """The run that it takes part in, once it knows that."""
     key: Name = Field(default_factory=lambda: uuid.uuid4().hex)
     """Tells two processes on the same host apart."""
 

@@ -96,6 +96,10 @@ class _Over(_Checked):
     stopped: bool
 
 
+class _Dropped(_Checked):
+    do: Literal["dropped"]
+
+
 class _Go(_Checked):
     do: Literal["go"]
 
@@ -107,7 +111,9 @@ class _Unable(_Checked):
     problem: Words
 
 
-_ORDERS: TypeAdapter[Any] = TypeAdapter(Annotated[_Start | _End | _Over | _Go | _Unable, Field(discriminator="do")])
+_ORDERS: TypeAdapter[Any] = TypeAdapter(
+    Annotated[_Start | _End | _Over | _Dropped | _Go | _Unable, Field(discriminator="do")]
+)
 _REPORTS: TypeAdapter[Any] = TypeAdapter(Ready | Built | Unable | Report)
 
 

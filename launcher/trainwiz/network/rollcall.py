@@ -313,8 +313,9 @@ def _hold(server: socket.socket, me: Machine, began: Roll, wait: float, secret: 
             if (not roll.missing and (me.problem or not problems)) or until <= time.monotonic():
                 break
             arrived = hall.arrivals(min(_POLL_SECONDS, until - time.monotonic()))
-            # Where fewer machines are enough, one that cannot start is only missing.
-            heard |= {g.machine.key: g.machine for g in arrived if not (g.machine.problem and began.least)}
+            # Where fewer machines are enough, one that cannot start is only missing; one that stays is of another run.
+            fit = (g.machine for g in arrived if not (g.machine.stays or (g.machine.problem and began.least)))
+            heard |= {machine.key: machine for machine in fit}
             roll = replace(roll, strangers=hall.strangers, peers=tuple(hall.peers))
             if arrived and (present := tuple(heard.values())) != roll.present:
                 roll = replace(roll, present=present)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,6 +42,21 @@ class Straggler:
     def to_dict(self) -> dict[str, object]:
         """Plain values, for `outcome.json`."""
         return {"rank": self.rank, "share": round(self.share, 2), "seconds": round(self.seconds), "place": self.place}
+
+
+def silent_seconds(folder: Path, ranks: Sequence[int], beside: Sequence[int]) -> float | None:
+    """For how long none of the ranks has written a beat, by the times of those of `beside` in the same folder.
+
+    None where one side has not written any: then nothing is known.
+    """
+    theirs, ours = ([*_written(folder, some)] for some in (ranks, beside))
+    return max(ours) - max(theirs) if theirs and ours else None
+
+
+def _written(folder: Path, ranks: Sequence[int]) -> Iterator[float]:
+    for rank in ranks:
+        with contextlib.suppress(OSError):
+            yield (folder / f"rank-{rank}.beat").stat().st_mtime
 
 
 class Heartbeats:

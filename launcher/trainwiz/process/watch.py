@@ -6,17 +6,20 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from trainwiz.hangs import Verdict, compare
-from trainwiz.process.heartbeats import WINDOW_SECONDS, Heartbeats, Straggler
+from trainwiz.message import Message, say
+from trainwiz.process.heartbeats import WINDOW_SECONDS, Heartbeats, Straggler, silent_seconds
 from trainwiz.process.progress import FLOOR_SECONDS, LEARNED_UPDATES, Progress
 from trainwiz.process.stacks import Look, Stacks
 
 _TICK_SECONDS = 1.0
 _BETWEEN_LOOKS_SECONDS = 1.0
+STALE_SECONDS = 120.0
+"""A machine whose beats are as old is silent: caches of network file systems hide a write for a minute."""
 _CONFIRM_SECONDS = 60.0
 """Before a run is stopped: how long, at most, nothing may have moved after the first look."""
 
@@ -40,6 +43,8 @@ class Watching:
     machine: int | None = None
     """The rank of this machine, where the world spans several. Rank 0 alone writes the metrics, so on the other
     machines heartbeats are the signs of life."""
+    others: Mapping[int, Sequence[int]] = field(default_factory=dict)
+    """The ranks of each other machine, whose beats are in the same folder if the machines share it."""
     over: Callable[[], bool] = lambda: False
     """Whether the run is over on the first machine. Only then does another machine end its part of a hang: the first
     alone sees whether the training goes on."""
@@ -163,4 +168,19 @@ class Watch:
     def _stall(self, silence: float, limit: float, before: Look, after: Look) -> Stall:
         machine = self._watching.machine
         verdict = compare(before.ranks, after.ranks, elsewhere=machine is not None)
+        verdict = dataclasses.replace(verdict, sentences=(*verdict.sentences, *self._silent_machines(silence)))
         return Stall(silence=silence, limit=limit, verdict=verdict, machine=machine)
+
+    def _silent_machines(self, silence: float) -> Iterator[Message]:
+        """The other machines, none of whose ranks shows that it lives: also a rank that waits or hangs does that."""
+        here = self._watching
+        for machine, ranks in here.others.items():
+            seconds = silent_seconds(here.stacks, ranks, here.ranks)
+            if seconds is not None and seconds > min(STALE_SECONDS, silence / 2):
+                yield say(
+                    "machine {machine} shows no sign of life since {clock} ({seconds:.0f} s): it is frozen or off, or "
+                    "its network is cut",
+                    machine=machine,
+                    clock=time.strftime("%H:%M:%S", time.localtime(time.time() - seconds)),
+                    seconds=seconds,
+                )

@@ -187,6 +187,9 @@ class Script:
             return ".grad" in ast.unparse(node.value) or "grad" in dotted(node.value).rpartition(".")[2]
         if node.attr != "grad" or not isinstance(node.ctx, ast.Store):
             return False
+        parent = self.tree.parent(node)
+        if isinstance(parent, ast.Assign) and ".grad" in ast.unparse(parent.value):
+            return False  # `p.grad = p.grad.float()`
         return all("grad" in ast.unparse(guard.test) for guard in self.tree.guards(node))
 
     def called(self, *names: str) -> list[Call]:

@@ -38,14 +38,30 @@ class Origins:
         if isinstance(function, Function) and function.name == "__init__":
             owner = self.tree.parent(function)
             return self._calls_of(owner.name) if isinstance(owner, ast.ClassDef) else []
-        if not isinstance(function, Function) or self.names.function(function.name) is not function:
+        if not isinstance(function, Function):
             return []
+        if self.names.function(function.name) is not function:
+            return self._within_class(function)
         return self._calls_of(function.name)
 
     def called(self, call: ast.Call) -> Function | None:
         """The module's own function that is called."""
         name = self._own(call)
-        return self.names.function(name) if name else None
+        found = self.names.function(name) if name else None
+        return self._of_own_class(call, name) if name and found is None else found
+
+    def _within_class(self, function: Function) -> list[ast.Call]:
+        """The calls of a method by its own class, where other functions have its name, too."""
+        calls = self.tree.calls_of(function.name)
+        return [call for call in calls if self._of_own_class(call, function.name) is function]
+
+    def _of_own_class(self, call: ast.Call, name: str) -> Function | None:
+        """The method of this name that the class around a call defines, if that is what `self.…` calls."""
+        if dotted(call.func) != f"self.{name}":
+            return None
+        kind = next((a for a in self.tree.above(call) if isinstance(a, ast.ClassDef)), None)
+        found = [f for f in kind.body if isinstance(f, Function) and f.name == name] if kind is not None else []
+        return found[0] if len(found) == 1 else None
 
     def _own(self, call: ast.Call) -> str:
         """The name of what may be the project's own function: `f(…)`, `module.f(…)`, `self.f(…)`, `object.f(…)`."""

@@ -19,8 +19,8 @@ MAIN = names(
 )
 RANKS = names(
     """
-    ddp_local_rank ddp_rank global_rank local_process_index local_rank proc_id process_index process_rank rank
-    world_rank
+    data_parallel_rank ddp_local_rank ddp_rank dp_rank global_rank local_process_index local_rank proc_id process_index
+    process_rank rank world_rank
     """
 )
 _RANK_CALLS = names("get_global_rank get_local_rank get_node_local_rank get_rank")

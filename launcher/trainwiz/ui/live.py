@@ -97,6 +97,14 @@ class Screen:
             if held:
                 self._lock.release()
 
+    def line(self, text: str) -> None:
+        """Print a line as it is, among rank 0's output."""
+        with self._lock:
+            self._wipe()
+            self._write(b"" if self._column_0 else b"\n")
+            self._write(f"{text}\n".encode())
+            self._column_0 = True
+
     def close(self) -> None:
         """Leave the cursor at the start of an empty line."""
         with self._lock:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
 from trainwiz.ui import console, fullscreen
 from trainwiz.ui.watch import View, frame, to_dict
-from trainwiz.workflows.jobs import output
+from trainwiz.workflows.jobs import copy, output
 
 _EVERY_SECONDS = 1.0
 _SNAPSHOT = (80, 24)
@@ -38,14 +39,21 @@ _QUIT = ("q", "Q", "\x1b")
 
 def watch(target: str, run: str | None, *, as_json: bool = False) -> None:
     """Draw a run until it ends or a key of `_QUIT` is pressed; without a terminal, or as JSON, print a snapshot."""
-    output.insist_on_records(target, run)
-    watched = Watched(history.find(run, Path(target)) if run else history.find(target))
+    if elsewhere := output.meant(target, run):
+        with copy.of(*elsewhere) as copied:
+            _show(Watched(copied.run), copied.renew, as_json=as_json)
+        return
+    found = history.find(run, Path(target)) if run else history.find(target)
+    _show(Watched(found), lambda: None, as_json=as_json)
+
+
+def _show(watched: Watched, renew: Callable[[], None], *, as_json: bool) -> None:
     view = watched.view()
     if as_json:
         console.data_json(to_dict(view))
         return
     if fullscreen.available() and view.summary.state is State.RUNNING:
-        if _draw_until_the_end(watched):
+        if _draw_until_the_end(watched, renew):
             return
         view = watched.view()
     width, height = shutil.get_terminal_size(_SNAPSHOT) if fullscreen.available() else _SNAPSHOT
@@ -54,8 +62,8 @@ def watch(target: str, run: str | None, *, as_json: bool = False) -> None:
         console.data(line)
 
 
-def _draw_until_the_end(watched: Watched) -> bool:
-    """Whether the person left before the run ended."""
+def _draw_until_the_end(watched: Watched, renew: Callable[[], None]) -> bool:
+    """Whether the person left before the run ended. `renew` is called before each look."""
     try:
         with fullscreen.active():
             while (view := watched.view()).summary.state is State.RUNNING:
@@ -64,6 +72,7 @@ def _draw_until_the_end(watched: Watched) -> bool:
                 fullscreen.draw(frame(dataclasses.replace(view, live=True), width, height - 1))
                 if fullscreen.pressed(_EVERY_SECONDS) in _QUIT:
                     return True
+                renew()
     except KeyboardInterrupt:
         return True
     return False

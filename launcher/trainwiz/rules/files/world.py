@@ -97,7 +97,8 @@ def machines_share_the_processes(accelerate: Accelerate) -> Violations:
         return
     right = max(1, world // machines) * machines
     fix = remedy("write {low} or {high}", {"num_processes": right}, low=right, high=right + machines)
-    yield violation("{world} processes on {machines} machines become {each} per machine", fix, each=world // machines)
+    each = world // machines
+    yield violation("num_processes {world} on {machines} machines becomes {each} per machine", fix, each=each)
 
 
 @rule("TW672", level=Level.ERROR, field="machine_rank")

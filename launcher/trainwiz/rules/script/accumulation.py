@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.message import say
@@ -127,7 +128,8 @@ def losses_are_divided_once(script: Script) -> Violations:
             continue
         if any(k.arg == "scale_wrt_gas" and constant(k.value) is False for k in backward.call.keywords):
             continue
-        made = [n for n in script.names.feeding(backward.loss) if isinstance(n, ast.BinOp)]
+        fed = script.names.feeding(backward.loss)
+        made = [n for n in fed if isinstance(n, ast.BinOp) and _is_of_loss(script, n)]
         division = next((n for n in made if operates(n, ast.Div) and _is_told(script, backward, n.right)), None)
         if division is not None and script.tree.exclusive(division, backward.call):
             continue
@@ -140,6 +142,12 @@ def losses_are_divided_once(script: Script) -> Violations:
                 name=name,
                 place=script.place(division),
             )
+
+
+def _is_of_loss(script: Script, node: ast.AST) -> bool:
+    """Whether a computation is of a loss, not of what the model is given."""
+    statement = script.tree.statement(node)
+    return statement is not None and re.search("loss|backward", ast.unparse(statement), re.IGNORECASE) is not None
 
 
 def _is_less_one(size: ast.expr) -> bool:

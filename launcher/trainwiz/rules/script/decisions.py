@@ -56,7 +56,9 @@ def ranks_decide_together(script: Script) -> Violations:
         yield from _left_out(script, loop, local)
         yield from _caught(script, loop)
     for loop in _epochs(script):
-        yield from _leaving(script, _exits(script, loop), _closure(script, loop, _scores(script, loop)))
+        turns = [turn for turn in script.training.turns if loop in script.origins.loops(turn)]
+        losses = {name for turn in turns for name in _losses(script, turn)}
+        yield from _leaving(script, _exits(script, loop), _closure(script, loop, _scores(script, loop) | losses))
     for function in {script.tree.scope(b.call): b for b in script.training.backwards if b.loop is None}:
         if isinstance(function, Function) and script.origins.loops(function.body[0]):
             passes = [b.call for b in script.training.backwards if script.tree.scope(b.call) is function]

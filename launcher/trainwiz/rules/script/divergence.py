@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from trainwiz.engines.names import names
-from trainwiz.finding import Fix, Level, Violation, Violations
+from trainwiz.finding import Fix, Level, Violation, Violations, remedy, violation
 from trainwiz.message import Message, say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
@@ -32,6 +32,8 @@ COLLECTIVES = {
     "DeepSpeedEngine.step",
     "Booster.backward",
     "DistCoordinator.block_all",
+    *(f"Fabric.{name}" for name in ("all_gather", "all_reduce", "barrier", "broadcast")),
+    "deepspeed.zero.GatheredParameters",
     "self.all_gather",
     "self.trainer.strategy.barrier",
     "trainer.strategy.barrier",
@@ -46,8 +48,12 @@ SAVES = {
     "Booster.save_optimizer",
     "Booster.load_model",
     "Booster.load_optimizer",
+    "Fabric.save",
+    "Fabric.load",
 }
 _ENGINE_SAVES = ("save_checkpoint", "load_checkpoint", "save_16bit_model")
+_DEEP = 3
+"""Functions that call each other, down to the one that needs all ranks."""
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
 
@@ -68,6 +74,7 @@ def collectives_on_every_rank(script: Script) -> Violations:
                 call,
                 say("call {name} on every rank, outside the condition", name=dotted(call.node.func) or call.name),
             )
+    yield from _in_functions(script, script.called(*COLLECTIVES))
 
 
 @rule("TW702", level=Level.ERROR, field="script")
@@ -86,6 +93,7 @@ def states_saved_by_every_rank(script: Script) -> Violations:
         yield from _single(
             script, call, say("call {name} on every rank; each rank writes its own part", name=dotted(call.node.func))
         )
+    yield from _in_functions(script, [*script.called(*SAVES), *own])
 
 
 @rule("TW703", level=Level.ERROR, field="script")
@@ -169,7 +177,7 @@ def _learns_nothing(script: Script, node: ast.AST) -> bool:
     return bool(loops) and not any(b.loop in loops for b in script.training.backwards)
 
 
-def _single(script: Script, call: Call, remedy: Message) -> Violations:
+def _single(script: Script, call: Call, fix: Message) -> Violations:
     if not script.ranks.is_single(call.node):
         return
     guard = script.ranks.guard(call.node)
@@ -178,7 +186,90 @@ def _single(script: Script, call: Call, remedy: Message) -> Violations:
         message = say("{name} runs only on some ranks: its function is called on one process", name=name)
     else:
         message = say("{name} runs only on some ranks: under the condition {test}", name=name, test=describe(guard))
-    yield Violation(message, Fix(message=remedy), place=script.place(call.node))
+    yield Violation(message, Fix(message=fix), place=script.place(call.node))
+
+
+def _in_functions(script: Script, calls: Sequence[Call]) -> Violations:
+    """Calls of the project's own functions that only some ranks reach, where the functions need all of them."""
+    needing = _needing(script, calls) if calls else {}
+    seen: set[ast.AST] = set()
+    for function, call in needing.items():
+        for site in script.origins.sites(function):
+            guard = script.ranks.own_guard(site)
+            grouped = any("group" in ast.unparse(v) for v in (*site.args, *(k.value for k in site.keywords)))
+            if (
+                guard is None
+                or site in seen
+                or grouped
+                or _is_answered_by(script, site, script.origins.sites(function))
+            ):
+                continue
+            seen.add(site)
+            yield violation(
+                "{name} leads to {collective}, and runs only on some ranks: under the condition {test}",
+                remedy("call {name} on every rank, outside the condition", name=dotted(site.func)),
+                name=dotted(site.func),
+                collective=dotted(call.node.func) or call.name,
+                test=describe(guard),
+                place=script.place(site),
+            )
+
+
+def _needing(script: Script, calls: Sequence[Call]) -> dict[Function, Call]:
+    """The functions that all ranks must call together, each with the call in it that is why."""
+    found: dict[Function, Call] = {}
+    whole = [call for call in calls if not _is_in_group(call) or _is_group_optional(script, call)]
+    fresh = [(call.node, call) for call in whole if not _answered(script, call)]
+    for _ in range(_DEEP):
+        reached = []
+        for node, call in fresh:
+            function = script.tree.scope(node)
+            others = [c.node for c in calls if script.tree.scope(c.node) is function]
+            either = any(script.tree.exclusive(node, other) for other in others if other is not node)
+            if not isinstance(function, Function) or function in found:
+                continue
+            if either or _is_always_reached(script, node, function):
+                found[function] = call
+                reached += [(site, call) for site in script.origins.sites(function)]
+        fresh = reached
+    return {function: call for function, call in found.items() if function not in script.ranks.single}
+
+
+def _is_group_optional(script: Script, call: Call) -> bool:
+    """Whether the group of a collective is a parameter of its function, which may be left out."""
+    group, function = call.keyword("group"), script.tree.scope(call.node)
+    return group is not None and isinstance(group, ast.Name) and group.id in _optional(function)
+
+
+def _optional(function: ast.AST) -> set[str]:
+    """The parameters of a function that are None where they are not given."""
+    if not isinstance(function, Function):
+        return set()
+    names, defaults = [a.arg for a in (*function.args.posonlyargs, *function.args.args)], function.args.defaults
+    last = zip(names[len(names) - len(defaults) :], defaults, strict=True)
+    named = zip((a.arg for a in function.args.kwonlyargs), function.args.kw_defaults, strict=True)
+    return {name for name, value in (*last, *named) if isinstance(value, ast.Constant) and value.value is None}
+
+
+def _is_always_reached(script: Script, node: ast.AST, function: Function) -> bool:
+    """Whether all calls of a function come to a node in it, on whatever rank and with whatever arguments."""
+    if script.ranks.is_single(node):
+        return False
+    given = set(parameters(function)) - {"self"}
+    tests = [guard.test for guard in script.tree.guards(node)]
+    return not any(isinstance(n, ast.Name) and n.id in given for test in tests for n in walk(test))
+
+
+def _is_answered_by(script: Script, site: ast.Call, sites: Sequence[ast.Call]) -> bool:
+    """Whether the other ranks make the same call in another branch of the same function."""
+    mine = script.ranks.own_guard(site)
+    for one in sites:
+        if one is not site and script.tree.scope(one) is script.tree.scope(site):
+            theirs = script.ranks.own_guard(one)
+            apart = mine and theirs and _is_others(script, mine) != _is_others(script, theirs)
+            if apart or script.tree.exclusive(site, one):
+                return True
+    return False
 
 
 def _is_in_group(call: Call) -> bool:

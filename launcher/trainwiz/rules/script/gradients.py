@@ -12,6 +12,11 @@ from trainwiz.script.engines import BY_HAND
 from trainwiz.script.training import Backward
 from trainwiz.script.tree import dotted, opened
 
+_BACKWARD = {
+    "Accelerator.prepare": "accelerator.backward",
+    "Fabric.setup": "fabric.backward",
+    "Fabric.setup_module": "fabric.backward",
+}
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 
 
@@ -23,10 +28,11 @@ def accelerator_runs_backward(script: Script) -> Violations:
     the loss is not divided by the accumulation.
     Why: this method does the scaling, the division and the calls to DeepSpeed's engine. DeepSpeed's own engine accepts
     loss.backward() in recent versions.
-    Instead: call accelerator.backward(loss).
+    Instead: call accelerator.backward(loss); under Lightning's Fabric, fabric.backward(loss).
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration (backward)
     """
-    if not script.called("Accelerator.prepare"):
+    owner = next((name for call, name in _BACKWARD.items() if script.called(call)), "")
+    if not owner:
         return
     for backward in script.training.backwards:
         if backward.by != "Tensor":
@@ -37,7 +43,7 @@ def accelerator_runs_backward(script: Script) -> Violations:
         if not any(script.tree.exclusive(backward.call, other) for other in others):
             yield violation(
                 "{call}: this bypasses the engine's own backward",
-                _through(script, backward),
+                _through(script, backward, owner),
                 call=ast.unparse(backward.call),
                 place=script.place(backward.call),
             )
@@ -106,6 +112,7 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation (gradient clipping)
     """
     yield from _clipped_in_windows(script)
+    yield from _clipped_in_inner_loops(script)
     if script.accumulation is None:
         return
     for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
@@ -139,9 +146,11 @@ def gradients_live_until_the_step(script: Script) -> Violations:
             )
 
 
-def _through(script: Script, backward: Backward) -> Fix:
-    """The remedy that calls the Accelerator's method instead."""
-    fix = remedy("{owner}({loss})", owner="accelerator.backward", loss=ast.unparse(backward.loss))
+def _through(script: Script, backward: Backward, owner: str) -> Fix:
+    """The remedy that calls the engine's method instead."""
+    fix = remedy("{owner}({loss})", owner=owner, loss=ast.unparse(backward.loss))
+    if owner != "accelerator.backward":
+        return fix
     name = main_rank(script, backward.call).rpartition(".is_main_process")[0]
     call = f"{name}.backward({ast.unparse(backward.loss)})"
     return edited(fix, instead(script, backward.call, call) if name else ())
@@ -157,6 +166,26 @@ def _clipped_in_windows(script: Script) -> Violations:
                 yield violation(
                     "this clips after every micro-batch instead of once before the update",
                     remedy("put it under: if {test}", test=ast.unparse(window.test)),
+                    place=script.place(call.node),
+                )
+
+
+def _clipped_in_inner_loops(script: Script) -> Violations:
+    """Clipping beside the backward pass, in a loop over micro-batches that the step comes after."""
+    for backward in script.training.backwards:
+        around = script.origins.loops(backward.call)
+        if backward.loop is None or len(around) < 2:
+            continue
+        steps = [script.origins.loops(step) for step in script.training.steps]
+        if any(backward.loop in loops for loops in steps) or not any(loops[:1] == around[1:2] for loops in steps):
+            continue
+        for call in script.methods("clip_grad_norm_", "clip_grad_value_"):
+            if script.tree.loops(call.node)[:1] == [backward.loop] and not script.tree.guards(
+                call.node, within=backward.loop
+            ):
+                yield violation(
+                    "this clips after every micro-batch instead of once before the update",
+                    remedy("clip once, between the loop and the step"),
                     place=script.place(call.node),
                 )
 

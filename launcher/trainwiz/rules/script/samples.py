@@ -45,7 +45,7 @@ def ranks_see_different_samples(script: Script) -> Violations:
         return
     for loop in script.training.turns:
         source = _source(loop)
-        made = script.origins.makers(source) if source is not None else []
+        made = [m for m in script.origins.makers(source) if not _is_none(m)] if source is not None else []
         loaders = [m for m in made if isinstance(m, ast.Call) and script.names.resolved(m.func) in _LOADERS]
         if loaders and len(loaders) == len(made) and not any(_is_share(script, m) for m in loaders):
             yield violation(
@@ -185,8 +185,18 @@ def _says_synchronized(name: str) -> bool:
 
 
 def _source(loop: Loop) -> ast.expr | None:
-    source = loop_source(loop)
+    source = loop_source(loop) or _drawn(loop)
     return source if source is not None and dotted(source) else None
+
+
+def _drawn(loop: Loop) -> ast.expr | None:
+    """The iterator that a loop over a range, or without end, takes its batches from: `next(batches)`."""
+    calls = (n for n in walk(loop) if isinstance(n, ast.Call) and dotted(n.func) == "next" and n.args)
+    return next((call.args[0] for call in calls), None)
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
 
 
 def _is_share(script: Script, loader: ast.expr) -> bool:

@@ -6,13 +6,16 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.engines import BY_HAND
 from trainwiz.script.training import Backward
 from trainwiz.script.tree import dotted, method, walk
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
+_ENGINES = ("Accelerator", "Fabric")
+_PREPARES = ("Accelerator.prepare", "Fabric.setup")
 _REPLACES = {
     "torch.distributed.fsdp.fully_shard": "fully_shard",
     "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
@@ -89,32 +92,33 @@ def everything_is_prepared(script: Script) -> Violations:
     does not average gradients.
     Why: prepare returns new objects; the ones that went in stay as they were.
     Instead: write model, optimizer, loader = accelerator.prepare(model, optimizer, loader).
+    Under Lightning's Fabric, the same holds for fabric.setup and fabric.setup_dataloaders.
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration; seen with accelerate 1.15
     """
-    prepares = [c for c in script.calls_like("^prepare") if c.name.startswith("Accelerator.prepare")]
+    prepares = [c for c in script.calls_like("^(prepare|setup)") if c.name.startswith(_PREPARES)]
     if not prepares or any(isinstance(v, ast.Starred) for c in prepares for v in c.node.args):
         return
     given = {dotted(n) for c in prepares for v in c.node.args for n in walk(v) if dotted(n)}
     given &= script.engines.prepared_names  # the same name holds what came back
     for loop in script.training.turns:
-        if not any(b.by == "Accelerator" for b in script.training.within(loop)):
+        if not any(b.by in _ENGINES for b in script.training.within(loop)):
             continue
         for source in _sources(loop):
             if _is_new(script, source, given, _is_loader):
                 yield violation(
                     "{name} was not prepared: every rank gets all of its batches",
-                    remedy("pass it to accelerator.prepare, and use what that returns"),
+                    _passed(prepares),
                     name=dotted(source),
                     place=script.place(source),
                 )
-    by_accelerator = [b for b in script.training.backwards if b.by == "Accelerator"]
+    by_accelerator = [b for b in script.training.backwards if b.by in _ENGINES]
     learning = {loop for b in by_accelerator for loop in script.origins.loops(b.call)}
     for step in script.training.steps:
         owner = step.func.value  # type: ignore[attr-defined]
         if not learning.isdisjoint(script.origins.loops(step)) and _is_new(script, owner, given, _is_optimizer):
             yield violation(
                 "{name} was not prepared: it ignores accumulation and loss scale",
-                remedy("pass it to accelerator.prepare, and use what that returns"),
+                _passed(prepares),
                 name=dotted(owner),
                 place=script.place(step),
             )
@@ -124,7 +128,7 @@ def everything_is_prepared(script: Script) -> Violations:
             if isinstance(node, ast.Call) and _is_new(script, node.func, given, _is_model):
                 yield violation(
                     "{name} was not prepared: its gradients are not averaged over ranks",
-                    remedy("pass it to accelerator.prepare, and use what that returns"),
+                    _passed(prepares),
                     name=dotted(node.func),
                     place=script.place(node),
                 )
@@ -155,6 +159,12 @@ def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
             )
 
 
+def _passed(prepares: Sequence[Call]) -> Fix:
+    if all(call.name.startswith("Fabric") for call in prepares):
+        return remedy("pass it to fabric.setup or fabric.setup_dataloaders, and use what that returns")
+    return remedy("pass it to accelerator.prepare, and use what that returns")
+
+
 def _is_bare(script: Script, call: ast.Call) -> bool:
     """Whether a call is a forward pass of the model inside a wrapper."""
     function: ast.expr = call.func
@@ -165,12 +175,29 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
     if isinstance(function, ast.Attribute) and function.attr == "module":
         return script.engines.is_prepared(function.value)
     latest = script.names.latest(dotted(function), function) if dotted(function) else None
+    if _is_wrapped_elsewhere(script, call, dotted(function)):
+        return True
     if latest is None or not latest.alone or latest.scope is not script.tree.scope(call):
         return False
     value = latest.value
     if isinstance(value, ast.Attribute) and value.attr == "module":
         return script.engines.is_prepared(value.value)
     return isinstance(value, ast.Call) and _unwraps(script, value)
+
+
+def _is_wrapped_elsewhere(script: Script, call: ast.Call, name: str) -> bool:
+    """Whether a model was wrapped before this forward pass, and the wrapper has another name."""
+    for wrap in script.called(*BY_HAND) if name else ():
+        statement = script.tree.statement(wrap.node)
+        if not isinstance(statement, ast.Assign) or statement.value is not wrap.node:
+            continue
+        given = wrap.argument("module", 0)
+        bound = {dotted(n) for target in statement.targets for n in walk(target)}
+        here = script.tree.scope(wrap.node) is script.tree.scope(call) and script.tree.is_before(wrap.node, call)
+        if given is not None and dotted(given) == name and name not in bound and here:
+            latest = script.names.latest(name, call.func)
+            return latest is None or script.tree.is_before(latest.node, wrap.node)
+    return False
 
 
 def _unwraps(script: Script, call: ast.Call) -> bool:
@@ -232,15 +259,15 @@ def _is_loader(script: Script, maker: ast.expr) -> bool:
     if not isinstance(maker, ast.Call) or script.names.resolved(maker.func) not in _LOADERS:
         return False
     own = {k.arg for k in maker.keywords} & {"sampler", "batch_sampler", None}
-    return not own and not script.ranks.mentions_rank(maker)
+    return not own and not any(map(script.ranks.is_rank, script.names.feeding(maker)))
 
 
 def _is_optimizer(script: Script, maker: ast.expr) -> bool:
     """Whether this makes an optimizer: torch's own, or by a class or a function that gets parameters or a model."""
     if not isinstance(maker, ast.Call):
         return False
-    if script.names.resolved(maker.func).startswith("torch.optim."):
-        return True
+    if script.engines.kind(maker) in ("Optimizer", "Scheduler"):
+        return script.engines.kind(maker) == "Optimizer"
     statement = script.tree.statement(maker)
     named = isinstance(statement, ast.Assign) and all(script.engines.kind(t) == "Optimizer" for t in statement.targets)
     engines = [n for n in walk(maker) if script.engines.kind(n) in ("Accelerator", "DeepSpeedEngine")]
@@ -256,7 +283,7 @@ def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backwar
         return
     yield violation(
         "{name} is prepared, but the model is not: its gradients are not averaged over ranks",
-        remedy("pass it to accelerator.prepare, and use what that returns"),
+        _passed(prepares),
         name=dotted(optimizer),
         place=script.place(optimizer),
     )

@@ -39,6 +39,8 @@ _WRITES = (
     *_WRITING_METHODS,
 )
 """The last names of all that may write a file."""
+_DEEP = 3
+"""Functions that call each other, down to the backward pass."""
 _FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
 _WRITING = ("w", "a", "x", "wb", "ab", "w+", "a+", "wt")
 
@@ -208,7 +210,8 @@ def _trains(script: Script, call: Call) -> bool:
     """Whether a call is part of the training: in its function, in one that it calls, or in a callback of it."""
     scope = script.tree.scope(call.node)
     training = {script.tree.scope(b.call) for b in script.training.backwards}
-    training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
+    for _ in range(_DEEP):
+        training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
     if scope in training:
         return True
     sites = script.origins.sites(scope)
@@ -262,7 +265,7 @@ def _is_guarded(script: Script, node: ast.AST) -> bool:
         return True
     words = " ".join(ast.unparse(test) for test in tests).lower()
     if re.search(
-        r"rank|main|master|zero|is_first|process_index|primary|leader|distributed|should_save|should_log", words
+        r"rank|main|master|zero|gpu_id|is_first|process_index|primary|leader|distributed|should_save|should_log", words
     ):
         return True
     blocks = [item.context_expr for block in script.tree.withs(node) for item in block.items]
@@ -277,14 +280,22 @@ def _in_decorated(script: Script, node: ast.AST) -> bool:
 def _progress(script: Script) -> Iterator[tuple[str, ast.AST]]:
     """The dictionaries that are asked how far a training came, and where."""
     for node in script.tree.nodes:
+        key: object
         if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             key, base = constant(node.slice), dotted(node.value)
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and not _is_called(script, node):
+            key, base = node.attr, dotted(node.value)
         elif isinstance(node, ast.Call) and method(node) == "get" and node.args:
             key, base = constant(node.args[0]), dotted(node.func).rpartition(".")[0]
         else:
             continue
         if isinstance(key, str) and _PROGRESS.search(key):
             yield base, node
+
+
+def _is_called(script: Script, node: ast.AST) -> bool:
+    parent = script.tree.parent(node)
+    return isinstance(parent, ast.Call) and parent.func is node
 
 
 def _resumes(script: Script, call: Call, progress: Sequence[tuple[str, ast.AST]]) -> bool:
@@ -313,8 +324,10 @@ def _starts_later(script: Script, call: Call) -> bool:
 
 
 def _is_loaded(script: Script, name: str, at: ast.AST) -> bool:
-    made = [a.value for a in script.names.assigned(name, at)]
-    return any(isinstance(value, ast.Call) and script.names.resolved(value.func) == "torch.load" for value in made)
+    made = [a.value for a in script.names.assigned(name, at) if isinstance(a.value, ast.Call)]
+    spread = [k.value for call in made for k in call.keywords if k.arg is None and dotted(k.value) != name]
+    loads = any(script.names.resolved(call.func) == "torch.load" for call in made)
+    return loads or any(_is_loaded(script, dotted(value), at) for value in spread if dotted(value))
 
 
 def _has_scheduler(script: Script) -> bool:

@@ -15,9 +15,12 @@ from trainwiz.language import t, text
 from trainwiz.message import Message, say
 from trainwiz.process import foreground
 from trainwiz.process.capture import capture
+from trainwiz.record.run import moment
 from trainwiz.render import PLAN_FILE
 from trainwiz.schedulers import Job, Phase, Seen
 from trainwiz.store import jobs, plans, runs
+from trainwiz.store.jobs import Submitted
+from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui.runs import state_name
 from trainwiz.workflows.jobs import states
@@ -38,26 +41,21 @@ def meant(target: str, named: str | None = None) -> tuple[Job, Path] | None:
     every = runs.every(project)
     if found[-1].job in {jobs.of_run(run) for run in every}:
         return None
-    # A run of this machine's own that began after the submission is newer.
-    if (
-        word == runs.LATEST
-        and every
-        and _began(str(every[-1].read("command").get("started"))) > _began(found[-1].submitted)
-    ):
+    if word == runs.LATEST and every and is_newer(every[-1], found[-1]):
         return None
     return found[-1].job, project
 
 
-def insist_on_records(target: str, named: str | None = None) -> None:
-    """Raises `UsageError` where a job is meant whose records are not in a folder here."""
-    if found := meant(target, named):
-        raise UsageError(
-            say("the records of job {id} are where it runs, and no folder here has them", id=found[0].id),
-            say(
-                "run: trainwiz logs {id}, or trainwiz diagnose {id}; for the rest, copy its folder in runs/ to here",
-                id=shlex.quote(found[0].id),
-            ),
-        )
+def newest_without_run(project: Path) -> Submitted | None:
+    """The newest job, where no run here is part of it: it has not begun, or its folder is elsewhere."""
+    submitted = jobs.every(project)[-1:]
+    begun = {jobs.of_run(run) for run in runs.every(project)} if submitted else set()
+    return next((each for each in submitted if each.job not in begun), None)
+
+
+def is_newer(run: Run, submitted: Submitted) -> bool:
+    """Whether a run of this machine's own began after a job was submitted."""
+    return (moment(run.read("command").get("started")) or 0.0) > (moment(submitted.submitted) or 0.0)
 
 
 def show(job: Job, project: Path, rank: int, *, follow: bool) -> int:
@@ -88,14 +86,20 @@ def show(job: Job, project: Path, rank: int, *, follow: bool) -> int:
         return 0
 
 
-def diagnosis(job: Job) -> tuple[Seen, Diagnosis | None, str]:
-    """A job's state, why it failed by what machine 0 wrote, and the command that prints that."""
-    seen = _state(job)
-    argv = _output(job, 0, follow=False)
+def fetched(job: Job) -> tuple[Seen, str]:
+    """A job's state, and all that its machine 0 wrote; its scheduler's words are shown where it gives nothing."""
+    seen, argv = _state(job), _output(job, 0, follow=False)
     answer = capture(argv, timeout=_CAPTURE_SECONDS)
     if answer.code or answer.timed_out:
         console.talk(t("`{command}` failed: {problem}", command=shlex.join(argv), problem=answer.problem))
-    return seen, of_log(answer.stdout, log=shlex.join(argv)), shlex.join(argv)
+    return seen, answer.stdout
+
+
+def diagnosis(job: Job) -> tuple[Seen, Diagnosis | None, str]:
+    """A job's state, why it failed by what machine 0 wrote, and the command that prints that."""
+    line = shlex.join(_output(job, 0, follow=False))
+    seen, text = fetched(job)
+    return seen, of_log(text, log=line), line
 
 
 def line(job: Job, seen: Seen) -> str:
@@ -127,10 +131,3 @@ def _machine(project: Path, rank: int) -> int:
     if rank >= machine.num_processes:
         raise UsageError(say("the plan has {n} ranks, and none is rank {rank}", n=machine.num_processes, rank=rank))
     return rank // machine.ranks_per_machine
-
-
-def _began(written: str) -> float:
-    try:
-        return datetime.strptime(written, "%Y-%m-%dT%H:%M:%S%z").timestamp()
-    except ValueError:
-        return 0.0

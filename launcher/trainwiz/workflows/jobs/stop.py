@@ -15,17 +15,18 @@ from trainwiz.process.capture import Running
 from trainwiz.render import PLAN_FILE
 from trainwiz.schedulers import Job, Phase
 from trainwiz.store import history, jobs, liveness, runs
+from trainwiz.store.jobs import Submitted
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
-from trainwiz.workflows.jobs import states
+from trainwiz.workflows.jobs import output, states
 
 _SECONDS = 60.0
 
 
 def stop(target: str, named: str) -> None:
-    """Stop a run or a job: the one `named`, or else the newest of a project. Raises `UsageError` where there is none.
+    """Stop a run or a job: the one `named`, or else the newest of a project that goes on.
 
-    `target` is a run, a job's id, or a project's folder.
+    `target` is a run, a job's id, or a project's folder. Raises `UsageError` where there is none.
     """
     is_project = (Path(target) / PLAN_FILE).is_file()
     project = Path(target) if is_project or named else Path()
@@ -38,17 +39,47 @@ def _stop(word: str, project: Path) -> None:
         of_job = [run for run in runs.every(project) if jobs.of_run(run) == meant[-1]]
         _stop_job(meant[-1], of_job[-1] if of_job else None)
         return
-    newest = submitted[-1] if submitted and word == runs.LATEST else None
-    # A job that was submitted after the newest run has no run yet.
-    if newest and newest not in {jobs.of_run(run) for run in runs.every(project)}:
-        _stop_job(newest)
-        return
-    run = history.find(word, project)
+    if word == runs.LATEST and (waiting := output.newest_without_run(project)):
+        _stop_newest(project, waiting)
+    else:
+        _stop_run(history.find(word, project))
+
+
+def _stop_run(run: Run) -> None:
     job = jobs.of_run(run)
     if job:
         _stop_job(job, run)
     else:
         _stop_here(run)
+
+
+# docs/decisions/cli.md: `stop` without a name ends what began last and goes on
+def _stop_newest(project: Path, waiting: Submitted) -> None:
+    """Of a job that has no run here and the newest run: the one that began later, unless only the other goes on."""
+    every = runs.every(project)
+    if not every:
+        _stop_job(waiting.job)
+        return
+    run, seen = every[-1], states.seen([waiting.job]).get(waiting.job)
+    run_ended, job_ended = _has_ended(run), seen is not None and seen.over
+    if job_ended or (output.is_newer(run, waiting) and not run_ended):
+        _stop_run(run)
+        if not job_ended:
+            line = _line(project, waiting.job.id)
+            console.talk(t("job {id} goes on; to stop it, too: {command}", id=waiting.job.id, command=line))
+        return
+    _stop_job(waiting.job)
+    if not run_ended:
+        line = _line(project, run.name)
+        console.talk(t("run {name} goes on; to stop it, too: {command}", name=run.name, command=line))
+
+
+def _has_ended(run: Run) -> bool:
+    return bool(run.read("outcome")) or liveness.runs(run.read("command"), run.beat) is False
+
+
+def _line(project: Path, name: str) -> str:
+    return shlex.join(["trainwiz", "stop", *([] if project == Path() else [str(project), "--run"]), name])
 
 
 def _stop_job(job: Job, run: Run | None = None) -> None:

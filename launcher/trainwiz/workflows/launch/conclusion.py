@@ -103,8 +103,10 @@ def _hide_secrets(prepared: Prepared) -> None:
 
 def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:
     """The outcome of the ranks behind a launcher, which turns every exit code into 1."""
-    if prepared.command.launcher is None or outcome.hung:  # a hang was ended from here, not by the ranks
+    if prepared.command.launcher is None:
         return outcome
+    if outcome.hung:  # it was ended from here, not by the ranks
+        return _as_ranks(prepared, outcome) if prepared.place else outcome
     if outcome.exit_code == 0:
         return dataclasses.replace(outcome, codes=dict.fromkeys(prepared.ranks, 0))
     log = prepared.launcher_log if prepared.place else prepared.run.log(0)

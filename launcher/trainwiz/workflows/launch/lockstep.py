@@ -10,6 +10,7 @@ from typing import Any
 
 from trainwiz import recovery
 from trainwiz.batch import Batch
+from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.network import ports
 from trainwiz.network.coordination import Coordinator, Participant
@@ -337,14 +338,36 @@ class Following(Attempts):
                 if isinstance(order, Message):
                     if outcome.interrupted:
                         return outcome
-                    audience.say(say("machine 0 is lost ({how})", how=order))
-                    return dataclasses.replace(outcome, exit_code=1, first_failed=None, lost={0: str(order)})
+                    if participant.dropped and self._is_back(participant, audience):
+                        continue
+                    return self._without_machine_0(outcome, order, audience)
                 if order.get("do") == "over":
                     return _over(outcome, order)
                 if order.get("do") == "start":
                     if outcome.interrupted:  # it was asked to stop: machine 0 sees it leave
                         return outcome
                     outcome = self._attempted(Formation.told(order["formation"]), participant, once, inbox, update)
+
+    # docs/decisions/supervision.md: A machine that was frozen comes back by itself
+    def _is_back(self, participant: Participant, audience: Audience) -> bool:
+        """Whether machine 0, which went on without this machine, takes it back."""
+        audience.say(say("machine 0 went on without this machine, which was silent; connecting again"))
+        try:
+            participant.again()
+        except TrainwizError:
+            return False
+        return True
+
+    def _without_machine_0(self, outcome: Outcome, how: Message, audience: Audience) -> Outcome:
+        """The outcome where machine 0 is there no more: that of the run if it has ended, as far as seen here."""
+        over = Outcome.of_record(self.prepared.run.read("outcome"))
+        if over is None:
+            audience.say(say("machine 0 is lost ({how})", how=how))
+            return dataclasses.replace(outcome, exit_code=1, first_failed=None, lost={0: str(how)})
+        audience.say(say("the run has ended on machine 0 meanwhile"))
+        return dataclasses.replace(
+            outcome, exit_code=over.exit_code, first_failed=over.first_failed, lost=over.lost, stopped=over.stopped
+        )
 
     def _order(
         self, outcome: Outcome, participant: Participant, inbox: Inbox

@@ -222,6 +222,7 @@ def _attend(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tup
     )
     if not (roll.agreed.get(GOES_ON) or roll.agreed.get(BUILDS)):
         return roll, None
+    me = me.model_copy(update={"run": roll.agreed["run"]})
     participant = Participant(me, address=place.address, port=place.port, secret=known[0])
     kept.callback(participant.close)
     return roll, participant

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trainwiz.store.jsonl import JsonLines
@@ -13,8 +13,11 @@ from trainwiz.store.jsonl import JsonLines
 class Remembered:
     """Metrics with the first and the last that came, for the summary."""
 
-    def __init__(self, metrics: JsonLines) -> None:
-        self._metrics = metrics
+    def __init__(
+        self, metrics: JsonLines, hear: Callable[[Sequence[Mapping[str, Any]]], None] = lambda _records: None
+    ) -> None:
+        """`hear` is given each record once."""
+        self._metrics, self._hear = metrics, hear
         self.first: Mapping[str, Any] = {}
         self.last: Mapping[str, Any] = {}
         self.began = time.monotonic()
@@ -34,6 +37,7 @@ class Remembered:
                 if not self.first:
                     self.first, self.first_update_seconds = line, round(time.monotonic() - self.began, 1)
                 self.last = line
+        self._hear(lines)
         return lines
 
 

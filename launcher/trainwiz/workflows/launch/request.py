@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trainwiz.message import say
 from trainwiz.outcome import STOPPED_CODE
+from trainwiz.workflows import among_machines
 from trainwiz.workflows.option import argument, flag, option
 
 
@@ -79,15 +80,8 @@ class Request:
     )
     apply_fix: bool = flag(say("Change the plan to fix the newest run's failure, show the change, and launch again."))
     machine: str = option("FILE", say("With --dry-run: use the machine described in FILE."))
-    machine_rank: int | None = option(
-        "N", say("With several machines: the rank of this machine, from 0 (read from Slurm under srun)."), None
-    )
-    wait: float | None = option(
-        "S",
-        say("With several machines: seconds to wait for the others (default: 30; in a scheduler's job 600)."),
-        None,
-        min=0.1,
-    )
+    machine_rank: int | None = among_machines.machine_rank()
+    wait: float | None = among_machines.wait()
     nnodes: str = option(
         "MIN:MAX",
         say(
@@ -105,13 +99,7 @@ class Request:
         "A,B[:SLOTS]",
         say("Launch on these hosts through ssh, in the same folder with the same Python; the first is machine 0."),
     )
-    secret: str = option(
-        "WORDS",
-        say(
-            "With several machines that share no folder: words that all of them know (or TRAINWIZ_SECRET; default: "
-            "machine 0 makes some, and shows them)."
-        ),
-    )
+    secret: str = among_machines.secret()
     config: str = option("FILE", say("Launch SCRIPT [ARGS] with an accelerate configuration, without a project."))
 
     @property

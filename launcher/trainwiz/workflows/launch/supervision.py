@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from trainwiz import cluster
+from trainwiz.cluster import Place
 from trainwiz.language import t
 from trainwiz.network import ports
 from trainwiz.outcome import STOPPED_CODE, Outcome
+from trainwiz.plan import Plan
 from trainwiz.probe import cgroup
 from trainwiz.process import early, ranks, torchrun
 from trainwiz.process.child import Process
@@ -24,6 +28,7 @@ from trainwiz.workflows.launch.memory_samples import Sampler
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.statement import Statement
+from trainwiz.workflows.launch.telling import Telling
 
 
 def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
@@ -37,7 +42,8 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     prepared.run.reserve()
     provenance.keep_plan(prepared)
     code = provenance.CodeState(prepared, record)
-    metrics = Remembered(JsonLines(prepared.run.metrics))
+    telling = Telling(prepared)
+    metrics = Remembered(JsonLines(prepared.run.metrics), telling.metrics)
 
     def news() -> Sequence[Mapping[str, Any]]:
         statement.look()
@@ -53,6 +59,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         place=lambda: history.place(prepared.run),
     )
     screen = Screen(progress)
+    telling.begin(screen, record.values)
     locks = build_locks.Watch(prepared.command.environ, screen.say)
     statement = Statement(prepared, record, screen.say)
     beating = Beating(prepared.run.beat) if not (prepared.place and prepared.place.rank) else None
@@ -92,6 +99,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     from trainwiz.workflows.launch import conclusion
 
     exit_code = conclusion.conclude(prepared, outcome, metrics, attempts.entries)
+    telling.end()
     if outcome.stopped and outcome.preempted:
         from trainwiz.workflows.launch import requeue
 
@@ -112,9 +120,17 @@ def _watching(prepared: Prepared) -> Watching | None:
         stop=prepared.stop_on_hang,
         # Behind torchrun the world spans several machines.
         machine=run.machine if place else None,
+        # Machines that stay connected hear each other.
+        others={} if prepared.team or not place else _others(prepared.plan, place),
         # While the run goes on, torchrun on the first machine listens for the others.
         over=lambda: bool(place and place.rank and not ports.answers(place.address, place.port)),
     )
+
+
+def _others(plan: Plan | None, place: Place) -> dict[int, range]:
+    """The ranks of each other machine."""
+    machines = [machine for machine in range(place.machines) if machine != place.rank]
+    return {m: cluster.ranks(plan, dataclasses.replace(place, rank=m)) for m in machines} if plan else {}
 
 
 def _processes(prepared: Prepared, terminal: Mapping[str, str]) -> list[Process]:
@@ -122,7 +138,8 @@ def _processes(prepared: Prepared, terminal: Mapping[str, str]) -> list[Process]
     ignored, unheard = torchrun.unheard() if prepared.place else ((), {})
     return [
         Process(
-            rank=rank.rank,
+            # torchrun stands for all ranks of its machine.
+            rank=prepared.ranks.start if prepared.place else rank.rank,
             argv=rank.argv or command.argv,
             environ={**(terminal if rank.rank == 0 else {}), **command.environ, **rank.environ, **unheard},
             cwd=command.cwd,

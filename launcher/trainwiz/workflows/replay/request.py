@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainwiz.message import say
+from trainwiz.workflows import among_machines
 from trainwiz.workflows.option import argument, flag, option
 
 LATEST = "latest"
@@ -29,20 +30,7 @@ class Request:
         min=0.0,
     )
     python: str = option("PATH", say("Python interpreter that runs the training (default: the recorded one)."))
-    machine_rank: int | None = option(
-        "N", say("With several machines: the rank of this machine, from 0 (read from Slurm under srun)."), None
-    )
-    wait: float | None = option(
-        "S",
-        say("With several machines: seconds to wait for the others (default: 30; in a scheduler's job 600)."),
-        None,
-        min=0.1,
-    )
-    secret: str = option(
-        "WORDS",
-        say(
-            "With several machines that share no folder: words that all of them know (or TRAINWIZ_SECRET; default: "
-            "machine 0 makes some, and shows them)."
-        ),
-    )
+    machine_rank: int | None = among_machines.machine_rank()
+    wait: float | None = among_machines.wait()
+    secret: str = among_machines.secret()
     json: bool = flag(say("With --dry-run or --compare: print JSON."))
