@@ -20,7 +20,8 @@ sys.path.insert(0, code)
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
-from checkpoints import Checkpoints, damage_in  # noqa: E402
+from checkpoints import Checkpoints  # noqa: E402
+from manifest import damage_in  # noqa: E402
 from safetensors.torch import load_file, save_file  # noqa: E402
 
 SHAPE = (50_000,)

@@ -105,6 +105,7 @@ REST: list[dict[str, object]] = [
         "machine.device": "cuda",
         "precision.mixed_precision": "bf16",
         "checkpoint.background": True,
+        "evaluation.best_metric": "eval_loss",
         "model.compile": True,
         "model.activation_checkpointing": "selective",
     },

@@ -32,7 +32,7 @@ def write_code(folder: Path, **changes: object) -> Path:
     plan = plans.with_changes(BASE, {key.replace("__", "."): value for key, value in changes.items()})
     texts = {a.path: a.text for a in script.scripts(plan, templates.load())}
     folder.mkdir(parents=True, exist_ok=True)
-    for name in {"checkpoints.py", "trust.py", "staging.py"} & texts.keys():
+    for name in {"checkpoints.py", "manifest.py", "trust.py", "staging.py"} & texts.keys():
         (folder / name).write_text(texts[name])
     return folder
 

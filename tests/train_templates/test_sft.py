@@ -280,6 +280,8 @@ USER, SAID = {"role": "user", "content": "one?"}, {"role": "assistant", "content
         ({"problem": "a", "solution": "b", "answer": "c"}, "answer and solution, which mean the same"),
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "a preference (chosen, rejected)"),
         ({"prompt": "a", "completion": "b", "label": False}, "label marks its answer as a bad one"),
+        ({"prompt": "a", "completion": "b", "label": "False"}, "label marks its answer as a bad one"),
+        ({"question": "a", "A": "1", "B": "2", "answer": "B"}, "its answer 'B' names a column, which is not read"),
         ({"text": "a"}, "neither messages nor a question with an answer; it has text"),
         ([1], "not a JSON object: [1]"),
     ],

@@ -55,6 +55,7 @@ GENERATED = (
         "hooks",
         "kernels",
         "long_rows",
+        "manifest",
         "meter",
         "metrics",
         "mixture",
@@ -70,13 +71,14 @@ GENERATED = (
         "pairs",
         "pictures",
         "preferences",
+        "python_questions",
         "recompute",
         "references",
         "rows",
         "schedule",
         "scores",
     ),
-    *("sharding", "sources", "staging", "streams", "texts", "token_cache", "tracking", "trust"),
+    *("sharding", "sources", "staging", "streams", "texts", "token_cache", "tracking", "transcripts", "trust"),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 AGES = {**SMALL, "task": "image_regression", "data.eval": "embedded"}
@@ -203,6 +205,22 @@ def test_what_has_no_text_or_label_is_named(row: dict[str, object], says: str, t
     (tmp_path / "rows.jsonl").write_text("\n\n".join(map(json.dumps, rows)) + "\n\n")
     made = load(tmp_path, "text_classification", data__train=str(tmp_path / "rows.jsonl"))
     with pytest.raises(SystemExit, match=rf"rows\.jsonl:3: {says}"):
+        made.load_train_data(made.TaskConfig())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("sentence1", "sentence2"), ("text_b", "text_a"), ("premise", "hypothesis")]
+)
+def test_one_text_of_a_pair_is_refused_before_and_in_the_task(one: str, other: str, tmp_path: Path) -> None:
+    rows = [{one: "a", other: "b", "label": 0}, {one: "c", other: "d", "label": 1}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    changes = {"data.train": str(tmp_path / "rows.jsonl"), "data.text_column": one}
+    plan = plans.with_changes(BASE, {"task": "text_classification", **changes})
+    facts = project(plan, str(tmp_path)).train
+    assert facts
+    assert f'"{one}" and "{other}" are two texts that belong together' in facts.detail
+    made = load(tmp_path / "code", "text_classification", **changes)
+    with pytest.raises(SystemExit, match=rf"rows\.jsonl:1: {one} and {other} are two texts that belong together"):
         made.load_train_data(made.TaskConfig())
 
 

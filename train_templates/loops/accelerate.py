@@ -117,10 +117,6 @@ from batches import with_mean
 # end: real_batch_mean
 from checkpoints import Checkpoints
 
-# feature: recut
-from checkpoints import read_manifest
-
-# end: recut
 # feature: selected
 from evaluation import Evaluation
 
@@ -189,10 +185,6 @@ from streams import indexed, load_batches
 from tracking import tracker_settings
 
 # end: named_run
-# feature: recut
-from trust import put_together
-
-# end: recut
 
 
 @dataclass
@@ -656,9 +648,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
 
     def load_state(folder: Path) -> None:
         # feature: recut
-        if read_manifest(folder)["world"] != config.num_processes:
-            whole = Path(config.output_dir) / "whole"
-            checkpoints.first(put_together, folder / "state", whole, config.trust)
+        if whole := checkpoints.put_together(folder):
             decays = [group["weight_decay"] for group in optimizer.param_groups]
             model._config.load_universal_checkpoint = True
             model.load_checkpoint(whole, "state")
@@ -955,10 +945,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                 metrics.write({"update": done, "failed_saves": failures})
         # end: each_epoch
         meter.began += time.perf_counter() - paused  # saving and evaluating do not count as training time
+        # feature: unchosen
         if stop:
             break
+        # end: unchosen
         # feature: best
-        if evaluation.ended:
+        if stop or evaluation.ended:
             break
         # end: best
     metrics.bar.close()

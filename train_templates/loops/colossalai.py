@@ -856,10 +856,12 @@ def train(config: Config, agreement: Agreement) -> bool:
                 metrics.write({"update": done, "failed_saves": failures})
         # end: each_epoch
         meter.began += time.perf_counter() - paused  # saving and evaluating do not count as training time
+        # feature: unchosen
         if stop:
             break
+        # end: unchosen
         # feature: best
-        if evaluation.ended:
+        if stop or evaluation.ended:
             break
         # end: best
     metrics.bar.close()

@@ -56,6 +56,12 @@ import model_folder
 import preferences
 
 # end: answers
+# feature: documents
+# feature: embedded_data
+import python_questions
+
+# end: embedded_data
+# end: documents
 from conversations import Conversation
 
 # feature: tokenizer
@@ -81,7 +87,7 @@ from token_cache import Recipe
 def recipe(config: Any, source: str, split: str) -> Recipe:
     """Return how the conversations of a source become tokens."""
     # feature: embedded_data
-    return recipe_of(config, source, split, embedded=conversations.embedded_conversations, encode=encoded)
+    return recipe_of(config, source, split, embedded=python_questions.embedded_conversations, encode=encoded)
     # end: embedded_data
     # feature: own_data
     return recipe_of(config, source, split, encode=encoded)

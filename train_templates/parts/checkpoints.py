@@ -1,22 +1,24 @@
 """Crash-safe checkpoints: written to a temporary folder, synced, hashed and renamed before the oldest is removed.
 
 Nothing here depends on the engine, which provides functions that save and load its state. A folder that is named
-checkpoint-00000300 was complete and on the disk when it got that name. Its manifest holds the size and sha256 of every
-file. They are compared before anything is loaded, and a file that is not in the manifest is never loaded.
+checkpoint-00000300 was complete and on the disk when it got that name.
 """
 
 from __future__ import annotations
 
 import errno
 import fcntl
-import hashlib
 import json
 import os
 import re
 import shutil
 import time
 from collections.abc import Callable
+
+# feature: background
 from concurrent.futures import ThreadPoolExecutor
+
+# end: background
 from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
@@ -29,17 +31,29 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 # end: fsdp
+# feature: selected
+from manifest import KEPT
 
-from trust import UnknownClass, digest_of, is_own, known_classes_only, others_in, signature
+# end: selected
+from manifest import MANIFEST, damage_in, files_in, hash_files
+
+# feature: selected
+from manifest import read_kept
+
+# end: selected
+from manifest import read_manifest, sync, update_of
+from trust import UnknownClass, digest_of, is_own, known_classes_only
+
+# feature: recut
+from trust import put_together
+
+# end: recut
+from trust import signature
 
 if TYPE_CHECKING:
     from train import Config
 
-MANIFEST = "manifest.json"
 PATIENCE = timedelta(hours=3)  # how long ranks wait for one that reads, hashes or writes files
-# feature: selected
-KEPT = "kept.json"  # what the loop keeps beside the engine's state
-# end: selected
 # feature: as_saved
 ANY_WORLD = ("whole", "fsdp", "zero0")
 # end: as_saved
@@ -260,6 +274,19 @@ class Checkpoints:
                 " --trust true loads it nevertheless"
             ) from None
 
+    # feature: recut
+    def put_together(self, path: Path) -> Path | None:
+        """Return a folder with the state of a checkpoint as any number of ranks can load it; None: as it is, they can.
+
+        The folder is to be removed when it was loaded.
+        """
+        if read_manifest(path)["world"] == self.world:
+            return None
+        whole = Path(self.config.output_dir) / "whole"
+        self.first(put_together, path / "state", whole, self.config.trust)
+        return whole
+
+    # end: recut
     # feature: best
     def path_of(self, update: int) -> Path:
         """Return the path of an update's checkpoint."""
@@ -338,49 +365,6 @@ class Checkpoints:
             print("  so the learning rate is from here on what these values make of it, and may jump", flush=True)
 
 
-def update_of(path: Path) -> int:
-    """Return the update in a checkpoint's name."""
-    return int(path.name.removeprefix("checkpoint-"))
-
-
-def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest. Raises an error if it was changed, belongs to another checkpoint or says nothing of one."""
-    if MANIFEST in others_in(path):
-        raise OSError("not a regular file")
-    manifest = json.loads((path / MANIFEST).read_text())
-    if manifest.pop("self") != digest_of(manifest):
-        raise ValueError("changed since it was written")
-    if manifest["update"] != update_of(path):
-        raise ValueError(f"of update {manifest['update']}")
-    if manifest["bytes"].keys() != manifest["sha256"].keys() or not isinstance(manifest["config"], dict):
-        raise ValueError("of another form")
-    return manifest
-
-
-# feature: selected
-def read_kept(path: Path) -> dict[str, Any]:
-    """Return what the loop kept in a checkpoint; nothing if it kept nothing."""
-    return json.loads((path / KEPT).read_text()) if (path / KEPT).exists() else {}
-
-
-# end: selected
-def damage_in(path: Path, hashes: dict[str, str] | None = None) -> list[str]:
-    """Return the differences from the manifest: in names and sizes, and in contents if `hashes` is given."""
-    try:
-        manifest = read_manifest(path)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        return [f"{MANIFEST}: {type(error).__name__} {error}"]
-    sizes, found = manifest["bytes"], {name: (path / name).stat().st_size for name in files_in(path)}
-    damage = [f"{name}: not in the manifest" for name in found.keys() - sizes.keys() - {MANIFEST}]
-    damage += [f"{name}: missing" for name in sizes.keys() - found.keys()]
-    damage += [f"{name}: neither a file nor a folder" for name in others_in(path)]
-    damage += [f"{n}: {found[n]} bytes, not {sizes[n]}" for n in sizes.keys() & found.keys() if found[n] != sizes[n]]
-    if damage or hashes is None:
-        return sorted(damage)
-    hashes = hash_files(path, [name for name in sizes if name not in hashes]) | hashes
-    return [f"{name}: changed" for name in sizes if hashes[name] != manifest["sha256"][name]]
-
-
 def put_aside(path: Path, damage: list[str]) -> None:
     """Report the damage and rename the checkpoint, because training will save this update again."""
     print(f"skipping {path}: {', '.join(damage)}", flush=True)
@@ -392,35 +376,3 @@ def remove(path: Path) -> None:
     with suppress(OSError):  # a checkpoint that cannot be deleted stays
         path = path.rename(path.with_suffix(".removed"))
         shutil.rmtree(path)
-
-
-def files_in(folder: Path) -> list[str]:
-    """Return the names of all files below a folder, largest first."""
-    files = [path for path in folder.rglob("*") if path.is_file()]
-    return [str(p.relative_to(folder)) for p in sorted(files, key=lambda p: (-p.stat().st_size, p))]
-
-
-def hash_files(folder: Path, names: list[str]) -> dict[str, str]:
-    """Sync and hash those of the files that exist, several at a time. Return the sha256 by name."""
-    with ThreadPoolExecutor(max_workers=4) as pool:
-        there = [name for name in names if (folder / name).exists()]
-        return dict(zip(there, pool.map(lambda name: sha256(folder / name), there), strict=True))
-
-
-def sha256(path: Path) -> str:
-    """Sync a file and return its hash."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-def sync(path: Path) -> None:
-    """Write a file, or the names in a folder, to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -6,25 +6,15 @@ Each row of a data set is one conversation, in one of these formats:
 - ShareGPT: `conversations` of `from` and `value`, with `function_call` and `observation`; `system`, `tools` beside them
 - Alpaca: `instruction`, `input`, `output`, `system` and `history`
 - a question and an answer: `prompt` and `completion` (strings, or lists of messages), `query` and `response`, …; the
-  passage that it is about may be in `context`
+  passage that it is about may be in `context`, and a question that ends with `Assistant:` is a conversation so far
 
 A row that cannot be used ends the program with its place and the reason. What is ignored is counted and named.
 """
 
 from __future__ import annotations
 
-# feature: embedded_data
-import importlib
-import inspect
-
-# end: embedded_data
 import itertools
 import json
-
-# feature: embedded_data
-import re
-
-# end: embedded_data
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,12 +24,13 @@ import column_names
 
 # end: own_columns
 from sources import Row, TableRow
+from transcripts import is_open_transcript, transcript
 
 Message = dict[str, Any]
 ROLES = {
-    **dict.fromkeys(("user", "human"), "user"),
-    **dict.fromkeys(("assistant", "gpt", "bot", "model"), "assistant"),
-    **dict.fromkeys(("system", "developer"), "system"),
+    **dict.fromkeys(("user", "human", "prompter", "用户"), "user"),
+    **dict.fromkeys(("assistant", "gpt", "bot", "model", "助手"), "assistant"),
+    **dict.fromkeys(("system", "developer", "系统"), "system"),
     **dict.fromkeys(("tool", "observation", "observations", "tool_response", "function_response", "function"), "tool"),
     **dict.fromkeys(("function_call", "tool_call"), "call"),
 }
@@ -78,33 +69,6 @@ class Conversation:
     # end: own_columns
 
 
-# feature: embedded_data
-MODULES = (
-    "builtins collections functools itertools json math operator os os.path pathlib random re shutil statistics string "
-    "textwrap time"
-)
-
-
-def embedded_conversations(split: str) -> Iterator[Conversation]:
-    """Yield questions about Python, answered by its documentation. Every tenth answer is for evaluation."""
-    documented: dict[str, str] = {}  # by text, because a function may have several names
-    for module in map(importlib.import_module, MODULES.split()):
-        for name, thing in sorted(vars(module).items()):
-            members = sorted(vars(thing).items()) if isinstance(thing, type) else ()
-            for path, member in ((name, thing), *((f"{name}.{member}", value) for member, value in members)):
-                text = inspect.getdoc(member) if callable(member) and not re.search(r"(^|\.)_", path) else None
-                if text and len(text) >= 40:
-                    documented.setdefault(text, path if module.__name__ == "builtins" else f"{module.__name__}.{path}")
-    for i, (text, name) in enumerate(documented.items()):
-        if (i % 10 == 9) == (split == "validation"):
-            first, _, rest = text.partition("\n\n")
-            said = [f"What is {name}?", first, *(["Tell me more.", rest.strip()] if rest else [])]
-            roles = ["user", "assistant"] * (len(said) // 2)
-            messages = [{"role": role, "content": text} for role, text in zip(roles, said, strict=True)]
-            yield Conversation(messages, [role == "assistant" for role in roles], name)
-
-
-# end: embedded_data
 def read(
     row: Row,
     convert: Callable[[Any], Any] | None = None,
@@ -147,7 +111,7 @@ def conversation_of(row: dict[str, Any]) -> Conversation:
     columns = {name: value for name, value in row.items() if value is not None}
     if seen := [name for name in MEDIA if columns.get(name)]:
         raise ValueError(f"it has {seen[0]}, and this model reads text only")
-    if bad := [name for name in ("kto_tag", "label") if columns.get(name) is False]:
+    if bad := [name for name in ("kto_tag", "label") if str(columns.get(name)).strip().lower() == "false"]:
         raise ValueError(f"{bad[0]} marks its answer as a bad one, which would be learned")
     tools, system = taken(columns, "tools", "functions"), taken(columns, "system", "system_prompt")
     settings = parsed(columns.pop("chat_template_kwargs", None)) or {}
@@ -214,6 +178,12 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
     answer = taken(columns, "target") if answer is None else answer
     if (question is None and further is None) or answer is None:
         raise ValueError(f"neither messages nor a question with an answer; it has {names or 'no columns'}")
+    if isinstance(answer, str) and len(answer.strip()) == 1 and answer.strip() in columns:
+        raise ValueError(
+            f"its answer {answer!r} names a column, which is not read: write the choices into the question"
+        )
+    if not further and isinstance(question, str) and is_open_transcript(question):
+        question = transcript(question)[:-1]
     turns = [turn for pair in history for turn in zip(pair_of(pair), (False, True), strict=True)]
     if isinstance(question, list):
         turns += [(message, False) for message, _ in turns_of(question)]  # an answer in a prompt is given
@@ -243,20 +213,27 @@ def turns_of(talk: Any) -> list[Turn]:
     for said in talk:
         said = {name: value for name, value in said.items() if value is not None}
         if not {"role", "from"} & said.keys():  # a question and its answer in one: {"human": …, "assistant": …}
-            pairs = [({"role": role, "content": text}) for role, text in said.items() if role in ROLES]
+            pairs = [({"role": role, "content": text}) for name, text in said.items() if (role := speaker(name))]
             if not pairs or len(pairs) < len(said):
                 raise ValueError(f"a message without a role: {shown(said)}")
             turns += turns_of(pairs)
             continue
-        role = taken(said, "role", "from")
+        named = taken(said, "role", "from")
+        role = str(named).lower()
         if role not in ROLES:
-            raise ValueError(f"the role {role!r} is unknown; known roles: {', '.join(ROLES)}")
+            raise ValueError(f"the role {named!r} is unknown; known roles: {', '.join(ROLES)}")
         learned = is_learned(said, ROLES[role])
         if ROLES[role] == "call":
             add_call(turns, said, learned)
         else:
             turns += messages_of("developer" if role == "developer" else ROLES[role], said, learned)
     return turns
+
+
+def speaker(name: str) -> str:
+    """Return the role of who says what has this name: `human`, `question`; empty: nobody is known by it."""
+    sides = {**dict.fromkeys(QUESTIONS, "user"), **dict.fromkeys(ANSWERS, "assistant")}
+    return name.lower() if name.lower() in ROLES else sides.get(name, "")
 
 
 def is_learned(said: Message, role: str) -> bool:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import itertools
 import json
-import re
 
 # feature: embedded_data
 from collections.abc import Iterator
@@ -24,7 +23,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import conversations
+
+# feature: embedded_data
+import python_questions
+
+# end: embedded_data
 from conversations import QUESTIONS, ROLES, TALKS, Conversation, Message, conversation_of, parsed, shown, taken
+from transcripts import is_transcript, transcript
 
 CHOSEN = ("chosen", "chosen_response", "preferred_output", "preferred")
 REJECTED = ("rejected", "rejected_response", "non_preferred_output", "dispreferred")
@@ -59,7 +64,7 @@ class Preference:
 # feature: embedded_data
 def embedded_preferences(split: str) -> Iterator[Preference]:
     """Yield questions about Python with the right answer, and with the answer to another question."""
-    talks = [talk for talk in conversations.embedded_conversations(split) if len(talk.messages) == 2]
+    talks = [talk for talk in python_questions.embedded_conversations(split) if len(talk.messages) == 2]
     for i, talk in enumerate(talks):
         wrong = talks[(i + EMBEDDED_DISTANCE) % len(talks)].messages[1]
         other = Conversation([talk.messages[0], wrong], [False, True], talk.place)
@@ -168,25 +173,13 @@ def answer_of(columns: dict[str, Any], answer: Any) -> Any:
     return transcript(answer) if is_transcript(answer) and not asks else answer
 
 
-def is_transcript(text: Any) -> bool:
-    """Return whether a text is a conversation: `Human: … Assistant: …`."""
-    return isinstance(text, str) and re.match(r"\s*Human:", text) is not None
-
-
-def transcript(text: str) -> list[Message]:
-    """Return the messages of a transcript."""
-    _, *parts = re.split(r"(?:^|\n\n)\s*(Human|Assistant):", f"\n\n{text.lstrip()}")
-    roles = {"Human": "user", "Assistant": "assistant"}
-    return [{"role": roles[who], "content": said.strip()} for who, said in zip(parts[::2], parts[1::2], strict=True)]
-
-
 def is_whole(answer: Any) -> bool:
     """Return whether an answer is a list of messages that begins with a question."""
     if not isinstance(answer, list):
         return False
     if not answer or not isinstance(answer[0], dict):
         raise ValueError(f"not a list of messages: {shown(answer)}")
-    return ROLES.get(answer[0].get("role", answer[0].get("from"))) not in ("assistant", "call")
+    return ROLES.get(str(answer[0].get("role", answer[0].get("from"))).lower()) not in ("assistant", "call")
 
 
 def drop_repeated(columns: dict[str, Any], chosen: Any, rejected: Any) -> None:
@@ -216,7 +209,7 @@ def joined(columns: dict[str, Any], answer: Any) -> dict[str, Any]:
     talk = parsed(columns.pop(name))
     if not isinstance(talk, list) or not talk:
         raise ValueError(f"{name} is not a list of messages: {shown(talk)}")
-    if ROLES.get(talk[-1].get("role", talk[-1].get("from"))) == "assistant":
+    if ROLES.get(str(talk[-1].get("role", talk[-1].get("from"))).lower()) == "assistant":
         raise ValueError(f"{name} ends with an answer, and chosen and rejected are further ones; delete it")
     messages = answer if isinstance(answer, list) else [{"role": "assistant", "content": answer}]
     return {**columns, "messages": talk + messages}

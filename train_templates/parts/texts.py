@@ -36,10 +36,12 @@ import sharding
 
 # end: built_once
 # end: pretrained_model
-from sources import Sources, as_numbers, hash_of, held_out, kind, label_of, text_of
+from sources import Row, Sources, as_numbers, columns, hash_of, held_out, kind, label_of, text_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
+OTHERS = {"1": "2", "2": "1", "a": "b", "b": "a"}
+"""How names of columns that hold two texts of a pair end."""
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, Any, int]  # token ids, the label, and the id for padding
 # feature: dtype
@@ -119,13 +121,25 @@ def reading(config: Any) -> tuple[str, str, int]:
 def read(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, Any]]:
     """Return the texts of some sources with their labels."""
     data = Sources(source, split, max_rows)
-    found = [(text_of(row, text_column), label_of(row, label_column)) for row in data]
+    found = [(one_text(row, text_column), label_of(row, label_column)) for row in data]
     if not found:
         raise SystemExit(f"{source}: no text to train on")
     if {kind(file) for file in data.all_files()} <= {".csv", ".tsv"} and all(data.found.values()):
         labels = as_numbers([label for _, label in found])
         found = [(text, label) for (text, _), label in zip(found, labels, strict=True)]
     return found
+
+
+def one_text(row: Row, column: str) -> str:
+    """Return the text of a row. Exit if it is one of two that belong together: `sentence1` and `sentence2`."""
+    stem, last = column[:-1], column[-1:]
+    other = {"premise": "hypothesis", "hypothesis": "premise"}.get(column, stem + OTHERS.get(last, last))
+    if stem and other != column and other in columns(row):
+        raise SystemExit(
+            f"{row[0]}: {column} and {other} are two texts that belong together, and only {column} would be read: "
+            "write both into one column"
+        )
+    return text_of(row, column)
 
 
 def part_of(samples: list[tuple[str, Any]], part: str, *, evaluation: bool) -> list[tuple[str, Any]]:

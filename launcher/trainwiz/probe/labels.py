@@ -19,6 +19,8 @@ from trainwiz.probe.first_rows import Head
 
 _TYPES = {b"<f8": "d", b"<f4": "f", b"<i8": "q", b"<i4": "i", b"<i2": "h", b"|i1": "b", b"|u1": "B"}
 """numpy's types of labels, as the module array names them."""
+_OTHERS = {"1": "2", "2": "1", "a": "b", "b": "a"}
+"""How names of columns that hold two texts of a pair end."""
 _MOST_BYTES = 16 << 20
 """Of the labels in an .npz file, which may be a few kB that stand for gigabytes; these are two million numbers."""
 
@@ -49,7 +51,7 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
 
 def lacks_label(file: Path, line: int, row: Mapping[str, Any], reading: Reading) -> str:
     """Why a row has no text or no label; empty if it has both."""
-    if problem := sources.lacks(file, line, row, reading.text_column):
+    if problem := sources.lacks(file, line, row, reading.text_column) or _half_of_a_pair(file, row, reading):
         return problem
     if reading.label_column in row and row[reading.label_column] is not None:
         return ""
@@ -59,6 +61,21 @@ def lacks_label(file: Path, line: int, row: Mapping[str, Any], reading: Reading)
         line=line,
         column=reading.label_column,
         columns=", ".join(map(str, row)) or "-",
+    )
+
+
+def _half_of_a_pair(file: Path, row: Mapping[str, Any], reading: Reading) -> str:
+    """Why the text of a row is not all of it, as the generated texts.py finds it; empty if it is."""
+    column, stem, last = reading.text_column, reading.text_column[:-1], reading.text_column[-1:]
+    other = {"premise": "hypothesis", "hypothesis": "premise"}.get(column, stem + _OTHERS.get(last, last))
+    if not stem or other == column or other not in row:
+        return ""
+    return t(
+        '{file}: "{column}" and "{other}" are two texts that belong together, and only the first would be read; write '
+        "both into one column",
+        file=file.name,
+        column=column,
+        other=other,
     )
 
 

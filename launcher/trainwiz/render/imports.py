@@ -31,6 +31,7 @@ NEIGHBOURS = frozenset(
         "hooks",
         "kernels",
         "long_rows",
+        "manifest",
         "meter",
         "metrics",
         "mixture",
@@ -44,6 +45,7 @@ NEIGHBOURS = frozenset(
         "pairs",
         "pictures",
         "preferences",
+        "python_questions",
         "recompute",
         "references",
         "rows",
@@ -58,6 +60,7 @@ NEIGHBOURS = frozenset(
         "token_cache",
         "tracking",
         "train",
+        "transcripts",
         "trust",
     }
 )

@@ -24,7 +24,7 @@ from trainwiz.tasks import generation
 from trainwiz.tasks.preference_losses import LOSSES
 
 _REGION = re.compile(r"^\s*# (feature|end): (\w+)\s*$")
-PARTS = ("batches.py", "checkpoints.py", "meter.py", "metrics.py", "trust.py")
+PARTS = ("batches.py", "checkpoints.py", "manifest.py", "meter.py", "metrics.py", "trust.py")
 """What every engine's loop shares."""
 _HOOKS, _FLOPS, _KERNELS = "hooks.py", "flops.py", "kernels.py"
 
@@ -47,6 +47,7 @@ OPTIONAL = {
     "numa.py": "numa",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
+    "python_questions.py": "embedded_talks",
     "references.py": "reference",
     "schedule.py": "own_schedule",
     "scores.py": "scores",
@@ -203,6 +204,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
         "long_gpu": long_gpu,
         "bounds": flash or long_cpu,
         "embedded_data": embedded,
+        "embedded_talks": embedded and task.chats,
         "own_data": not embedded,
     }
 
@@ -255,6 +257,7 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
         "last_weights": not averaged,
         "each_epoch": on and not selected,
         "best": best,
+        "unchosen": not best,
         "gathered": gathered,
         "summed": on and not gathered,
         "generated": generated,

@@ -28,6 +28,7 @@ TASK = Task(
         "model_folder.py",
         "chat.py",
         "conversations.py",
+        "transcripts.py",
         "preferences.py",
         "pairs.py",
         "definitions.py",

@@ -27,6 +27,7 @@ TASK = Task(
         "rows.py",
         "chat.py",
         "conversations.py",
+        "transcripts.py",
         "definitions.py",
         "encoders.py",
         "sources.py",

@@ -95,6 +95,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?:, a list with one 1;|, a fraction;|; each text has one class here).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:pictures that would be left out: |pixels of 32 bits, ).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+; several classes for an image are learned by .*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: \S+ and \S+ are two texts that belong together, and only .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be [a-z0-9 ]+:|this conversation cannot be used).*)$",
         r"json\.decoder\.JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
