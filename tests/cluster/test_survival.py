@@ -16,6 +16,7 @@ from engine_children import claimed
 
 VALUES = {
     **projects.REGRESSION,
+    "data.eval": "",
     "machine.num_machines": 2,
     "machine.main_process_ip": "127.0.0.1",
     "batch.real_batch_size": 16,

@@ -350,12 +350,14 @@ def test_a_job_says_what_its_run_records_only_where_its_output_is_fetched(
         (tmp_path / RUN).mkdir(exist_ok=True)
         (tmp_path / RUN / "outcome.json").write_text('{"exit_code": 0}')
         telling.begin(Screen(SimpleNamespace()), {})  # type: ignore[arg-type]
-        telling.metrics([{"update": n, "loss": 1.0} for n in range(1, 9)])
+        telling.metrics([{"update": n, "loss": 1.0} for n in range(1, 5)])
+        telling.metrics([{"update": 4, "eval_loss": 2.0}, *({"update": n, "loss": 1.0} for n in range(5, 9))])
         telling.end()
         found = told.read(capfd.readouterr().out)
         assert bool(found.run) == tells
-        # One of ten seconds, and the last one.
-        assert [record["update"] for record in found.records] == ([1, 8] if tells else [])
+        # One of ten seconds, the one that was evaluated, and the last one.
+        seen = [(record["update"], "loss" in record) for record in found.records]
+        assert seen == ([(1, True), (4, True), (4, False), (8, True)] if tells else [])
         assert (found.outcome.get("exit_code") == 0) == tells
 
 

@@ -143,7 +143,17 @@ TimeLimit = Annotated[
 ]
 """A length of time: `90m`, `12h`, `2d`, `12:00:00` or `1-12:00:00`."""
 Name = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.@+-]*[A-Za-z0-9])?$")]
-"""A name that a scheduler's administrator gave: a partition, an account, a queue."""
+"""A name that a scheduler's administrator gave: an account, a kind of GPU."""
+Names = Annotated[
+    Text,
+    Field(
+        max_length=253,
+        pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.@+-]*[A-Za-z0-9])?(,[A-Za-z0-9]([A-Za-z0-9_.@+-]*[A-Za-z0-9])?)*$",
+    ),
+]
+"""One of them, or several of which Slurm takes the first that is free: `gpu,spare`."""
+Label = Annotated[Text, Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
+"""A name as Kubernetes has it, of a namespace or of a queue of Kueue."""
 JobName = Annotated[Text, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
 """A name that every scheduler takes, with room for what Kubernetes adds."""
 Quantity = Annotated[Text, Field(pattern=r"^[1-9][0-9]{0,5}[MGT]i?$")]
@@ -359,11 +369,11 @@ class Cluster(_Section):
     memory: Quantity | None = None
     setup: Text | None = None
     folder: Folder | None = None
-    partition: Name | None = None
+    partition: Names | None = None
     account: Name | None = None
     qos: Name | None = None
-    queue: Name | None = None
-    namespace: Name | None = None
+    queue: Label | None = None
+    namespace: Label | None = None
     image: Image | None = None
     volume: Name | None = None
     shared_memory: Quantity | None = "8Gi"

@@ -39,12 +39,12 @@ class Telling:
             screen.line(told.run(self._run.name, command))
 
     def metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
-        """New records: of updates one in ten seconds and the last one, of anything else all."""
+        """New records: of updates one in ten seconds, the last one and those before an evaluation; of the rest, all."""
         for record in records if self._screen else ():
-            now = time.monotonic()
+            if "loss" not in record:
+                self._say_left()  # an evaluation is of the update before it
             self._left = record
-            if "loss" not in record or now >= self._said + _EVERY_SECONDS:
-                self._said = now
+            if "loss" not in record or time.monotonic() >= self._said + _EVERY_SECONDS:
                 self._say_left()
 
     def end(self) -> None:
@@ -57,4 +57,4 @@ class Telling:
     def _say_left(self) -> None:
         if self._screen and self._left:
             self._screen.line(told.metrics(self._left))
-            self._left = None
+            self._left, self._said = None, time.monotonic()
