@@ -130,6 +130,16 @@ def test_what_cannot_be_read(
     assert "Traceback" not in shown.err + shown.out
 
 
+def test_a_script_that_cannot_be_read_hides_no_finding_of_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    broken, wrong = write(tmp_path, b'print "x"\n', "broken.py"), write(tmp_path, WRONG)
+    assert run(["lint", broken, wrong, "--json"]) == 2
+    shown = capsys.readouterr()
+    assert {finding["file"] for finding in json.loads(shown.out)["findings"]} == {wrong}
+    assert "broken.py:1: not valid Python" in shown.err
+
+
 def test_missing_files_and_folders(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["lint", str(tmp_path)]) == 2
     shown = capsys.readouterr().err

@@ -24,7 +24,7 @@ from trainwiz.script.origins import Origins
 from trainwiz.script.outline import Outline
 from trainwiz.script.ranks import STEMS, Ranks
 from trainwiz.script.training import Training
-from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, walk
+from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, order, walk
 from trainwiz.script.values import Values
 
 __all__ = ["Call", "Script", "about_training", "parsed", "read"]
@@ -207,7 +207,7 @@ class Script:
 
     def calls_with(self, keyword: str) -> list[Call]:
         """The calls that are given this keyword argument."""
-        keywords = (node for node in self.tree.of(ast.keyword) if node.arg == keyword)
+        keywords = (node for outline in self.tree.outlines for node in outline.keywords.get(keyword, ()))
         parents = map(self.tree.parent, keywords)
         return self._wrapped(node for node in parents if isinstance(node, ast.Call))
 
@@ -222,9 +222,13 @@ class Script:
     @cached_property
     def _makers(self) -> dict[str, list[Call]]:
         found: dict[str, list[Call]] = {}
-        for node in self.tree.calls:
-            if kind := self.engines.kind(node):
-                found.setdefault(kind, []).extend(self._wrapped([node]))
+        for outline in self.tree.outlines:
+            of_kinds: dict[str, list[ast.Call]] = {}
+            for calls in outline.callees.values():
+                if kind := self.engines.kind(calls[0]):  # which the name decides
+                    of_kinds.setdefault(kind, []).extend(calls)
+            for kind, calls in of_kinds.items():
+                found.setdefault(kind, []).extend(self._wrapped(sorted(calls, key=order)))
         return found
 
     def _wrapped(self, nodes: Iterable[ast.Call]) -> list[Call]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from typing import TypeGuard
 
 from trainwiz.script.names import Assignment, Names, parameters
 from trainwiz.script.tree import Function, Tree, dotted, method
@@ -49,6 +50,7 @@ class Engines:
         self.tree, self.names = tree, names
         self._kinds: dict[tuple[str, ast.AST, int], str] = {}
         self._classes: dict[str, str] = {}
+        self._possible: dict[str, bool] = {}
         self.accelerate = names.imported("accelerate")
         self.deepspeed = names.imported("deepspeed")
         self.colossalai = names.imported("colossalai")
@@ -120,7 +122,7 @@ class Engines:
         if not self.prepares_any:
             return False
         name = dotted(node)
-        if not name or not depth:
+        if not name or not depth or not self._may_be_prepared(name):
             return False
         if any(self._is_after(call, node) for call in self._sharded.get(name, ())):
             return True
@@ -132,6 +134,16 @@ class Engines:
         # A parameter of the same name as something prepared elsewhere is taken to be that.
         known = self.names.assigned(name, node)
         return any(self.prepares(a) for a in known) if known else name in parameters(self.tree.scope(node))
+
+    def _may_be_prepared(self, name: str) -> bool:
+        """Whether anything of this name, wherever it stands, was prepared, sharded or given on."""
+        if name not in self._possible:
+            known = name in self.prepared_names or name in self._sharded
+            self._possible[name] = known or any(
+                isinstance(one.value, ast.Name) or self.prepares(one) or _gives_on(one.value)
+                for one in self.names.all_of(name)
+            )
+        return self._possible[name]
 
     def _is_after(self, call: ast.Call, node: ast.AST) -> bool:
         """Whether a call that changes its argument in place ran before a node of the same function, or elsewhere."""
@@ -157,7 +169,7 @@ class Engines:
     def _still(self, assignment: Assignment, depth: int) -> bool:
         """Whether a prepared thing was only given on: skip_first_batches, `a = b`."""
         value = assignment.value
-        if isinstance(value, ast.Call) and dotted(value.func).endswith("skip_first_batches") and value.args:
+        if _gives_on(value):
             return self.is_prepared(value.args[0], depth)
         return isinstance(value, ast.Name) and value.id != assignment.name and self.is_prepared(value, depth)
 
@@ -213,3 +225,8 @@ class Engines:
 
     def _calls(self, name: str) -> bool:
         return any(self.names.resolved(call.func) == name for call in self.names.calls_of(name.rpartition(".")[2]))
+
+
+def _gives_on(value: ast.expr) -> TypeGuard[ast.Call]:
+    """Whether a call returns the loader that it is given."""
+    return isinstance(value, ast.Call) and dotted(value.func).endswith("skip_first_batches") and bool(value.args)

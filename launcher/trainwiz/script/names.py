@@ -32,6 +32,7 @@ MODULE_ALIASES = {
     "transformers.trainer_utils": "transformers",
 }
 """Modules whose names are known by another one as well: everything is looked for by its public name."""
+_RENAMED = tuple(f"{module}." for module in MODULE_ALIASES)
 
 
 @dataclass(frozen=True)
@@ -58,7 +59,7 @@ class Names:
         self._resolved: dict[str, str] = {}
         self._by_scope: dict[str, dict[ast.AST, list[Assignment]]] = {}
         for outline in tree.outlines:
-            for node in outline.of(ast.Import, ast.ImportFrom):
+            for node in outline.imports:
                 self._import(node)
         self._aliases: dict[str, list[str]] = {}
         for alias, whole in self.imports.items():
@@ -103,8 +104,8 @@ class Names:
 
     def calls_like(self, pattern: str) -> list[ast.Call]:
         """The same for last names like this regular expression."""
-        known = {last for outline in self.tree.outlines for last in outline.calls}
-        return self.calls_of(*(last for last in (*known, *self._aliases) if re.search(pattern, last)))
+        is_like = re.compile(pattern).search
+        return self.calls_of(*filter(is_like, self.tree.called), *filter(is_like, self._aliases))
 
     def resolved(self, node: ast.AST) -> str:
         """The dotted name with its first part replaced by what was imported under it."""
@@ -116,9 +117,10 @@ class Names:
     def _looked_up(self, name: str) -> str:
         first, dot, rest = name.partition(".")
         whole = self.imports.get(first, first) + dot + rest
-        for old, new in MODULE_ALIASES.items():
-            if whole.startswith(old + "."):
-                whole = new + whole[len(old) :]
+        if whole.startswith(_RENAMED):
+            for old, new in MODULE_ALIASES.items():
+                if whole.startswith(old + "."):
+                    whole = new + whole[len(old) :]
         module, _, last = whole.rpartition(".")
         return last if module in self.own else whole
 

@@ -90,6 +90,27 @@ class Outline:
         return found[0] if len(found) == 1 else sorted(itertools.chain(*found), key=_POSITION)
 
     @cached_property
+    def callees(self) -> dict[str, list[ast.Call]]:
+        """Its calls by the whole dotted name of what is called; all that have none under the empty one."""
+        found = defaultdict(list)
+        for call in self.kinds[ast.Call]:
+            found[dotted(call.func)].append(call)
+        return found
+
+    @cached_property
+    def keywords(self) -> dict[str | None, list[ast.keyword]]:
+        """The keyword arguments of its calls by name."""
+        found = defaultdict(list)
+        for node in self.kinds[ast.keyword]:
+            found[node.arg].append(node)
+        return found
+
+    @cached_property
+    def imports(self) -> list[ast.Import | ast.ImportFrom]:
+        """Its imports."""
+        return self.of(ast.Import, ast.ImportFrom)
+
+    @cached_property
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Its functions and methods."""
         return self.of(ast.FunctionDef, ast.AsyncFunctionDef)
@@ -127,13 +148,13 @@ def _own_branches(kind: type[ast.AST]) -> tuple[str, ...]:
 
 def dotted(node: ast.AST) -> str:
     """`a.b.c` of names and attributes; empty for anything else."""
-    if isinstance(node, ast.Name):
+    if type(node) is ast.Name:
         return node.id
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
+    rest = ""
+    while type(node) is ast.Attribute:
+        rest = f".{node.attr}{rest}"
         node = node.value
-    return ".".join([node.id, *reversed(parts)]) if isinstance(node, ast.Name) else ""
+    return node.id + rest if type(node) is ast.Name else ""
 
 
 def _bindings(node: ast.AST, module: ast.Module) -> Iterator[Binding]:

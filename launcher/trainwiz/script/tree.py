@@ -101,16 +101,16 @@ class Tree:
     def calls_of(self, *lasts: str) -> list[ast.Call]:
         """The calls of what is written with one of these last names: `step` of `optimizer.step()` and of `step()`."""
         found: list[ast.Call] = []
-        lasts = tuple(last for last in dict.fromkeys(lasts) if last in self._called)
+        lasts = tuple(last for last in dict.fromkeys(lasts) if last in self.called)
         if not lasts:
             return found
         for outline in self.outlines:
             groups = [group for last in lasts if (group := outline.calls.get(last))]
-            found += groups[0] if len(groups) == 1 else sorted(itertools.chain(*groups), key=_order)
+            found += groups[0] if len(groups) == 1 else sorted(itertools.chain(*groups), key=order)
         return found
 
     @cached_property
-    def _called(self) -> set[str]:
+    def called(self) -> set[str]:
         """The last names of all calls."""
         return set().union(*(outline.calls for outline in self.outlines))
 
@@ -257,7 +257,7 @@ def is_main_guard(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
 
 
-def _order(call: ast.Call) -> int:
+def order(call: ast.Call) -> int:
     """The place of a call among those of its outline."""
     order: int = call.__dict__["_order"]
     return order

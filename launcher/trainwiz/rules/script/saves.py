@@ -47,9 +47,9 @@ def numbers_are_ordered_as_numbers(script: Script) -> Violations:
     Source: https://docs.python.org/3/howto/sorting.html
     """
     for call, key in _sorts(script):
-        if key is not None or not _is_picked_from(script, call):
+        if key is not None or not _lists_checkpoints(script, call):
             continue
-        if _lists_checkpoints(script, call) and not _PADDED.search(script.text):
+        if _is_picked_from(script, call) and not _PADDED.search(script.text):
             yield violation(
                 "checkpoints are sorted by name: checkpoint-900 comes after checkpoint-1000",
                 remedy("sort by the number in the name, or pad it with zeros"),

@@ -13,7 +13,7 @@ from trainwiz.process import pool
 from trainwiz.rules import selection
 from trainwiz.script import Script
 from trainwiz.store import scripts as store
-from trainwiz.ui import findings
+from trainwiz.ui import console, findings
 
 _Refusal = tuple[Message, Message | None, Place | None]
 """Why a script cannot be read: an exception, as it comes from another process."""
@@ -29,7 +29,10 @@ def lint(
     fix: bool = False,
     yes: bool = False,
 ) -> int:
-    """Lint, mend if asked to, and return the exit code: 1 on a finding of level error. Raises `UsageError`."""
+    """Lint, mend if asked to, and return the exit code: 1 on a finding of level error, 2 where a script cannot be read.
+
+    Of several scripts, the others are judged nevertheless. Raises `UsageError`.
+    """
     chosen_format = findings.chosen_format(format, as_json=json)
     if not scripts:
         raise UsageError(say("no script given"), say("run: trainwiz lint train.py"))
@@ -39,10 +42,16 @@ def lint(
     # Each is read and let go again: thousands of parsed scripts would fill gigabytes.
     judge = functools.partial(_of_file, wanted=wanted, left_out=tuple(left_out))
     with pool.rarely_collecting():
-        named = [finding for result in pool.mapped(judge, [*dict.fromkeys(scripts)]) for finding in _raised(result)]
+        judged = list(pool.mapped(judge, [*dict.fromkeys(scripts)]))
+    refused = [UsageError(result[0], result[1], place=result[2]) for result in judged if isinstance(result, tuple)]
+    if refused and len(refused) == len(judged):
+        raise refused[0]
+    named = [finding for result in judged if isinstance(result, list) for finding in result]
     found = list({(f.rule, f.place, str(f.message)): f for f in named}.values())
     findings.write(found, chosen_format)
-    return 1 if errors(found) else 0
+    for error in refused:
+        console.failure(error)
+    return 2 if refused else 1 if errors(found) else 0
 
 
 # docs/decisions/files.md: `--fix` changes only what needs no question
@@ -102,10 +111,3 @@ def _of_file(path: str, wanted: tuple[str, ...], left_out: tuple[str, ...]) -> l
         return _findings(store.with_modules(path), wanted, left_out)
     except UsageError as error:
         return error.message, error.remedy, error.place
-
-
-def _raised(result: list[Finding] | _Refusal) -> list[Finding]:
-    if isinstance(result, tuple):
-        message, remedy, place = result
-        raise UsageError(message, remedy, place=place)
-    return result
