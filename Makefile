@@ -80,6 +80,7 @@ release: audit $(READY) $(CATALOGUE).mo
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation --outdir dist .
 	$(AUDIT)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/trainwiz.cdx.json $(BIN)/python
+	$(BIN)/python tests/bill.py dist/trainwiz.cdx.json
 	cd dist && sha256sum * > SHA256SUMS
 
 format: $(READY)
