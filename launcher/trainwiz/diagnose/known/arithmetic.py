@@ -154,6 +154,22 @@ SIGNATURES = {
         remedy="unfreeze some parameters; with gradient checkpointing and frozen embeddings, call "
         "model.enable_input_require_grads()",
     ),
+    "loss_of_many": Signature(
+        r"grad can be implicitly created only for scalar outputs",
+        cause="backward was called on a loss with more than one number",
+        remedy="reduce it first: loss.mean() or loss.sum(); nn.DataParallel returns one loss per GPU, DDP does not",
+    ),
+    "no_parameters": Signature(
+        r"ValueError: optimizer got an empty parameter list",
+        cause="the optimizer was given no parameters",
+        remedy="usually all of them are frozen, or a generator of parameters was used up before; pass "
+        "[p for p in model.parameters() if p.requires_grad]",
+    ),
+    "not_deterministic": Signature(
+        r"(?P<operation>\w+) does not have a deterministic implementation, but you set",
+        cause="{operation} is not deterministic, and torch.use_deterministic_algorithms forbids such operations",
+        remedy="call torch.use_deterministic_algorithms(True, warn_only=True), or replace the operation",
+    ),
     "shape": Signature(
         r"(?P<shapes>mat1 and mat2 shapes cannot be multiplied)(?! \()",
         r"mat1 and mat2 shapes cannot be multiplied \((?P<shapes>[^)]+)\)",

@@ -6,6 +6,13 @@ from trainwiz.diagnose.signature import Signature
 
 TIER = 4
 SIGNATURES = {
+    "backend_device": Signature(
+        r"No backend type associated with device type (?P<device>\w+)",
+        r"RuntimeError: Tensors must be (?P<device>CUDA) and dense",
+        cause="a collective got a tensor on a device that its process group does not serve ({device})",
+        remedy="NCCL serves GPUs alone: move the tensor to the rank's GPU, or make the group for both: "
+        "init_process_group('cpu:gloo,cuda:nccl')",
+    ),
     "duplicate_gpu": Signature(
         r"Duplicate GPU detected : rank (?P<one>\d+) and rank (?P<other>\d+)",
         cause="ranks {one} and {other} use the same GPU",

@@ -106,10 +106,34 @@ SIGNATURES = {
         "generator=torch.Generator(device='{wanted}') to the sampler and the DataLoader",
     ),
     "gpu_busy": Signature(
-        r"all CUDA-capable devices are busy or unavailable",
+        r"CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable",
         cause="another process is using the GPU, which allows only one process at a time",
         remedy="find the process with `nvidia-smi`; to allow several processes, run: nvidia-smi -c DEFAULT",
         transient=None,
+    ),
+    "gpu_not_started": Signature(
+        r"(?:CUDA|HIP) error: initialization error",
+        cause="the GPU could not be initialized in this process",
+        remedy="usually it was forked from a process that had used a GPU: start processes by spawn, and use torch.cuda "
+        "only in them; else look at `nvidia-smi`, and restart the driver or the machine",
+        transient=None,
+    ),
+    "kernel_timeout": Signature(
+        r"the launch timed out and was terminated",
+        cause="a GPU kernel ran longer than the watchdog of the display allows",
+        remedy="train on a GPU without a display, or turn the watchdog off; smaller micro-batches make kernels shorter",
+    ),
+    "saved_elsewhere": Signature(
+        r"Attempting to deserialize object on (?:a )?(?P<device>CUDA device(?: \d+)?)",
+        cause="the file was saved from a {device} that is not here",
+        remedy="load it with torch.load(…, map_location='cpu'), and move it to the device afterwards",
+    ),
+    "tensor_for_numpy": Signature(
+        r"can't convert (?P<what>\S+) device type tensor to numpy",
+        r"Can't call numpy\(\) on (?P<what>Tensor that requires grad)",
+        r"Got unsupported ScalarType (?P<what>BFloat16)",
+        cause="NumPy cannot read this tensor ({what})",
+        remedy="convert it first: tensor.detach().float().cpu().numpy()",
     ),
     "device_map": Signature(
         r"You can't train a model that has been loaded (?:with `device_map='auto'`|in 8-bit or 4-bit precision)",
@@ -129,7 +153,7 @@ SIGNATURES = {
         r"no kernel image is available for execution on the device|(?<!Triton Error \[CUDA\]: )device kernel image is "
         r"invalid",
         r"ptxas fatal *: Value 'sm_\w+' is not defined|nvcc fatal *: Unsupported gpu architecture",
-        r"CUDA error: invalid device function",
+        r"(?:CUDA|HIP) error: (?:invalid device function|no kernel image)",
         cause="this torch build, or an extension, does not support this GPU's architecture",
         remedy="to see the GPU and torch's supported architectures, run: trainwiz doctor; install a torch built for "
         "this GPU",

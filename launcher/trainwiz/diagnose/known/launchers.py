@@ -40,15 +40,22 @@ SIGNATURES = {
     ),
     "cancelled": Signature(
         r"CANCELLED AT \S+ \*\*\*",
-        r"SignalException: Process \d+ got signal: (?:15|1|2)\b",
+        r"SignalException: Process \d+ got signal: (?:15|2)\b",
         r"TERM_(?:OWNER|ADMIN|FORCE_OWNER|FORCE_ADMIN): ",
         cause="a user or the scheduler asked the job to end",
         remedy="find out who did it with `sacct -j JOB` or the container's events; to continue, run: trainwiz launch "
         "--resume",
         transient=None,
     ),
+    "terminal_closed": Signature(
+        r"SignalException: Process \d+ got signal: 1\b",
+        cause="the terminal that the launcher was started from was closed (SIGHUP)",
+        remedy="start it where it outlives the terminal (tmux, nohup, setsid, or as a job); to continue, run: trainwiz "
+        "launch --resume",
+        transient=True,
+    ),
     "agent_ended": Signature(
-        r"Received Signals\.SIG(?:TERM|INT|HUP) death signal",
+        r"Received (?:Signals\.SIG(?:TERM|INT|HUP)|15|2|1) death signal",
         cause="a user or the scheduler asked the job to end",
         remedy="find out who did it with `sacct -j JOB` or the container's events; to continue, run: trainwiz launch "
         "--resume",

@@ -185,6 +185,7 @@ SIGNATURES = {
     "missing_package": Signature(
         r"ModuleNotFoundError: No module named '(?P<package>\w+)'",
         r"python[\d.]*: No module named (?P<package>\w+)$",
+        r"ImportError: No module named (?P<package>\w+)(?:\.\w+)*$",
         r"ImportError: \w+ requires the (?P<package>[\w.]+) library",
         r"the package (?:for )?(?P<package>\w+) (?:seems to be not|doesn't seem to be) installed",
         r"PackageNotFoundError: No package metadata was found for (?P<package>[\w.-]+)",

@@ -1,0 +1,57 @@
+"""Python itself: its versions, its platforms, and its limits."""
+
+from __future__ import annotations
+
+from trainwiz.diagnose.signature import Signature
+
+TIER = 1
+SIGNATURES = {
+    "removed_module": Signature(
+        r"No module named '(?P<module>asynchat|asyncore|cgi|distutils|imp|lib2to3|pipes|smtpd|telnetlib)(?:\.\w+)*'",
+        cause="Python no longer has the module {module}: the code is for an older Python",
+        remedy="update the package whose file the traceback names; or train with Python 3.11 (--python), which still "
+        "has it; setuptools brings distutils along: pip install setuptools",
+    ),
+    "removed_name": Signature(
+        r"module '(?P<module>inspect|collections|time|asyncio|unittest)' has no attribute '(?P<name>getargspec|"
+        r"Mapping|MutableMapping|Sequence|Iterable|Callable|OrderedDictType|clock|coroutine|makeSuite)'",
+        r"cannot import name '(?P<name>Mapping|MutableMapping|Sequence|Iterable|Callable)' from "
+        r"'(?P<module>collections)'",
+        r"cannot import name '(?P<name>getargspec|formatargspec)' from '(?P<module>inspect)'",
+        cause="Python no longer has {module}.{name}: the code is for an older Python",
+        remedy="update the package whose file the traceback names; or train with the Python that it was written for "
+        "(--python)",
+    ),
+    "not_on_windows": Signature(
+        r"No module named '(?P<name>fcntl|grp|pwd|resource|termios|pty)'",
+        r"module '(?:signal|os)' has no attribute '(?P<name>SIGKILL|SIGUSR[12]|SIGALRM|SIGHUP|fork|getuid|geteuid|"
+        r"killpg|setsid|sched_getaffinity|uname)'",
+        cause="{name} does not exist on Windows",
+        remedy="train under Linux, or on Windows in WSL 2; DeepSpeed and NCCL need it as well",
+    ),
+    "newer_python": Signature(
+        r"unsupported operand type\(s\) for \|: '(?:type|_GenericAlias|ABCMeta)' and '(?:type|NoneType|_GenericAlias)'",
+        r"cannot import name '\w+' from 'typing' \(.+\)$",
+        r"No module named 'tomllib'",
+        cause="the code needs a newer Python than the one that runs it",
+        remedy="train with Python 3.11 or newer: trainwiz launch --python PATH, or an environment with it",
+    ),
+    "recursion": Signature(
+        r"RecursionError: maximum recursion depth exceeded",
+        cause="functions call each other without end, or a structure is nested too deeply",
+        remedy="look at the lines that the traceback repeats: usually a __getattr__ asks for an attribute that is "
+        "missing, or an object contains itself",
+    ),
+    "event_loop": Signature(
+        r"RuntimeError: (?:This event loop is already running|asyncio\.run\(\) cannot be called from a running event "
+        r"loop|There is no current event loop in thread .+)",
+        cause="the code starts an event loop of asyncio where one runs already, or where there is none",
+        remedy="run it as a script instead of in a notebook, or await the function there",
+    ),
+    "start_method": Signature(
+        r"RuntimeError: context has already been set",
+        cause="the start method of processes is set a second time",
+        remedy="call set_start_method once, below `if __name__ == '__main__':`; or pass force=True, or use "
+        "multiprocessing.get_context",
+    ),
+}
