@@ -141,6 +141,16 @@ def test_a_folder_finds_them_and_passes_by_the_rest(folder: Path, capsys: pytest
     assert "no configuration that trainwiz knows" in capsys.readouterr().err
 
 
+def test_projects_below_a_folder_are_judged_by_their_plans(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Their generated files follow from the plan, and are nobody else's: accelerate starts these in one process."""
+    config = "distributed_type: MULTI_CPU\nnum_processes: 2\n"
+    (folder / "mine").mkdir()
+    (folder / "mine" / "accelerate.yaml").write_text(config)
+    assert [found[:2] for found in placed(checked(capsys, ".")[1])] == [("TW667", "mine/accelerate.yaml")]
+    (folder / "mine" / "trainwiz.yaml").write_text("task: nonsense\n")
+    assert {found[1] for found in placed(checked(capsys, ".")[1])} == {"mine/trainwiz.yaml"}
+
+
 def test_what_is_no_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "package.json").write_text('{"name": "x"}')
     assert run(["check", "package.json"]) == 2

@@ -67,11 +67,17 @@ def readable(document: Document) -> Document:
     raise UsageError(message, document.trouble.fix, place=place)
 
 
-def find(folder: str, read: Callable[[str], Document] = read) -> list[Document]:
-    """The configurations below a folder, by what is in them; hidden folders and those of runs are left out."""
-    found = []
+def find(folder: str, plan_file: str, read: Callable[[str], Document] = read) -> tuple[list[str], list[Document]]:
+    """The projects below a folder, and the configurations outside them, by what is in them.
+
+    A project's own files follow from its plan. Hidden folders and those of runs are left out.
+    """
+    projects, found = [], []
     for here, folders, names in os.walk(folder):
         depth = len(Path(here).relative_to(folder).parts)
+        if plan_file in names:
+            projects.append(os.path.normpath(here))
+            folders[:], names = [], []
         folders[:] = sorted(f for f in folders if not f.startswith(".") and f not in _PASSED_BY and depth < _DEEPEST)
         for name in sorted(names):
             path = os.path.normpath(os.path.join(here, name))
@@ -79,7 +85,7 @@ def find(folder: str, read: Callable[[str], Document] = read) -> list[Document]:
                 document = read(path)
                 if config.kind_of(document) in ("accelerate", "deepspeed", "tool_file") or _broken(document):
                     found.append(document)
-    return found
+    return projects, found
 
 
 def _broken(document: Document) -> bool:

@@ -65,7 +65,7 @@ def comparison(chosen: Sequence[tuple[str, Sequence[Recorded]]], templates: Temp
     others = dict.fromkeys(name for _, each in records for name in metrics.names(each, "eval_") if name != "eval_loss")
     groups = [
         (t("Loss"), "loss"),
-        (t("evaluation loss"), "eval_loss"),
+        (t("Evaluation loss"), "eval_loss"),
         *((name, name) for name in others),
         (t("Gradient norm"), "grad_norm_pre_clip"),
         (t("Learning rate"), "lr"),
@@ -75,7 +75,6 @@ def comparison(chosen: Sequence[tuple[str, Sequence[Recorded]]], templates: Temp
     for title, key in groups:
         curves: list[tuple[str, Series]] = [(name, series(each, key)) for name, each in records]
         # `svg` escapes what it is given, and numbers the curves that it draws.
-        # `svg` escapes what it is given.
         if drawn := svg(curves, label=title, across=t("update")):
             legend = [(i, name) for i, (name, curve) in enumerate(curves) if metrics.finite(curve)]
             charts.append({"title": title, "svg": Markup(drawn), "legend": legend})

@@ -51,7 +51,9 @@ def sort(
         elif Path(path).is_file():
             files[path] = None
         else:
-            files |= dict.fromkeys(_in_folder(path, read))
+            projects, others = _in_folder(path, read)
+            plans |= dict.fromkeys(projects)
+            files |= dict.fromkeys(others)
     if default:
         files[default_file()] = None
     return Targets(plans=tuple(plans), files=tuple(files))
@@ -78,18 +80,19 @@ def _is_other(path: str, read: Read) -> bool:
     return document.trouble is not None or config.kind_of(document) == "unknown"
 
 
-def _in_folder(path: str, read: Read) -> list[str]:
+def _in_folder(path: str, read: Read) -> tuple[list[str], list[str]]:
+    """The projects and the other configurations below a folder."""
     if not Path(path).exists():
         from trainwiz.store import plans  # here, since it imports pydantic
 
         plans.find(path)  # which says so
-    found = [document.path for document in configurations.find(path, read)]
-    if not found:
+    projects, found = configurations.find(path, PLAN_FILE, read)
+    if not projects and not found:
         raise UsageError(
             say("{folder} contains no trainwiz.yaml and no configuration that trainwiz knows", folder=path),
             say("change to a project folder or pass one, or create a project: trainwiz init {folder}", folder=path),
         )
-    return found
+    return projects, [document.path for document in found]
 
 
 def default_file() -> str:

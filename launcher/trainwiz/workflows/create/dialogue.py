@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz import quantities
 from trainwiz.decide import Decided
 from trainwiz.errors import Cancelled, Refused
-from trainwiz.finding import Finding, errors
+from trainwiz.finding import Finding, Level, errors
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
 from trainwiz.questions import question_for
@@ -120,7 +120,9 @@ def _settled(interview: Interview, planner: Planner, *, reviewed: bool) -> tuple
         decided = interview.decided()
         found = planner.findings(decided.plan, complete=True)
         if found != shown:
-            shown, reviewed = found, unattended
+            # Advice that comes up after the review, as of a port taken meanwhile, is told, and no reason to ask.
+            reviewed = unattended or (reviewed and all(each.level is Level.HINT for each in found if each not in shown))
+            shown = found
             findings.show(found)
         if errors(found):
             _ask_again(interview, errors(found)[0], unattended=unattended)
