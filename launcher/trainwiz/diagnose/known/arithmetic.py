@@ -162,8 +162,8 @@ SIGNATURES = {
     "no_parameters": Signature(
         r"ValueError: optimizer got an empty parameter list",
         cause="the optimizer was given no parameters",
-        remedy="usually all of them are frozen, or a generator of parameters was used up before; pass "
-        "[p for p in model.parameters() if p.requires_grad]",
+        remedy="usually all of them are frozen, or a generator of parameters was used up before; pass a list of those "
+        "that require gradients",
     ),
     "not_deterministic": Signature(
         r"(?P<operation>\w+) does not have a deterministic implementation, but you set",
