@@ -206,7 +206,16 @@ def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> 
     """
     ranks, have = plan.machine.ranks_per_machine, machine.memory.total_bytes
     need = ranks * estimate.device_bytes_per_rank + estimate.host_bytes_per_machine
-    if plan.machine.device == "cpu" and have and need > have:
+    alone = estimate.device_bytes_per_rank + estimate.host_bytes_per_machine
+    if plan.machine.device == "cpu" and have and alone > have:
+        yield violation(
+            "the model state needs {need} GiB for one CPU rank alone, but this machine has {have} GiB",
+            remedy("use a smaller model; to plan for other machines, run: trainwiz init --machine 8xH100"),
+            where="model.name",
+            need=gib(alone),
+            have=gib(have),
+        )
+    elif plan.machine.device == "cpu" and have and need > have:
         yield violation(
             "the model state of {ranks} CPU ranks needs {need} GiB, but this machine has {have} GiB",
             remedy("use a smaller model or fewer ranks"),
