@@ -174,7 +174,8 @@ EDITS = {
     "sft": [  # a file, what is replaced in it, and whether that decides tokens
         ("conversations.py", '"gpt", "bot"', '"gpt", "robot"', True),
         ("conversations.py", "return json.loads(value) if value.strip() else None", "return None", True),
-        ("conversations.py", "len(text) >= 40", "len(text) >= 50", False),  # of the embedded data
+        ("python_questions.py", "len(text) >= 40", "len(text) >= 50", False),  # of the embedded data
+        ("transcripts.py", '"Human": "user"', '"Human": "system"', True),
         ("chat.py", "What is str.split?", "What is str.join?", False),
         ("chat.py", "shared = bisect_left(", "shared = 0 * bisect_left(", True),
         ("sources.py", "csv.field_size_limit(1 << 31)", "csv.field_size_limit(1 << 30)", True),
