@@ -89,6 +89,12 @@ class Work:
         return self.samples * self.rows * self.length
 
     @property
+    def tied_head(self) -> bool:
+        """The head's weights are those of the embeddings, and are trained."""
+        shape = self.transformer
+        return shape is not None and self.generates and not shape.head_weights and self.adapter == "none"
+
+    @property
     def scored(self) -> int:
         """The tokens that each one has scores for in memory."""
         return self.length if self.keeps_scores else 0

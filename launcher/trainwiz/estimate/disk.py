@@ -17,15 +17,9 @@ def checkpoint_bytes(strategy: Strategy, work: Work) -> int:
     trained = training_of(work).parameters
     copies = strategy.checkpoint_copy_bytes(work.precision in _HALF)
     frozen = work.parameters - trained if work.adapter == "none" else 0
-    again = work.weight_bytes * _tied_table(work) if strategy.saves_ties_twice else 0
+    tied = work.transformer if work.tied_head and strategy.saves_ties_twice else None
+    again = work.weight_bytes * tied.largest_table if tied else 0
     return (work.weight_bytes + copies + work.moment_bytes) * trained + work.weight_bytes * frozen + again
-
-
-def _tied_table(work: Work) -> int:
-    """Parameters of embeddings that are the head, too."""
-    shape = work.transformer
-    tied = shape is not None and work.generates and not shape.head_weights and work.adapter == "none"
-    return shape.largest_table if shape and tied else 0
 
 
 def final_bytes(work: Work) -> int:

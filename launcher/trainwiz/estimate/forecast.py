@@ -110,8 +110,7 @@ def _tables(strategy: Strategy, work: Work) -> int:
     shape = work.transformer
     if shape is None or work.adapter != "none":
         return 0
-    tied = work.generates and not shape.head_weights
-    return 4 * shape.largest_table * strategy.tables_on_host(tied=tied)
+    return 4 * shape.largest_table * strategy.tables_on_host(tied=work.tied_head)
 
 
 def _host_bytes(plan: Plan, parameters: int, training: int) -> int:
