@@ -1,6 +1,8 @@
-"""What sends a person back into the review."""
+"""What is judged before a project is written, and what sends a person back into the review."""
 
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -8,7 +10,10 @@ import pytest
 
 from trainwiz.finding import Finding, Level
 from trainwiz.message import Message
+from trainwiz.store import machines
+from trainwiz.workflows import facts
 from trainwiz.workflows.create import dialogue
+from trainwiz.workflows.create.planner import Planner
 
 
 @pytest.mark.parametrize(("level", "reviews"), [(Level.HINT, 1), (Level.WARNING, 2)])
@@ -21,6 +26,22 @@ def test_advice_that_comes_up_after_the_review(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(dialogue.findings, "show", told.append)
     monkeypatch.setattr(dialogue, "review", reviewed.append)
     interview = SimpleNamespace(decided=lambda: SimpleNamespace(plan=None), answers={"seed": 1}, fixed={})
-    planner = SimpleNamespace(findings=lambda *_, **__: found.pop(0) if len(found) > 1 else found[0])
+    planner = SimpleNamespace(wait=lambda: None, findings=lambda *_, **__: found.pop(0) if len(found) > 1 else found[0])
     answers, _ = dialogue._settled(cast(Any, interview), cast(Any, planner), reviewed=False)
     assert (answers, len(reviewed), told) == ({"seed": 1}, reviews, [(new,)])
+
+
+def test_what_the_interpreter_has_installed_decides_before_anything_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A first `init` looks at the interpreter in the background, and must not keep what it decided without it."""
+    there = machines.read(Path(__file__).parents[1] / "machines" / "cpu.json")
+    assert there.interpreter
+    old = replace(there.interpreter, packages={**there.interpreter.packages, "transformers": "4.51.3"})
+    monkeypatch.setattr(facts, "machine", lambda *, wait, **_: replace(there, interpreter=old if wait else None))
+    planner, answers = Planner(folder=tmp_path), {"model.name": "gpt2-124m"}
+    assert planner.decide(answers).plan.data.packing
+    planner.wait()
+    decided = planner.decide(answers).plan
+    assert not decided.data.packing
+    assert "TW553" not in {finding.rule for finding in planner.findings(decided, complete=True)}

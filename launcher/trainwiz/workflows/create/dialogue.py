@@ -117,6 +117,7 @@ def _settled(interview: Interview, planner: Planner, *, reviewed: bool) -> tuple
     unattended = reviewed
     shown: Sequence[Finding] = ()
     while True:
+        planner.wait()
         decided = interview.decided()
         found = planner.findings(decided.plan, complete=True)
         if found != shown:

@@ -146,6 +146,7 @@ def _decide(planner: Planner, answers: Answers) -> tuple[Mapping[str, Any], Deci
             t("{key}: the earlier value {value} no longer fits; a new value is chosen", key=lost.key, value=lost.value)
         )
     final = {**answers.given, **kept}
+    planner.wait()
     decided = planner.decide(final)
     found = planner.findings(decided.plan, complete=True)
     findings.show(found)

@@ -93,6 +93,12 @@ class Planner:
         """What is known of the plan's model."""
         return self._project(plan).model
 
+    def wait(self) -> None:
+        """Wait for the interpreter that will train to be examined: what it has installed decides, too."""
+        if self.machine.interpreter is None:
+            self._machine = Future()
+            self._machine.set_result(self._examine(wait=True))
+
     def findings(self, plan: Plan, *, complete: bool) -> tuple[Finding, ...]:
         """What the rules say; `complete` waits for the interpreter that will train to be examined.
 
@@ -100,11 +106,10 @@ class Planner:
         """
         from trainwiz.rules import GENERATED_FILES
 
-        machine = self.machine
-        if complete and machine.interpreter is None:
-            machine = self._examine(wait=True)
+        if complete:
+            self.wait()
         # Generated files are written next, so that what is wrong with them does not matter.
-        found = facts.findings(plan, str(self.folder), machine, ignore=(GENERATED_FILES,))
+        found = facts.findings(plan, str(self.folder), self.machine, ignore=(GENERATED_FILES,))
         return tuple(replace(f, level=Level.WARNING) if f.level is Level.ERROR and _installs(f) else f for f in found)
 
     def _examine(self, *, wait: bool) -> Machine:
