@@ -7,7 +7,9 @@ from typing import get_args
 
 from trainwiz import quantities, strategies
 from trainwiz.decide.decision import Decision
-from trainwiz.decide.strategy import OFFLOAD, Option, options
+from trainwiz.decide.fastest import OFFLOAD
+from trainwiz.decide.memory import ROOMY, smallest_gpu_bytes
+from trainwiz.decide.strategy import Option, options
 from trainwiz.message import Message, say
 from trainwiz.vocabulary import Adapter
 
@@ -26,6 +28,8 @@ class Method:
     """State, buffers and the activations of one sample."""
     fits: bool | None
     """None where the GPU's memory is unknown."""
+    roomy: bool
+    """Whether it fits with room for more samples."""
 
     @property
     def shown(self) -> str:
@@ -34,8 +38,8 @@ class Method:
 
     @property
     def fits_well(self) -> bool:
-        """Whether it fits without host memory and, beside an adapter, with whole weights on each rank."""
-        if not self.fits or self.strategy.endswith(OFFLOAD):
+        """Whether it fits with room, without host memory and, beside an adapter, with whole weights on each rank."""
+        if not self.roomy or self.strategy.endswith(OFFLOAD):
             return False
         return self.adapter == "none" or not strategies.labelled(self.strategy).partitions_weights
 
@@ -52,9 +56,17 @@ def methods(d: Decision, length: int | None = None) -> tuple[Method, ...]:
 
 def _method(d: Decision, adapter: Adapter, length: int | None) -> Method:
     trial = replace(d, values={**d.values, "model.adapter": adapter})
-    found = [option for option in options(trial, length) if option.speed]
-    best: Option = next((option for option in found if option.fits is not False), found[-1])
-    return Method(adapter=adapter, strategy=best.name, bytes_per_rank=best.total_bytes_per_rank, fits=best.fits)
+    found, memory = [option for option in options(trial, length) if option.speed], smallest_gpu_bytes(d)
+    fitting = [option for option in found if option.fits is not False]
+    roomy = [option for option in fitting if memory and option.total_bytes_per_rank <= ROOMY * memory]
+    best: Option = (roomy or fitting or found[-1:])[0]
+    return Method(
+        adapter=adapter,
+        strategy=best.name,
+        bytes_per_rank=best.total_bytes_per_rank,
+        fits=best.fits,
+        roomy=bool(roomy),
+    )
 
 
 def _is_possible(d: Decision, adapter: Adapter) -> bool:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
-from trainwiz.decide.strategy import FILLED
+from trainwiz.decide.memory import FILLED, ROOMY
 from trainwiz.estimate.device import Moment, Needs, Work, needs, offloaded_activations, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.gpus import GpuModel
@@ -16,8 +16,13 @@ from trainwiz.models.activations import Checkpointing
 from trainwiz.strategies import Strategy
 
 _OFFLOAD = "+offload"
-_CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full", "offload")
 _LARGEST_MICRO_BATCH = 64
+NEAR = 1.1
+"""Times that differ by less than this are the same to a forecast."""
+_ON_HOST = 1.25
+"""What the time of offloaded state counts more: it depends on the host's memory and cores, which are hardly known."""
+_RECOMPUTED: Mapping[Checkpointing, float] = {"none": 1.0, "selective": 1.05, "full": 1.15, "offload": 1.25}
+"""The same for what is computed again: a larger micro-batch saves launches, which the GPU's work may hide anyway."""
 _UNRANKED = 4
 """The position of a strategy that has none: FSDP is as fast as ZeRO 3."""
 MOMENTS: dict[Moment, Message] = {
@@ -94,6 +99,11 @@ class Candidate:
         return self.pace.seconds * self.time_factor if self.pace else float("inf")
 
     @property
+    def weighed_seconds(self) -> float:
+        """The time by which rows are compared."""
+        return self.seconds * (_ON_HOST if self.work.optimizer_offloaded else 1) * _RECOMPUTED[self.work.checkpointing]
+
+    @property
     def tokens_per_second(self) -> float | None:
         """Of one rank."""
         return self.pace.tokens_per_second / self.time_factor if self.pace else None
@@ -114,35 +124,54 @@ def candidates(
     is given; None: whatever is best.
     """
     micro_batches = [samples] if samples else _micro_batches(real_batch, place.ranks)
-    ways = [checkpointing] if checkpointing else _CHECKPOINTING
+    ways = [checkpointing] if checkpointing else list(_RECOMPUTED)
     found = [
-        _best([_candidate(row, work, place, offload, way, size, real_batch) for size in micro_batches for way in ways])
-        for row, offload in _rows(place.ranks)
+        _best(
+            [_candidate(row, work, place, offload, way, size, real_batch) for size in micro_batches for way in ways],
+            place,
+        )
+        for row, offload in _rows(place.ranks, only)
         if only in (None, row.label + _OFFLOAD * offload)
     ]
-    fitting = sorted((one for one in found if one.why_not is None), key=lambda one: (one.seconds, one.rank))
+    fitting = _by_speed([one for one in found if one.why_not is None])
     others = sorted((one for one in found if one.why_not is not None), key=lambda one: one.peak_bytes)
     return (*fitting, *others)
 
 
-def _rows(ranks: int) -> Iterator[tuple[Strategy, bool]]:
+def _rows(ranks: int, only: str | None) -> Iterator[tuple[Strategy, bool]]:
     for row in strategies.every():
-        if row.one_rank == (ranks == 1) and (row.speed or row.uses_fsdp):
+        if row.one_rank == (ranks == 1) and (row.speed or row.uses_fsdp or row.label == only):
             yield row, False
         if row.offload_speed:
             yield row, True
 
 
-def _best(tried: list[Candidate]) -> Candidate:
-    """The fastest that fits, or the one that needs least."""
+def _by_speed(fitting: list[Candidate]) -> list[Candidate]:
+    """The fastest first; of those that are as fast as it is, the simplest strategy."""
+    fastest = min((one.weighed_seconds for one in fitting), default=0.0)
+    near = [one for one in fitting if one.weighed_seconds <= NEAR * fastest]
+    behind = [one for one in fitting if one.weighed_seconds > NEAR * fastest]
+    return [*sorted(near, key=lambda one: one.rank), *sorted(behind, key=lambda one: (one.weighed_seconds, one.rank))]
+
+
+def _best(tried: list[Candidate], place: Place) -> Candidate:
+    """The fastest that fits, or the one that needs least.
+
+    Where the fastest fills its GPU, another one that is as fast and leaves room is better, or else the leanest of them.
+    """
     fitting = [one for one in tried if one.why_not is None]
-    return min(fitting, key=lambda one: one.seconds) if fitting else min(tried, key=lambda one: one.peak_bytes)
+    if not fitting:
+        return min(tried, key=lambda one: one.peak_bytes)
+    fastest = min(one.weighed_seconds for one in fitting)
+    near = [one for one in fitting if one.weighed_seconds <= NEAR * fastest]
+    roomy = [one for one in near if one.peak_bytes <= ROOMY * place.memory_bytes]
+    return min(roomy, key=lambda one: one.weighed_seconds) if roomy else min(near, key=lambda one: one.peak_bytes)
 
 
 def _micro_batches(real_batch: int, ranks: int) -> list[int]:
-    """Powers of two that the real batch is a multiple of; 1 where it is none of the ranks."""
-    sizes = [2**n for n in range(_LARGEST_MICRO_BATCH.bit_length())]
-    return [size for size in sizes if real_batch % (size * ranks) == 0] or [1]
+    """All that divide a rank's part of the real batch; 1 where it has no whole part."""
+    each = real_batch // ranks if real_batch % ranks == 0 else 1
+    return [size for size in range(1, min(each, _LARGEST_MICRO_BATCH) + 1) if each % size == 0]
 
 
 def _candidate(

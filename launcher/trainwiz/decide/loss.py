@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from trainwiz import quantities
 from trainwiz.decide.decision import Decision
-from trainwiz.decide.strategy import FILLED, smallest_gpu_bytes, work_of
+from trainwiz.decide.memory import FILLED, ROOMY, smallest_gpu_bytes, work_of
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.device import needs
 from trainwiz.message import say
@@ -15,8 +15,6 @@ from trainwiz.vocabulary import LOSS_CHUNK
 _LARGER = (8192, 4096, 2048)
 _SMALLER = (512, 256, 128)
 SMALLEST_CHUNK = _SMALLER[-1]
-_ROOMY = 0.7
-"""The part of a GPU up to which larger chunks may raise the peak: beyond it, a forecast that is too low costs more."""
 _LARGE_VOCABULARY = 8192
 """Words below which the head is too small to matter."""
 _KEY = "model.loss_chunk"
@@ -40,7 +38,7 @@ def decide_loss_chunk(d: Decision) -> None:
         return
     tokens = replace(work_of(d), samples=d.values["batch.per_device_batch_size"]).tokens
     usual = _peak(d, LOSS_CHUNK)
-    room = max(usual, _ROOMY * memory)
+    room = max(usual, ROOMY * memory)
     larger = next((chunk for chunk in _LARGER if chunk < 2 * tokens and _peak(d, chunk) <= room), None)
     if larger and usual <= FILLED * memory:
         shown = {"size": quantities.size(_peak(d, larger)), "memory": quantities.size(memory)}

@@ -11,8 +11,8 @@ from trainwiz.decide.columns import shown_columns
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.first_sample import Turn, turns
 from trainwiz.decide.length import updates_of
+from trainwiz.decide.memory import smallest_gpu_bytes
 from trainwiz.decide.row_lengths import Lengths, of_rows
-from trainwiz.decide.strategy import smallest_gpu_bytes
 from trainwiz.estimate import estimate
 from trainwiz.estimate.gpus import gpu_of
 from trainwiz.estimate.speed import pace

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from trainwiz import optimizers, quantities, strategies
+from trainwiz import quantities, strategies
+from trainwiz.decide.candidates import Candidate
 from trainwiz.decide.decision import Decision
+from trainwiz.decide.fastest import OFFLOAD, fastest
+from trainwiz.decide.memory import FILLED, smallest_gpu_bytes, work_of
 from trainwiz.errors import PlanError
-from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.device import Work, needs
 from trainwiz.message import Message, say
 from trainwiz.strategies import Strategy
-from trainwiz.vocabulary import LOSS_CHUNK
 
 STATE_SHARE = 0.6
-"""The part of a GPU that model state may take; activations, the loss, buffers and the CUDA context need the rest."""
-FILLED = 0.9
-"""The part of a GPU that all of these may take; the CUDA context and gaps between blocks need the rest."""
-OFFLOAD = "+offload"
+"""The part of a GPU that model state may take where the model's layers are not known, and activations with them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,53 +56,19 @@ def _option(d: Decision, row: Strategy, work: Work, *, offload: bool) -> Option:
     memory, weights = smallest_gpu_bytes(d), offload and row.partitions_weights
     work = replace(work, optimizer_offloaded=offload, parameters_offloaded=weights, checkpointing="full")
     need = needs(row, work)
+    room = FILLED if work.transformer else STATE_SHARE
     return Option(
         name=row.label + OFFLOAD * offload,
         bytes_per_rank=need.state,
         total_bytes_per_rank=need.total,
-        fits=need.state <= STATE_SHARE * memory and need.total <= FILLED * memory if memory else None,
+        fits=need.total <= room * memory if memory else None,
         speed=row.offload_speed if offload else row.speed,
-    )
-
-
-def work_of(d: Decision, length: int | None = None) -> Work:
-    """What is trained, and how, as far as it is decided: with one sample in a micro-batch, of this length."""
-    assert d.parameters is not None
-    values = d.values
-    return Work(
-        parameters=d.parameters,
-        transformer=d.transformer,
-        generates=d.task.generative,
-        fused_head=d.task.packs and values["precision.mixed_precision"] != "fp16",
-        rows=d.task.rows(values["preference.loss"]),
-        adapter=values["model.adapter"],
-        lora_rank=values["model.lora_rank"],
-        precision=values["precision.mixed_precision"],
-        world=values["machine.num_processes"],
-        moment_bytes=optimizers.named(
-            str(d.answers.get("optimizer.name") or d.defaults["optimizer.name"])
-        ).moment_bytes,
-        optimizer_offloaded=values.get("strategy.offload_optimizer_device", "none") != "none",
-        parameters_offloaded=values.get("strategy.offload_param_device", "none") != "none",
-        checkpointing=values.get("model.activation_checkpointing", "none"),
-        loss=Loss(tokens_at_once=values.get("model.loss_chunk") or d.answers.get("model.loss_chunk") or LOSS_CHUNK),
-        # Most trainings accumulate, and the batch is decided later: gradients are counted beside the activations.
-        accumulates=True,
-        length=length or values["batch.sequence_length"],
-        keeps_scores=values["model.attention"] == "eager",
     )
 
 
 def state_bytes(d: Decision) -> int | None:
     """Model state per rank under the strategy that was decided on; None where the model's size is unknown."""
     return None if d.parameters is None else needs(d.strategy, work_of(d)).state
-
-
-def smallest_gpu_bytes(d: Decision) -> int | None:
-    """The memory of the smallest GPU; None on a CPU and where it is unknown."""
-    if d.on_cpu or d.machine is None or not d.machine.gpus:
-        return None
-    return min(g.memory_bytes for g in d.machine.gpus)
 
 
 def could_fit(d: Decision, length: int) -> bool:
@@ -145,46 +109,66 @@ def decide_strategy(d: Decision) -> None:
 
 
 def recommend(d: Decision) -> tuple[str, Message]:
-    """The fastest strategy whose model state fits, and why."""
+    """The fastest strategy that fits, and why."""
     world = d.values["machine.num_processes"]
     first = next(row.label for row in strategies.every() if row.speed == 1 and row.one_rank == (world == 1))
-    found = [option for option in options(d) if option.speed]
-    memory = smallest_gpu_bytes(d)
     if d.on_cpu:
         return first, say("one rank") if world == 1 else say("CPU ranks share host memory anyway")
     if d.parameters is None and d.task.from_hub and world > 1:
         # docs/decisions/wizard.md: A model is never of unknown size
         lean = [row.label for row in strategies.every() if row.speed and row.partitions_weights]
         return lean[0], say("the model's size is unknown; this shards the most")
+    if best := fastest(d):
+        return best.name, _by_forecast(d, best, first)
+    found, memory = [option for option in options(d) if option.speed], smallest_gpu_bytes(d)
     if not found or memory is None:
         return first, say("model size or GPU memory is unknown; this is the fastest strategy")
-    fitting = [option for option in found if option.fits]
-    shown = {"memory": quantities.size(memory), "share": f"{STATE_SHARE:.0%}"}
-    if not fitting:
-        last = found[-1]
-        return last.name, say(
-            "needs the least memory: {size} of model state per rank; even this is more than {share} of {memory}",
-            size=last.shown,
-            **shown,
-        )
-    best = fitting[0]
+    return _by_memory(found, memory)
+
+
+def _by_forecast(d: Decision, best: Candidate, first: str) -> Message:
+    """Why it is the best row of `trainwiz plan`, beside the strategy that would do the least."""
+    assert d.machine is not None
+    ranks = d.values["machine.num_processes"]
+    shown = {
+        "rate": _rate(best),
+        "gpus": f"{ranks} × {d.machine.gpus[0].name}",
+        "size": quantities.size(best.peak_bytes),
+        "memory": quantities.size(min(gpu.memory_bytes for gpu in d.machine.gpus)),
+    }
+    ahead = say("{rate} tokens/s by the forecast for {gpus}, with {size} of {memory}", **shown)
     if best.name == first:
-        return first, say(
-            "{size} of model state per rank fits in {share} of {memory}; fastest strategy", size=best.shown, **shown
-        )
-    if found[0].bytes_per_rank <= STATE_SHARE * memory:
-        return best.name, say(
-            "with buffers and activations, {best_size} per rank fits in {filled} of {memory}; {first} needs {size}",
-            best_size=quantities.size(best.total_bytes_per_rank),
-            first=first,
-            size=quantities.size(found[0].total_bytes_per_rank),
-            filled=f"{FILLED:.0%}",
+        return say("{forecast}; nothing is faster", forecast=ahead)
+    plain = fastest(d, only=first)
+    if plain is None:
+        need = next(option.total_bytes_per_rank for option in options(d) if option.name == first)
+        return say("{forecast}; {first} needs {size}", forecast=ahead, first=first, size=quantities.size(need))
+    return say("{forecast}; {first}: {rate}", forecast=ahead, first=first, rate=_rate(plain))
+
+
+def _rate(row: Candidate) -> str:
+    """Tokens per second of all ranks."""
+    return f"{(row.tokens_per_second or 0) * row.work.world:,.0f}"
+
+
+def _by_memory(found: list[Option], memory: int) -> tuple[str, Message]:
+    """The first whose model state fits, and why, where the time of an update cannot be foretold."""
+    shown = {"memory": quantities.size(memory), "share": f"{STATE_SHARE:.0%}"}
+    best = next((option for option in found if option.fits), None)
+    if best is None:
+        return found[-1].name, say(
+            "needs the least memory: {size} of model state per rank; even this is too much for {memory}",
+            size=found[-1].shown,
             **shown,
+        )
+    if best is found[0]:
+        return best.name, say(
+            "{size} of model state per rank fits in {share} of {memory}; fastest strategy", size=best.shown, **shown
         )
     return best.name, say(
         "{best_size} of model state per rank fits in {share} of {memory}; {first} needs {size}",
         best_size=best.shown,
-        first=first,
+        first=found[0].name,
         size=found[0].shown,
         **shown,
     )

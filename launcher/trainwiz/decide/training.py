@@ -6,12 +6,16 @@ import math
 from dataclasses import replace
 
 from trainwiz import batch, optimizers, quantities
-from trainwiz.decide.amount import decide_evaluation_steps, documents_per_sample, is_own, samples_of
+from trainwiz.decide.amount import decide_evaluation_steps, is_own
+from trainwiz.decide.candidates import Candidate
 from trainwiz.decide.decision import Decision
+from trainwiz.decide.fastest import fastest, label
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.loss import SMALLEST_CHUNK
+from trainwiz.decide.memory import FILLED, smallest_gpu_bytes, work_of
+from trainwiz.decide.real_batch import gpt3_row, usual_real_batch
 from trainwiz.decide.size import SMALL_MODEL, size_of
-from trainwiz.decide.strategy import FILLED, could_fit, smallest_gpu_bytes, state_bytes, work_of
+from trainwiz.decide.strategy import could_fit, state_bytes
 from trainwiz.errors import PlanError
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.device import needs, offloaded_activations, training_of
@@ -19,16 +23,6 @@ from trainwiz.message import Message, say
 from trainwiz.models.activations import Checkpointing
 from trainwiz.tasks.preference_losses import LOSSES
 
-_GPT3 = (
-    (0.2e9, 6e-4, 2**19),
-    (0.5e9, 3e-4, 2**19),
-    (1.0e9, 2.5e-4, 2**19),
-    (2.0e9, 2e-4, 2**20),
-    (4.0e9, 1.6e-4, 2**20),
-    (10e9, 1.2e-4, 2**21),
-    (math.inf, 1e-4, 2**21),
-)
-"""Up to this many parameters: learning rate, tokens per update. GPT-3, table 2.1: https://arxiv.org/abs/2005.14165."""
 _ADAPTER_RATE = 2e-4
 """https://arxiv.org/abs/2305.14314 (QLoRA, table 9)."""
 _ADAPTER_FACTOR = 10
@@ -41,11 +35,6 @@ _BACKBONE_SIZE = 224
 _BACKBONE_RATE = 1e-4
 _LONGEST, _SHORTEST = 4096, 512
 """Tokens of a default sample: few documents are longer, and activations grow with it."""
-_SMALL_REAL_BATCH = 32
-_SMALLEST_REAL_BATCH = 4
-"""Documents of an update, however little own data there is."""
-_UPDATES_PER_EPOCH = 32
-"""That own data should have at least."""
 _CHECKPOINTING: tuple[Checkpointing, ...] = ("none", "selective", "full", "offload")
 
 
@@ -113,7 +102,13 @@ def _length(d: Decision) -> tuple[int, Message]:
 
 
 def decide_activations(d: Decision) -> None:
-    """What the forward pass keeps: as much as fits beside the model state, with one sample or the given micro-batch."""
+    """What the forward pass keeps: what makes updates fastest, by the forecast.
+
+    Where there is none, as much as fits beside the model state with one sample or the given micro-batch.
+    """
+    if best := _fastest(d):
+        d.settle("model.activation_checkpointing", best.work.checkpointing, _kept(d, best))
+        return
     samples, room = d.answers.get("batch.per_device_batch_size") or 1, _bytes_left(d)
     need = {how: _sample_bytes(d, how, samples) for how in _CHECKPOINTING}
     if room is None or not need["none"]:
@@ -150,6 +145,44 @@ def decide_activations(d: Decision) -> None:
         d.settle("model.activation_checkpointing", "full", least)
 
 
+def _fastest(d: Decision) -> Candidate | None:
+    """The first row of `trainwiz plan` with the strategy that was decided."""
+    name = label(d)
+    return fastest(d, only=name) if name else None
+
+
+def _kept(d: Decision, best: Candidate) -> Message:
+    """Why this row keeps these activations."""
+    how, host = best.work.checkpointing, _host_bytes(d, best.work.samples)
+    whole = needs(best.strategy, replace(best.work, checkpointing="none")).activations
+    room = int(FILLED * (smallest_gpu_bytes(d) or 0)) - best.need.beside
+    shown = {
+        "micro": best.work.samples,
+        "kept": quantities.size(best.need.activations),
+        "size": quantities.size(whole),
+        "room": quantities.size(room),
+    }
+    if how == "none":
+        return say("the fastest: {size} of activations fit in {room} beside the model state", **shown)
+    if how == "offload" and host is not None:
+        return say(
+            "the fastest by the forecast: with micro-batch {micro}, {kept} of activations fit in {room} beside the "
+            "model state; host memory takes {host} of them",
+            host=quantities.size(host),
+            **shown,
+        )
+    if whole > room:
+        return say(
+            "the fastest by the forecast: with micro-batch {micro}, {kept} of activations fit in {room} beside the "
+            "model state, {size} do not",
+            **shown,
+        )
+    return say(
+        "by the forecast as fast as without, for micro-batch {micro}, with {kept} of activations instead of {size}",
+        **shown,
+    )
+
+
 def _crowded(d: Decision, samples: int, room: int) -> bool:
     """Whether the layers' inputs do not fit, however few logits are in memory beside them."""
     work = replace(work_of(d), checkpointing="full", samples=samples)
@@ -183,14 +216,18 @@ def decide_batch(d: Decision) -> None:
     }
     given = {name: d.answers.get(key) for name, key in keys.items()}
     reason: Message | None = None
-    preferred = _preferred_micro(d)
+    best = _fastest(d)
+    preferred = best.work.samples if best else _preferred_micro(d)
     if given["real"] is None and (given["micro"] is None or given["accumulation"] is None):
         # No real batch is given: ours is a multiple of everything that is.
-        target, reason = _usual_real_batch(d)
-        while is_own(d) and preferred > 1 and preferred * (given["accumulation"] or 1) * world > target:
+        target, reason = usual_real_batch(d)
+        ways = (given["accumulation"] or 1) * world
+        while is_own(d) and preferred > 1 and preferred * ways > target:
             preferred //= 2
-        step = (given["micro"] or preferred) * (given["accumulation"] or 1) * world
+        step = (given["micro"] or preferred) * ways
         given["real"] = max(1, round(target / step)) * step
+        if best:
+            given["real"] = best.work.samples * (given["accumulation"] or best.accumulation) * world
     solved = batch.solve(world=world, preferred_micro=preferred, **given)
     if isinstance(solved, batch.Conflict):
         raise PlanError([say("{key}: {problem}", key=solved.key, problem=solved.message)])
@@ -236,7 +273,7 @@ def _usual_rate(d: Decision) -> tuple[float, Message]:
         return 1e-3, say("the model is small")
     if not d.values["model.from_scratch"]:
         return _FINE_TUNING_RATE, say("continues from trained weights (value used by Llama 2)")
-    return _gpt3_row(d)[1], say("value used by GPT-3 at a similar size")
+    return gpt3_row(d)[1], say("value used by GPT-3 at a similar size")
 
 
 def decide_records(d: Decision) -> None:
@@ -272,33 +309,6 @@ def decide_supervision(d: Decision) -> None:
     d.settle_default("supervision.on_hang", say("a false alarm then only prints a message; no work is lost"))
     d.settle_default("supervision.hang_limit", say("derived from the run itself"))
     d.settle_default("supervision.max_restarts", say("no automatic restart; check the failure first"))
-
-
-def _usual_real_batch(d: Decision) -> tuple[float, Message]:
-    tokens, samples = _gpt3_row(d)[2], samples_of(d)
-    target: float
-    if d.on_cpu or d.task.own_code or size_of(d) < SMALL_MODEL:
-        target, why = _SMALL_REAL_BATCH, say("small, for quick updates")
-    elif not d.values["model.from_scratch"]:
-        target, why = 64, say("common when continuing from trained weights")
-    else:
-        target = max(1, tokens // int(d.values["batch.sequence_length"]))
-        why = say("about {tokens} tokens per update, like GPT-3 at a similar size", tokens=tokens)
-    if samples is None:
-        return target, why
-    few = max(_SMALL_REAL_BATCH, samples // 10)
-    if is_own(d):
-        few = 2 ** max(0, math.floor(math.log2(max(1, samples / _UPDATES_PER_EPOCH))))
-        few = max(few, math.ceil(_SMALLEST_REAL_BATCH / documents_per_sample(d)))
-        if few < target:
-            updates = math.ceil(samples / few)
-            return few, say("{updates} updates for about {samples} samples", updates=updates, samples=samples)
-    if few < target:
-        target, why = (
-            few,
-            say("about a tenth of the {samples} samples, to get more than one update per epoch", samples=samples),
-        )
-    return target, why
 
 
 # docs/decisions/wizard.md: Activations decide the default micro-batch, and TW325
@@ -345,7 +355,3 @@ def _bytes_left(d: Decision) -> int | None:
     if memory is None or d.parameters is None:
         return None
     return int(FILLED * memory) - needs(d.strategy, work_of(d)).beside
-
-
-def _gpt3_row(d: Decision) -> tuple[float, float, int]:
-    return next(row for row in _GPT3 if size_of(d) <= row[0])

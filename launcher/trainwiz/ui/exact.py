@@ -8,7 +8,7 @@ from typing import Any
 
 from trainwiz import tasks
 from trainwiz.decide.candidates import MOMENTS
-from trainwiz.decide.strategy import FILLED
+from trainwiz.decide.memory import FILLED
 from trainwiz.estimate.exact import Kind, Moment, Tensors
 from trainwiz.language import t, text
 from trainwiz.message import Message, say

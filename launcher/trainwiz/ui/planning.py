@@ -108,6 +108,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
         lines = [_with_bar(values(row, limits), bar(row.candidate.need, place.memory_bytes)) for row in fitting]
         table.show([_bold(_with_bar(heads(limits), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
         _legend()
+        _order(fitting)
         _disk(fitting[0])
         _energy(fitting[0], place)
     else:
@@ -258,6 +259,17 @@ def _with_bar(columns: Sequence[str], drawn: str) -> list[str]:
 
 def _plain(columns: Sequence[str]) -> list[Cell]:
     return [Cell(text=column) for column in columns]
+
+
+def _order(fitting: Sequence[Row]) -> None:
+    """Why the first row is not the fastest, where it is not."""
+    if any(row.candidate.seconds < fitting[0].candidate.seconds for row in fitting):
+        console.talk(
+            t(
+                "first is the simplest row that a forecast cannot tell from the fastest; recomputation and host memory "
+                "count as slower"
+            )
+        )
 
 
 def _disk(best: Row) -> None:

@@ -1,0 +1,49 @@
+"""What a plan in the making trains, and the memory that there is for it."""
+
+from __future__ import annotations
+
+from trainwiz import optimizers
+from trainwiz.decide.decision import Decision
+from trainwiz.estimate.activations import Loss
+from trainwiz.estimate.device import Work
+from trainwiz.vocabulary import LOSS_CHUNK
+
+FILLED = 0.9
+"""The part of a GPU that tensors may take; the CUDA context and gaps between blocks need the rest."""
+ROOMY = 0.7
+"""The part of a GPU up to which a little speed is worth more memory: beyond it, a forecast too low costs more."""
+
+
+def work_of(d: Decision, length: int | None = None) -> Work:
+    """What is trained, and how, as far as it is decided: with one sample in a micro-batch, of this length."""
+    assert d.parameters is not None
+    values = d.values
+    return Work(
+        parameters=d.parameters,
+        transformer=d.transformer,
+        generates=d.task.generative,
+        fused_head=d.task.packs and values["precision.mixed_precision"] != "fp16",
+        rows=d.task.rows(values["preference.loss"]),
+        adapter=values["model.adapter"],
+        lora_rank=values["model.lora_rank"],
+        precision=values["precision.mixed_precision"],
+        world=values["machine.num_processes"],
+        moment_bytes=optimizers.named(
+            str(d.answers.get("optimizer.name") or d.defaults["optimizer.name"])
+        ).moment_bytes,
+        optimizer_offloaded=values.get("strategy.offload_optimizer_device", "none") != "none",
+        parameters_offloaded=values.get("strategy.offload_param_device", "none") != "none",
+        checkpointing=values.get("model.activation_checkpointing", "none"),
+        loss=Loss(tokens_at_once=values.get("model.loss_chunk") or d.answers.get("model.loss_chunk") or LOSS_CHUNK),
+        # Most trainings accumulate: until the batch is decided, gradients are counted beside the activations.
+        accumulates=values.get("batch.gradient_accumulation_steps") != 1,
+        length=length or values["batch.sequence_length"],
+        keeps_scores=values["model.attention"] == "eager",
+    )
+
+
+def smallest_gpu_bytes(d: Decision) -> int | None:
+    """The memory of the smallest GPU; None on a CPU and where it is unknown."""
+    if d.on_cpu or d.machine is None or not d.machine.gpus:
+        return None
+    return min(g.memory_bytes for g in d.machine.gpus)
