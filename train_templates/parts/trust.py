@@ -18,10 +18,14 @@ import secrets
 
 # feature: recut
 import shutil
-import subprocess
 
 # end: recut
 import struct
+
+# feature: recut
+import subprocess
+
+# end: recut
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
