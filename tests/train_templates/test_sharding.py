@@ -12,8 +12,11 @@ import torch
 import transformers
 from projects import SMALL, make, metrics
 from test_sft import instructed
+from test_tasks import load
 from test_training import ON_STANDIN, STRATEGIES, one_rank  # noqa: F401 - a fixture
 from warm import launch, run
+
+from trainwiz.engines.transformers import LOADED_AS_SAVED
 
 pytestmark = pytest.mark.train
 
@@ -123,6 +126,29 @@ def test_who_holds_the_model_while_it_loads(ranks: int, scratch: bool, tmp_path:
     if not scratch:
         assert max(rank["prepare"] for rank in (first, *others)) < 1.2 * whole / ranks
         assert first["digest"] == first["published"]
+
+
+def test_what_transformers_changes_as_it_loads_is_not_read_in_parts(tmp_path: Path) -> None:
+    """The list of families is transformers' own; a mixture's experts are merged, and a new head is in no file."""
+    sharding = load(tmp_path / "code", "sft", "sharding", strategy__kind="fsdp", machine__num_processes=2)
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for family in (*sorted(LOADED_AS_SAVED), "mixtral"):
+        config = transformers.AutoConfig.for_model(family, vocab_size=64, head_dim=16, pad_token_id=0, **small)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        assert sharding.changed_by_loading(model) == (family not in LOADED_AS_SAVED), family
+    saved = published(tmp_path / "model", tied=True)
+    shape = transformers.AutoConfig.from_pretrained(saved)
+    with torch.device("meta"):
+        whole = transformers.AutoModelForCausalLM.from_config(shape)
+        judge = transformers.AutoModelForSequenceClassification.from_config(shape)
+        shape.tie_word_embeddings = False
+        untied = transformers.AutoModelForCausalLM.from_config(shape)
+    whole.tie_weights()
+    found = sharding.found_in(whole, str(saved))
+    assert found["lm_head.weight"] == found["model.embed_tokens.weight"]
+    assert len({path for path, _ in found.values()}) > 1
+    assert sharding.found_in(judge, str(saved)) == sharding.found_in(untied, str(saved)) == {}
 
 
 @pytest.mark.parametrize("tied", [False, True])

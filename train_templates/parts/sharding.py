@@ -61,6 +61,8 @@ def build(accelerator: Accelerator, build_model: Callable[[], Any]) -> Any:
     found = found_in(model, published) if published else {}
     places = found if all(gather_object([bool(found)])) else {}
     if accelerator.is_main_process and not places:
+        if published:
+            print(f"{published}: its files do not hold the weights as the model has them, so rank 0 loads all of them")
         return build_model()
     replace(model, lambda parameter: torch.empty_like(parameter, device="cpu"))
     return model
