@@ -20,7 +20,8 @@ from trainwiz.outcome import SIGNAL_BASE, Outcome, signal_name
 _FROM_OUTSIDE = (-9, -15, -1)
 """Signals from outside: only the last lines of the log can be related to them."""
 _ABORTED = -6
-_LOST = ("connection_lost", "no_answer", "rendezvous_lost")
+_ABORTS = ("connection_lost", "no_answer", "rendezvous_lost", "native_exception")
+"""Secondary causes after which native code aborts; they say more than that."""
 _GOES_ON = 50
 """Lines; a program that wrote so many after a failure went on."""
 _MIB = 2**20
@@ -256,9 +257,9 @@ def _choose(
 
 
 def _says_less(found: Recognised, code: int | None) -> bool:
-    """Whether a secondary cause says less than the exit code; native code aborts also where it loses a connection."""
-    lost = code == _ABORTED and found.final and found.signature.name in _LOST
-    return found.signature.secondary and not lost
+    """Whether a secondary cause says less than the exit code."""
+    aborts = code == _ABORTED and found.final and found.signature.name in _ABORTS
+    return found.signature.secondary and not aborts
 
 
 def _without_exception(code: int | None, observed: Mapping[str, int]) -> Signature | None:

@@ -18,6 +18,8 @@ _SUBPROCESS = re.compile(
 )
 # A report that was cut: `exitcode  : -11 (pid: 7)`, `traceback : Signal 11 (SIGSEGV) received by PID 7`
 _CUT = re.compile(r"^\s*(?:exitcode +: (?P<code>-\d{1,9}) |traceback : Signal (?P<signal>\d{1,9}) \(SIG)", re.MULTILINE)
+# libstdc++: native code that an exception ends
+_UNCAUGHT = re.compile(r"terminate called after throwing an (?P<word>instance) of '")
 # torch.multiprocessing.spawn: its workers are ranks by convention
 _SPAWN = re.compile(
     r"(?:ProcessExitedException|Exception): process (?P<rank>\d{1,9}) terminated with "
@@ -53,6 +55,7 @@ _SIGNALS = {
     "Segmentation": -11,
     "Bus": -7,
     "Aborted": -6,
+    "instance": -6,
     "Terminated": -15,
     "Illegal": -4,
     "Floating": -8,
@@ -67,7 +70,7 @@ _SIGNALS = {
 }
 # NTSTATUS values that Windows gives as exit codes: access violation, stack overrun, illegal instruction, Ctrl-C
 _WINDOWS = {0xC0000005: -11, 0xC0000409: -6, 0xC000001D: -4, 0xC0000094: -8, 0xC0000017: -9, 0xC000013A: -2}
-_REPORTS = (_ROOT_CAUSE, _FAILED, _CUT, _SPAWN, _SRUN, _DEEPSPEED, _SUBPROCESS, _WORDS, _MPI, _CONTAINER)
+_REPORTS = (_ROOT_CAUSE, _FAILED, _CUT, _SPAWN, _SRUN, _DEEPSPEED, _SUBPROCESS, _WORDS, _MPI, _CONTAINER, _UNCAUGHT)
 
 
 def first_failure(text: str) -> tuple[int | None, int] | None:

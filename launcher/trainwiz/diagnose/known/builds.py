@@ -110,7 +110,8 @@ SIGNATURES = {
         r"RuntimeError: Error building extension '(?P<extension>\w+)'",
         r"ImportError: \S*/torch_extensions/\S*/(?P<extension>(?!cpu_adam|fused_adam)\w+)\.so: cannot open shared "
         r"object file",
-        r"ERROR: Failed building wheel for (?P<extension>[\w.-]+)",
+        r"ERROR: (?:Failed building wheel for|Could not build wheels for) (?P<extension>[\w.-]+)",
+        r"Failed to (?:generate package metadata for|build) `(?P<extension>[\w.-]+)",
         r"Command '\['(?P<extension>ninja)'[^\n]*\]' returned non-zero exit status",
         r"(?:[Ee]rror|FAILED): command '(?P<extension>[^']*(?:nvcc|gcc|g\+\+|c\+\+|cl\.exe)[^']*)' failed with exit",
         cause="an extension could not be compiled: {extension}",

@@ -54,7 +54,7 @@ SIGNATURES = {
         "run: TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
     ),
     "collective_timeout": Signature(
-        r"[Cc]aught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(?P<operation>\w+)",
+        r"[Cc]aught collective operation timeout:\s+WorkNCCL\((?:SeqNum=\d+, )?OpType=(?P<operation>\w+)",
         r"Timed out waiting \d+ms for (?P<operation>\w+) operation to complete",
         r"Application timeout caused pair closure(?P<operation>)",
         r"due to ProcessGroupNCCL watchdog hang(?P<operation>)",

@@ -10,7 +10,7 @@ SIGNATURES = {
         r"uncorrectable (?:NVLink )?ECC error|uncorrectable NVLink error|CUDA error: hardware error",
         r"Invalid access of peer GPU memory over nvlink or a hardware error",
         r"Cuda failure (?:\d+ )?'[^'\n]*(?:ECC|NVLink) error",
-        r"Xid \(PCI:[\w:.]+\): (?:48|62|63|64|74|79|94|95|119|120)\b",
+        r"Xid \(PCI:[\w:.]+\): (?:48|6[2-4]|74|79|94|95|109|119|12[01]|136|140|14[3-9]|154)\b",
         r"GPU has fallen off the bus|Unable to determine the device handle for GPU",
         cause="a GPU reported a hardware fault",
         remedy="check `nvidia-smi -q -d ECC,PAGE_RETIREMENT` and `dmesg | grep -i xid`; reset that GPU or exclude it "
