@@ -14,13 +14,16 @@ import yaml
 from projects import trainwiz
 from test_decide import known_as, why
 
-from trainwiz import models
+from trainwiz import models, rules
 from trainwiz.decide import Decided, decide
 from trainwiz.decide.candidates import NEAR, Candidate, Place, candidates
+from trainwiz.estimate import Estimate, estimate
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.gpus import gpu_of
 from trainwiz.estimate.state import work_of
+from trainwiz.finding import Level
 from trainwiz.machine import Machine
+from trainwiz.plan import Plan
 from trainwiz.project import ModelFacts
 from trainwiz.workflows.planning.quantity import machine_named
 
@@ -40,6 +43,10 @@ def rows_of(made: Decided, machine: Machine, model: ModelFacts, **given: Any) ->
     )
     work = replace(work_of(plan, model.parameters or 0, model.transformer), loss=Loss())
     return candidates(work, place, plan.batch.real_batch_size, **given)
+
+
+def _estimate(plan: Plan, model: ModelFacts) -> Estimate:
+    return estimate(plan, model.parameters or 0, model.transformer)
 
 
 def chosen(made: Decided) -> tuple[str, str, int, int]:
@@ -65,6 +72,9 @@ def test_the_default_is_the_first_row(task: str) -> None:
         first = rows_of(made, machine, model)[0]
         if first.why_not is None:
             assert chosen(made) == of_row(first), (name, gpus)
+            facts = rules.Facts(plan=made.plan, machine=machine, estimate=_estimate(made.plan, model))
+            found = [one for one in rules.check(facts, rules=rules.of_plans()) if one.level is Level.ERROR]
+            assert not found, (name, gpus, found)
 
 
 @pytest.mark.parametrize(

@@ -130,7 +130,7 @@ def candidates(
             [_candidate(row, work, place, offload, way, size, real_batch) for size in micro_batches for way in ways],
             place,
         )
-        for row, offload in _rows(place.ranks, only)
+        for row, offload in _rows(work, place.ranks, only)
         if only in (None, row.label + _OFFLOAD * offload)
     ]
     fitting = _by_speed([one for one in found if one.why_not is None])
@@ -138,8 +138,11 @@ def candidates(
     return (*fitting, *others)
 
 
-def _rows(ranks: int, only: str | None) -> Iterator[tuple[Strategy, bool]]:
+def _rows(work: Work, ranks: int, only: str | None) -> Iterator[tuple[Strategy, bool]]:
+    """Every strategy that takes this adapter, without its offload and with it."""
     for row in strategies.every():
+        if work.adapter == "qlora" and not row.takes_four_bits:
+            continue
         if row.one_rank == (ranks == 1) and (row.speed or row.uses_fsdp or row.label == only):
             yield row, False
         if row.offload_speed:

@@ -23,6 +23,7 @@ class Sharded(Strategy):
     partitions_weights = True
     partitions_moments = True
     frozen_in_fp32: ClassVar[bool] = True
+    takes_four_bits: ClassVar[bool] = False
     autocasts: ClassVar[bool] = False
     layers_at_once: ClassVar[int]
     """Layers that are whole at a time in the backward pass: 2 where the next one is gathered ahead."""

@@ -129,6 +129,8 @@ class Strategy:
     """With an adapter, what layers pass on stays in memory until the backward pass has ended."""
     keeps_frozen_dtype: ClassVar[bool] = False
     """Frozen weights may be loaded in 16 bits: nothing casts them later, and nothing shards them."""
+    takes_four_bits: ClassVar[bool] = True
+    """It trains beside weights of four bits (QLoRA), and saves what was trained."""
     builds_once: ClassVar[bool] = False
     """Rank 0 can build the model, and send the other ranks their parts."""
     compiles_optimizer: ClassVar[bool] = False

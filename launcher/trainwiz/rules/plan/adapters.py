@@ -141,7 +141,7 @@ def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Violations:
     Source: seen with accelerate 1.15, bitsandbytes 0.50.2 and DeepSpeed 0.19.8 on 2 CPU ranks;
     https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
     """
-    if plan.model.adapter == "qlora" and strategies.of(plan).uses_fsdp:
+    if plan.model.adapter == "qlora" and not strategies.of(plan).takes_four_bits:
         fix = remedy("set strategy.kind to ddp, or model.adapter to lora", {"strategy.kind": "ddp"})
         yield violation("model.adapter is qlora, which strategy.kind fsdp cannot save at the end", fix)
 
