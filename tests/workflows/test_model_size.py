@@ -21,7 +21,7 @@ def test_a_size_that_nobody_knows_is_asked_for(tmp_path: Path) -> None:
     done = trainwiz(*init, "--model", "nobody/nothing", "--set", "model.parameters=13B")
     assert done.code == 0, done.err
     plan = yaml.safe_load((folder / "trainwiz.yaml").read_text())
-    assert (plan["model"]["parameters"], plan["strategy"]["kind"]) == (13 * 10**9, "deepspeed")
+    assert (plan["model"]["parameters"], plan["strategy"]["kind"]) == (13 * 10**9, "fsdp")
     # Another model takes back the size that was told of the first one.
     done = trainwiz(*init, "--model", "meta-llama/Llama-2-70b-hf", "--force")
     assert done.code == 0, done.err

@@ -48,16 +48,24 @@ def carry(
 def values_to_keep(
     answers: Mapping[str, Any], values: Mapping[str, Any], decide: Callable[[Mapping[str, Any]], Decided]
 ) -> dict[str, Any]:
-    """Those values that must be answered as well for a plan to have them, as far as none of them moves another one."""
+    """Those values that must be answered as well for a plan to have them, as far as none of them moves another one.
+
+    One that does is kept together with what it moves: ranks with the real batch that they would change.
+    """
     kept: dict[str, Any] = {}
     differing = _differing(decide(answers), values)
     for key in sorted(differing):
+        wanted = {key: values[key]}
         try:
-            left = _differing(decide({**answers, **kept, key: values[key]}), values)
+            left = _differing(decide({**answers, **kept, **wanted}), values)
+            if moved := left - differing:
+                wanted |= {name: values[name] for name in moved}
+                left = _differing(decide({**answers, **kept, **wanted}), values)
         except PlanError:
             continue
         if left < differing:
-            kept[key], differing = values[key], left
+            kept |= wanted
+            differing = left
     return kept
 
 
