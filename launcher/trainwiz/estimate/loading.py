@@ -8,6 +8,7 @@ from trainwiz import strategies, tasks
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
+    from trainwiz.strategies import Strategy
 
 _FP32 = 4
 _HALF = ("bf16", "fp16")
@@ -24,15 +25,16 @@ def load_bytes(plan: Plan, parameters: int) -> int:
     if strategies.of(plan).builds_in_parts(plan):
         return 0
     ranks = 1 if built_once(plan) else plan.machine.ranks_per_machine
-    return _bytes_built(plan) * parameters * ranks
+    each = bytes_built(strategies.of(plan), adapter=plan.model.adapter, precision=plan.precision.mixed_precision)
+    return each * parameters * ranks
 
 
-def _bytes_built(plan: Plan) -> int:
+def bytes_built(strategy: Strategy, *, adapter: str, precision: str) -> int:
     """Of each parameter: fp32, unless it is frozen. Weights in four bits go to the device one by one."""
-    if plan.model.adapter == "none":
+    if adapter == "none":
         return _FP32
-    in_half = plan.precision.mixed_precision in _HALF and strategies.of(plan).keeps_frozen_dtype
-    return 1 if plan.model.adapter == "qlora" else 2 if in_half else _FP32
+    in_half = precision in _HALF and strategy.keeps_frozen_dtype
+    return 1 if adapter == "qlora" else 2 if in_half else _FP32
 
 
 def whole_bytes(plan: Plan, parameters: int) -> int:
