@@ -207,7 +207,8 @@ def new_rows(folder: Path) -> bool:
 
     base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
     shape = transformers.AutoConfig.from_pretrained(base, **NO_CODE).get_text_config()
-    return len(transformers.AutoTokenizer.from_pretrained(folder, **NO_CODE)) > shape.vocab_size
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **NO_CODE)
+    return int(shape.vocab_size) < len(tokenizer)
 
 
 def streamer(tokenizer: Any, write: Any) -> Any:
