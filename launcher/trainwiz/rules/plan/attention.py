@@ -128,7 +128,7 @@ def new_tokens_need_rows_that_are_learned(plan: Plan, project: Project) -> Viola
     keys = [key for key in ("data.special_tokens", "data.added_tokens") if plan.get(key) is not None]
     if not keys:
         return
-    fix = remedy("leave {key} empty", dict.fromkeys(keys), key=" and ".join(keys))
+    fix = remedy("leave {key} empty", dict.fromkeys(keys), key=", ".join(keys))
     if not tasks.of(plan).from_hub or project.reads_bytes:
         yield violation(
             "{key} is {tokens}, but the model {model} of the task {task} has no tokenizer",
