@@ -91,7 +91,7 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
             strategy,
             work,
             task=tasks.of(plan),
-            built=load_bytes(plan, parameters) // plan.machine.ranks_per_machine,
+            built=load_bytes(plan, parameters, transformer) // plan.machine.ranks_per_machine,
             beside=beside,
         )
         if on_cpu
