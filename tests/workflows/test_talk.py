@@ -223,7 +223,7 @@ def test_the_program_says_what_it_cannot_load(model: Path, tmp_path: Path) -> No
     broken = tmp_path / "broken"
     subprocess.run(["cp", "-r", str(model), str(broken)], check=True)
     (broken / "model.safetensors").write_bytes(b"no tensors")
-    said = subprocess.run([sys.executable, str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
+    said = subprocess.run([warm.python(), str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
     assert json.loads(said)["problem"] == "not_loaded"
     config, canary = json.loads((model / "config.json").read_text()), tmp_path / "canary"
     (broken / "config.json").write_text(json.dumps({**config, "model_type": "new", "auto_map": AUTO}))
@@ -233,5 +233,5 @@ def test_the_program_says_what_it_cannot_load(model: Path, tmp_path: Path) -> No
     assert not canary.exists(), "nobody was asked, and no code of the folder ran"
     (broken / "tokenizer.json").unlink()
     (broken / "tokenizer_config.json").unlink()
-    said = subprocess.run([sys.executable, str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
+    said = subprocess.run([warm.python(), str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
     assert json.loads(said)["problem"] == "no_tokenizer"
