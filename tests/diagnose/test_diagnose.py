@@ -591,7 +591,7 @@ def test_an_unknown_exception_is_explained_by_its_own_words(name: str) -> None:
 # --- what editors, pages and chats make of a log
 
 BENT = {
-    "indented": '  Traceback (most recent call last):\n    File "a.py", line 3, in f\n      g(x)\n  MyError: it is bad\n',
+    "indented": '  Traceback (most recent call last):\n    File "a.py", line 3, in f\n  MyError: it is bad\n',
     "flat": 'Traceback (most recent call last):\nFile "a.py", line 3, in f\ng(x)\nMyError: it is bad\n',
     "typeset": "Traceback (most recent call last):\nFile “a.py”, line 3, in f\ng(x)\nMyError：it is bad\n",
     "escaped": "Traceback (most recent call last):\n  File &quot;a.py&quot;, line 3, in f\nMyError: it is bad\n",
