@@ -86,9 +86,29 @@ def test_a_job_is_submitted_listed_and_stopped(project: Path, cli: Cli) -> None:
     (line,) = json.loads(out)
     assert (line["state"], line["job"], line["why"]) == ("queued", "17", "waiting for nodes to become free")
     assert cli("runs", "--json", "--state", "running")[1].strip() == "[]"
+    code, _, err = cli("logs")
+    assert (code, "job 17: queued, waiting for nodes to become free" in err) == (0, True), err
+    code, _, err = cli("stop", "99")
+    assert (code, "no job 99 was submitted from here; the newest is 17" in err) == (2, True), err
     code, _, err = cli("stop")
     assert (code, "removed job 17 from the queue" in err) == (0, True)
     assert scancel.read_text() == "17\n"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_scheduler_is_asked_loses_no_job(project: Path, signum: signal.Signals) -> None:
+    """One that has taken a job says so; a person who does not want to wait hears what is not known."""
+    program(project, "sbatch", f"kill -{signum.value} $PPID; sleep 0.3; echo 17")
+    command = [sys.executable, "-m", "trainwiz", "submit"]
+    environ = {**os.environ, "TRAINWIZ_LANG": "en"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 128 + signum, done.stderr
+    recorded = project / "runs" / "jobs.jsonl"
+    if signum is signal.SIGINT:
+        assert "sbatch had not answered: look whether the job is in its list" in " ".join(done.stderr.split())
+        assert not recorded.exists()
+    else:
+        assert json.loads(recorded.read_text())["id"] == "17"
 
 
 def test_a_running_job_is_asked_to_save_and_not_queued_again(project: Path, cli: Cli) -> None:

@@ -57,7 +57,7 @@ def init(project: Path, *arguments: str, machine: str = CPU) -> int:
 
 
 def plan_of(project: Path) -> dict[str, Any]:
-    return plans.flat(plans.parse(yaml.safe_load((project / "trainwiz.yaml").read_text())))
+    return plans.flat(plans.parse(yaml.load((project / "trainwiz.yaml").read_text(), yaml.CSafeLoader)))
 
 
 def contents(project: Path) -> dict[str, str]:

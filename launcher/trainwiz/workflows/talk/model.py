@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwiz import files
-from trainwiz.errors import UsageError
+from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
-from trainwiz.probe import interpreter
+from trainwiz.probe import interpreter, odd_model
 from trainwiz.store import checkpoints, history, liveness, models, runs
+from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows.weights import gathered
 
@@ -59,7 +60,7 @@ def found(wanted: Wanted) -> Answerer:
     if os.sep in str(place) and not place.exists():
         raise UsageError(say("{folder} does not exist", folder=place))
     if not _holds_checkpoints(place):
-        run = history.find(str(place))
+        run = _answering(history.find(str(place)), place)
         busy = not run.read("outcome") and liveness.runs(run.read("command")) is True
         if busy and not wanted.cpu:
             console.talk(t("run {name} is still training; its GPUs are left to it", name=run.name))
@@ -73,6 +74,15 @@ def found(wanted: Wanted) -> Answerer:
         if wanted.update is None and wanted.average and models.is_model(final):
             return _checked(final, place, wanted.cpu)
     return _gathered(place, wanted, wanted_cpu)
+
+
+def _answering(newest: Run, place: Path) -> Run:
+    """Of a project, the newest run that has something to load: one that failed early has nothing."""
+    made = [newest] if newest.folder.resolve() == place.resolve() else reversed(runs.every(newest.folder.parent.parent))
+    run = next((run for run in made if models.is_model(run.folder / _FINAL) or run.complete()), newest)
+    if run.name != newest.name:
+        console.talk(t("run {newest} has no checkpoint; this is run {name}", newest=newest.name, name=run.name))
+    return run
 
 
 def _holds_checkpoints(place: Path) -> bool:
@@ -120,4 +130,11 @@ def _checked(folder: Path, cwd: Path, cpu: bool) -> Answerer:
             ),
             say("chat and sample are for the tasks causal_lm, sft and preference"),
         )
+    base = Path(str(models.adapter(folder).get("base_model_name_or_path", "")) or folder)
+    for place in (folder, cwd / base):
+        if place.is_dir() and (problem := odd_model.problem(place)):
+            raise TrainwizError(
+                say("the model in {folder} was not loaded: {problem}", folder=place, problem=problem),
+                say("ask whoever made it for a folder as save_pretrained writes it"),
+            )
     return Answerer(folder=folder.resolve(), cwd=cwd.resolve(), device="cpu" if cpu else "auto")
