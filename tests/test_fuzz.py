@@ -19,7 +19,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from plans import BASE
 
-from trainwiz import language
+from trainwiz import checkpoint, language, strategies
+from trainwiz import plan as plan_model
 from trainwiz.cli import run as trainwiz
 from trainwiz.diagnose import log_text, of_log
 from trainwiz.errors import TrainwizError
@@ -227,6 +228,10 @@ def test_manifests_of_checkpoints(manifest: dict[str, Any], cut: int, tmp_path_f
             checkpoints.every(place.parent)
             checkpoints.is_own(place)
             checkpoints.verify(place, seconds=1)
+            for row in strategies.every():
+                plan = plan_model.with_changes(BASE, {"strategy.kind": row.kind})
+                if found := checkpoint.obstacle(plan, checkpoints.manifest(place)):
+                    language.text(found.what), language.text(found.instead)
 
         quickly(read)
 

@@ -75,6 +75,11 @@ def not_gathered(layout: str | None) -> Obstacle | None:
 def obstacle(plan: Plan, manifest: Mapping[str, Any]) -> Obstacle | None:
     """The first reason why the plan cannot resume from a checkpoint with this manifest; None if it can."""
     config = manifest.get("config", {})
+    if not isinstance(config, Mapping):
+        return Obstacle(
+            say("its manifest does not say what was trained: config is {found}", found=type(config).__name__),
+            say("start over without --resume"),
+        )
     for name, key in _ORDER.items():
         before, now = config.get(name), plan.get(key)
         if before is not None and before != now:

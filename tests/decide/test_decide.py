@@ -15,10 +15,11 @@ from trainwiz.decide import Decided, Source, decide
 from trainwiz.decide.earlier import carry, without_replaced
 from trainwiz.errors import PlanError
 from trainwiz.estimate import estimate
+from trainwiz.estimate.forecast import forecast
 from trainwiz.machine import Cpu, Gpu, Machine, Memory
 from trainwiz.message import say
 from trainwiz.models import known, of_parameters
-from trainwiz.project import DataFacts, ModelFacts
+from trainwiz.project import Amount, DataFacts, ModelFacts
 from trainwiz.store import machines
 from trainwiz.tasks.shapes import DECODERS
 
@@ -126,6 +127,44 @@ def test_what_fits_is_trained(model: str, name: str, adapter: str, label: str) -
     plan = decide({"task": "sft", "model.name": model}, machine(name), model=known_as(model)).plan
     assert (plan.model.adapter, plan.strategy.label) == (adapter, label)
     assert plan.strategy.offload_optimizer_device == "none"
+
+
+@pytest.mark.parametrize(
+    ("model", "memory", "answers", "adapter", "ranks", "precision"),
+    [
+        ("Qwen/Qwen2.5-0.5B", 24, {}, "none", 2, "no"),
+        ("Qwen/Qwen2.5-0.5B", 16, {}, "none", 1, "no"),
+        ("Qwen/Qwen2.5-1.5B", 24, {}, "lora", 2, "no"),
+        ("Qwen/Qwen2.5-3B", 24, {}, "lora", 1, "no"),
+        ("Qwen/Qwen2.5-7B", 24, {}, "lora", 1, "bf16"),
+        ("Qwen/Qwen2.5-7B", 288, {}, "none", 2, "no"),
+        ("Qwen/Qwen2.5-7B", 12, {}, "none", 2, "no"),  # nothing fits: TW324 says so
+        ("Qwen/Qwen2.5-1.5B", 24, {"model.adapter": "none"}, "none", 2, "no"),
+        ("Qwen/Qwen2.5-7B", 24, {"precision.mixed_precision": "no"}, "none", 2, "no"),
+        ("Qwen/Qwen2.5-3B", 24, {"machine.num_processes": 2}, "lora", 2, "bf16"),
+        ("Qwen/Qwen2.5-1.5B", 24, {"task": "causal_lm"}, "none", 2, "no"),
+    ],
+)
+def test_what_fits_is_trained_without_a_gpu(
+    model: str, memory: int, answers: dict[str, Any], adapter: str, ranks: int, precision: str
+) -> None:
+    here = Machine(cpu=Cpu(usable_cores=2), memory=Memory(total_bytes=memory * 2**30))
+    plan = decide({"task": "sft", "model.name": model, **answers}, here, model=known_as(model)).plan
+    assert (plan.model.adapter, plan.machine.num_processes, plan.precision.mixed_precision) == (
+        adapter,
+        ranks,
+        precision,
+    )
+
+
+@pytest.mark.parametrize("model", ["Qwen/Qwen2.5-0.5B", "Qwen/Qwen2.5-1.5B", "Qwen/Qwen2.5-3B", "Qwen/Qwen2.5-7B"])
+def test_a_default_for_the_cpu_fits_by_what_the_planner_says(model: str) -> None:
+    here, known = Machine(cpu=Cpu(usable_cores=2), memory=Memory(total_bytes=24 * 2**30)), known_as(model)
+    data = DataFacts(name="mine.jsonl", kind="file", amount=Amount(documents=10**5, different=10**5, tokens=10**8))
+    made = decide({"task": "sft", "model.name": model, "data.train": "mine.jsonl"}, here, model=known, data=data)
+    assert made.plan.batch.real_batch_size >= made.plan.machine.num_processes
+    each = forecast(made.plan, known.parameters or 0, known.transformer, None).host_bytes or 0
+    assert 0 < each * made.plan.machine.num_processes <= 24 * 2**30
 
 
 def test_a_chosen_strategy_is_meant_for_all_weights() -> None:

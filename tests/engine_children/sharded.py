@@ -3,6 +3,7 @@
 Runs in a project's folder, as one rank: `sharded.py FOLDER`. Writes `rank-N.json` there.
 """
 
+import hashlib
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ import task
 import torch
 import torch.distributed
 import train
+import transformers
 
 
 def own_bytes() -> int:
@@ -29,7 +31,7 @@ def own_bytes() -> int:
 
 
 @contextmanager
-def watched(found: dict[str, int], name: str) -> Iterator[None]:
+def watched(found: dict[str, Any], name: str) -> Iterator[None]:
     """Note by how much the memory grew at most."""
     before, done = own_bytes(), threading.Event()
     most = before
@@ -51,8 +53,17 @@ def watched(found: dict[str, int], name: str) -> Iterator[None]:
         found[name] = most - before
 
 
-def loading(config: Any, accelerator: Any) -> dict[str, int]:
-    found: dict[str, int] = {}
+def digest(weights: dict[str, torch.Tensor]) -> str:
+    """Of names and bytes."""
+    made = hashlib.sha256()
+    for name, part in sorted(weights.items()):
+        made.update(name.encode())
+        made.update(part.numpy().tobytes())
+    return made.hexdigest()
+
+
+def loading(config: Any, accelerator: Any) -> dict[str, Any]:
+    found: dict[str, Any] = {}
     torch.manual_seed(config.seed)
     with watched(found, "build"):
         model = sharding.build(accelerator, lambda: task.build_model(config))
@@ -63,6 +74,12 @@ def loading(config: Any, accelerator: Any) -> dict[str, int]:
     shards = [p.to_local() for p in model.parameters()]
     found["kept"] = sum(shard.numel() for shard in shards)
     found["held"] = sum(shard.untyped_storage().nbytes() for shard in shards)
+    whole = {name: part.full_tensor() for name, part in model.state_dict().items()}
+    found["digest"] = digest(whole)
+    if accelerator.is_main_process and sharding.places:
+        auto = transformers.AutoModelForCausalLM
+        found["published"] = digest(auto.from_pretrained(config.model_name, dtype=torch.float32).state_dict())
+    found["trained"] = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     return found
 
 

@@ -16,34 +16,55 @@ import torch  # noqa: E402
 from torch.overrides import TorchFunctionMode, resolve_name  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-OPERATIONS = {"_local_scalar_dense", "nonzero", "masked_select", "_unique2", "equal"}
+OPERATIONS = {
+    *("_local_scalar_dense", "nonzero", "masked_select", "equal", "bincount"),
+    *("_unique2", "unique_consecutive", "unique_dim"),
+}
 COPIES = {"torch.Tensor.tolist", "torch.Tensor.cpu", "torch.Tensor.numpy"}
-ON_THE_HOST = {"reach", "collect", "__next__", "evaluate"}
-"""Functions whose numbers are on the host by construction, and evaluation, which is not between two log points."""
+MADE = {"torch.tensor", "torch.as_tensor"}
+"""From numbers of the host: where a device is named, they are copied there, and the host waits."""
+BY_MASK = {"index", "index_put", "index_put_"}
+ON_THE_HOST = {"reach", "collect", "__next__", "evaluation_metrics"}
+"""Functions whose numbers are on the host by construction."""
+LOOKS_ON_CPU = {"torch.nn.functional.one_hot"}
+"""What looks at its numbers on a CPU only (aten/src/ATen/native/Onehot.cpp)."""
+EVALUATING = {"evaluate", "measure_outputs"}
 
-seen, update = [], 0
+seen, update, aside = [], 0, False
 
 
 def note(name):
     frames = traceback.extract_stack()
-    if not ON_THE_HOST & {frame.name for frame in frames}:
-        own = [f"{os.path.basename(f.filename)}:{f.lineno}" for f in frames if f.filename.startswith(os.getcwd())]
-        seen.append([update, name, own[-1] if own else f"{frames[-3].filename}:{frames[-3].lineno}"])
+    own = [place for place, frame in enumerate(frames) if frame.filename.startswith(os.getcwd())]
+    names, called = {frame.name for frame in frames}, frames[own[-1] + 1 :] if own else frames
+    # torch's optimizers count their steps on the host; its Adafactor reads two norms of each parameter in a step.
+    if not (ON_THE_HOST & names or aside or any("/torch/optim/" in frame.filename for frame in called)):
+        asked = frames[own[-1] if own else -3]
+        when = "evaluation" if EVALUATING & names else update
+        seen.append([when, name, f"{os.path.basename(asked.filename)}:{asked.lineno}"])
 
 
 class Operations(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        name = func.overloadpacket.__name__
-        if name in OPERATIONS or (name == "index" and any(i is not None and i.dtype is torch.bool for i in args[1])):
+        name, options = func.overloadpacket.__name__, kwargs or {}
+        by_mask = name in BY_MASK and any(i is not None and i.dtype is torch.bool for i in args[1])
+        unknown = name == "repeat_interleave" and options.get("output_size") is None
+        if name in OPERATIONS or by_mask or unknown:
             note(name)
-        return func(*args, **(kwargs or {}))
+        return func(*args, **options)
 
 
 class Copies(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
-        if resolve_name(func) in COPIES:
-            note(resolve_name(func))
-        return func(*args, **(kwargs or {}))
+        global aside
+        name, options = resolve_name(func), kwargs or {}
+        if name in COPIES or (name in MADE and options.get("device") is not None):
+            note(name)
+        aside = name in LOOKS_ON_CPU
+        try:
+            return func(*args, **options)
+        finally:
+            aside = False
 
 
 def main():
@@ -57,6 +78,8 @@ def main():
         return rate(config, number, total)
 
     train.learning_rate = begun
+    if hasattr(train.task, "sample"):
+        train.task.sample = lambda *_: ""  # after the training, a token at a time
     if os.environ.get("WAITS_ON") == "cuda":
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *_: note("wait") if "synchronizing" in str(message) else None

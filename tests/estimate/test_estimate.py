@@ -590,6 +590,19 @@ def test_what_ranks_build_in_host_memory(adapter: str, kind: str, precision: str
     assert estimate(plan, B).load_bytes_per_machine == expected
 
 
+def test_ranks_that_read_their_shards_hold_no_whole_model() -> None:
+    """A rank's rows of a tensor at a time, of families that transformers loads as they are saved."""
+    values = {"machine__num_processes": 8, "strategy__kind": "fsdp", "model__name": "org/model"}
+    eight, mixture = known("meta-llama/Llama-3.1-8B"), known("mistralai/Mixtral-8x7B-v0.1")
+    assert eight
+    assert mixture
+    loads = make(task="sft", model__from_scratch=False, **values)
+    assert estimate(loads, eight.parameters, eight).load_bytes_per_machine == 4 * 128256 * 4096
+    assert estimate(loads, mixture.parameters, mixture).load_bytes_per_machine == 4 * mixture.parameters
+    new = make(task="sft", model__from_scratch=True, **values)
+    assert estimate(new, eight.parameters, eight).load_bytes_per_machine == 4 * eight.parameters
+
+
 def test_zero_3_moves_the_whole_model_to_the_device_unless_it_is_built_in_parts() -> None:
     values = {"strategy__kind": "deepspeed", "machine__num_processes": 8, "precision__mixed_precision": "bf16"}
     for stage, init, expected in ((3, False, 2 * B), (3, True, 0), (2, False, 0)):

@@ -18,6 +18,7 @@ from engine_children import claimed
 from trainwiz.errors import TrainwizError
 from trainwiz.machine import Machine as Found
 from trainwiz.network import messages, ports, rollcall
+from trainwiz.network.hall import Hall
 from trainwiz.network.rollcall import Machine, Roll
 from trainwiz.probe import fingerprint
 from trainwiz.store import secret
@@ -332,6 +333,52 @@ def test_who_drips_bytes_holds_nobody_up(port: int) -> None:
     done.set()
     for thread in threads:
         thread.join()
+
+
+def test_a_flood_of_connections_keeps_nobody_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands that say nothing, or nonsense: few are kept open, and who knows the secret is heard."""
+    done, opened, most = threading.Event(), [0], [0]
+    admit = Hall._admit
+
+    def counted(hall: Hall) -> None:
+        admit(hall)
+        most[0] = max(most[0], len(hall._visitors))
+
+    monkeypatch.setattr(Hall, "_admit", counted)
+
+    def flood() -> None:
+        lines: list[socket.socket] = []
+        while not done.is_set():
+            line = socket.socket()
+            line.setblocking(False)
+            line.connect_ex(("127.0.0.1", port))
+            with contextlib.suppress(OSError):
+                line.send(b"nonsense\n"[: opened[0] % 2 * 9])
+            opened[0] += 1
+            lines.append(line)
+            if len(lines) > 400:
+                lines.pop(0).close()
+        for line in lines:
+            line.close()
+
+    results: list[list[Roll | TrainwizError]] = []
+    machine_0 = threading.Thread(target=lambda: results.append(together(port, machine(0), wait=60)))
+    flooding = threading.Thread(target=flood)
+    machine_0.start()
+    flooding.start()
+    try:
+        until = time.monotonic() + 30
+        while opened[0] < 2000 and time.monotonic() < until:
+            time.sleep(0.02)
+        roll = rollcall.attend(machine(1), address="127.0.0.1", port=port, wait=60, secret=lambda: SECRET)
+    finally:
+        done.set()
+        flooding.join(30)
+    machine_0.join(60)
+    assert sorted(m.rank for m in roll.present) == [0, 1]
+    assert isinstance(results[0][0], Roll)
+    assert opened[0] >= 2000
+    assert 0 < most[0] <= 256
 
 
 def test_only_the_interface_towards_the_others_is_listened_on(port: int) -> None:

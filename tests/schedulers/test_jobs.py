@@ -91,6 +91,22 @@ def test_a_job_is_submitted_listed_and_stopped(project: Path, cli: Cli) -> None:
     assert scancel.read_text() == "17\n"
 
 
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_the_scheduler_is_asked_loses_no_job(project: Path, signum: signal.Signals) -> None:
+    """One that has taken a job says so; a person who does not want to wait hears what is not known."""
+    program(project, "sbatch", f"kill -{signum.value} $PPID; sleep 0.3; echo 17")
+    command = [sys.executable, "-m", "trainwiz", "submit"]
+    environ = {**os.environ, "TRAINWIZ_LANG": "en"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 128 + signum, done.stderr
+    recorded = project / "runs" / "jobs.jsonl"
+    if signum is signal.SIGINT:
+        assert "sbatch had not answered: look whether the job is in its list" in " ".join(done.stderr.split())
+        assert not recorded.exists()
+    else:
+        assert json.loads(recorded.read_text())["id"] == "17"
+
+
 def test_a_running_job_is_asked_to_save_and_not_queued_again(project: Path, cli: Cli) -> None:
     program(project, "sbatch", "echo 17")
     scontrol = program(project, "scontrol", 'echo "JobId=17 JobState=RUNNING Reason=None"')

@@ -203,6 +203,20 @@ def plan_text(plan: Plan) -> str:
 
 
 @pytest.mark.parametrize(
+    "image",
+    [
+        "train:V1.0",
+        "Registry.example.com:5000/team/train_x",
+        "localhost:5000/a--b/c",
+        "pytorch/pytorch:2.6.0-cuda12.4-cudnn9-runtime",
+        f"a/b@sha256:{'0' * 64}",
+    ],
+)
+def test_an_image_may_have_capitals_in_its_registry_and_its_tag(image: str) -> None:
+    assert make(cluster__image=image).cluster.image == image
+
+
+@pytest.mark.parametrize(
     ("key", "wrong"),
     [
         ("kind", "k8s"),
@@ -226,6 +240,10 @@ def plan_text(plan: Plan) -> str:
         ("namespace", "--all"),
         ("image", "a image"),
         ("volume", "a:b"),
+        ("volume", "Data"),  # the API server refuses capitals
+        ("image", "Team/train:1"),
+        ("gpu_type", "a100@fast"),
+        ("job_name", "x" * 41),
         ("shared_memory", "much"),
         ("workload", "pod"),
         ("infra", "aws us-east-1"),

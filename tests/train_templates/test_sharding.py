@@ -12,8 +12,11 @@ import torch
 import transformers
 from projects import SMALL, make, metrics
 from test_sft import instructed
+from test_tasks import load
 from test_training import ON_STANDIN, STRATEGIES, one_rank  # noqa: F401 - a fixture
 from warm import launch, run
+
+from trainwiz.engines.transformers import LOADED_AS_SAVED
 
 pytestmark = pytest.mark.train
 
@@ -104,9 +107,9 @@ def published(folder: Path, *, tied: bool) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-@pytest.mark.parametrize("scratch", [False, True])
-def test_one_rank_alone_holds_the_model_while_it_loads(ranks: int, scratch: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("ranks", "scratch"), [(2, True), (4, False)])
+def test_who_holds_the_model_while_it_loads(ranks: int, scratch: bool, tmp_path: Path) -> None:
+    """New weights are held by one rank alone; those in files by none, and they are the same to the last bit."""
     model = published(tmp_path / "model", tied=False)
     values = {**FSDP, "model.name": str(model), "model.from_scratch": scratch, "machine.num_processes": ranks}
     folder = make(tmp_path / "project", values)
@@ -114,10 +117,38 @@ def test_one_rank_alone_holds_the_model_while_it_loads(ranks: int, scratch: bool
     whole = 4 * first["parameters"]
     assert whole > 90e6
     for rank in others:
-        assert rank["parameters"] == first["parameters"]
-        assert first["build"] - rank["build"] > 0.9 * whole  # what both imported meanwhile left out
+        assert rank["parameters"] == first["parameters"] == rank["trained"]
+        # What both imported meanwhile left out.
+        assert (first["build"] - rank["build"] > 0.9 * whole) == scratch
         assert rank["held"] < 1.05 * whole / ranks
+        assert rank["digest"] == first["digest"]
     assert sum(rank["kept"] for rank in (first, *others)) == first["parameters"]
+    if not scratch:
+        assert max(rank["prepare"] for rank in (first, *others)) < 1.2 * whole / ranks
+        assert first["digest"] == first["published"]
+
+
+def test_what_transformers_changes_as_it_loads_is_not_read_in_parts(tmp_path: Path) -> None:
+    """The list of families is transformers' own; a mixture's experts are merged, and a new head is in no file."""
+    sharding = load(tmp_path / "code", "sft", "sharding", strategy__kind="fsdp", machine__num_processes=2)
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    for family in (*sorted(LOADED_AS_SAVED), "mixtral"):
+        config = transformers.AutoConfig.for_model(family, vocab_size=64, head_dim=16, pad_token_id=0, **small)
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        assert sharding.changed_by_loading(model) == (family not in LOADED_AS_SAVED), family
+    saved = published(tmp_path / "model", tied=True)
+    shape = transformers.AutoConfig.from_pretrained(saved)
+    with torch.device("meta"):
+        whole = transformers.AutoModelForCausalLM.from_config(shape)
+        judge = transformers.AutoModelForSequenceClassification.from_config(shape)
+        shape.tie_word_embeddings = False
+        untied = transformers.AutoModelForCausalLM.from_config(shape)
+    whole.tie_weights()
+    found = sharding.found_in(whole, str(saved))
+    assert found["lm_head.weight"] == found["model.embed_tokens.weight"]
+    assert len({path for path, _ in found.values()}) > 1
+    assert sharding.found_in(judge, str(saved)) == sharding.found_in(untied, str(saved)) == {}
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -15,7 +15,6 @@ from typing import Any
 
 import projects
 import pytest
-import warm
 from projects import CLOCKED, REGRESSION, make
 from test_tasks import load
 from transformers import optimization
@@ -248,22 +247,6 @@ def test_a_rank_without_data_changes_nothing(without_evaluation: Path, tmp_path:
     one, four = ([r["loss"] for r in records(tmp_path / name) if "loss" in r] for name in ("1", "4"))
     assert four == pytest.approx(one, rel=1e-5)
     assert all(map(math.isfinite, four))
-
-
-# docs/decisions/loop.md: Ranks agree on token counts and stop requests over gloo
-@pytest.mark.parametrize("task", ["custom", "causal_lm", "sft", "text_classification", "image_classification"])
-def test_the_device_is_read_at_log_points_only(task: str, tmp_path: Path) -> None:
-    """Logged are updates 3 and 6, update 1 is looked at once: two or three numbers are read there, elsewhere none."""
-    folder = make(
-        tmp_path / "project", {"task": task, "machine.device": "cpu", "strategy.kind": "single", "data.eval": ""}
-    )
-    cut = ["--real_batch_size", "8", "--per_device_batch_size", "2", "--gradient_accumulation_steps", "4"]
-    steps = ["--n_steps", "6", "--n_warmup_steps", "0", "--logging_steps", "3", "--checkpointing_steps", "0"]
-    (done,) = warm.run(folder, [str(CHILD.with_name("waits.py")), *cut, *steps])
-    assert done.code == 0, done.err
-    read = [(update, line) for update, _, line in json.loads(done.out.splitlines()[-1]) if update]
-    assert [update for update, _ in read if update <= 5] == [1, 1, 3, 3, 3]
-    assert all(line.startswith("train.py:") for update, line in read if update <= 5)
 
 
 POISON = '''

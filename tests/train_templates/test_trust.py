@@ -3,7 +3,11 @@
 import io
 import os
 import pickle
+import resource
 import stat
+import struct
+import time
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -46,7 +50,10 @@ def test_a_planted_command_does_not_run_in_any_layout(
     (tmp_path / "manifest.json").write_text('{"self": "", "bytes": {}, "sha256": {}}')
     planting.plant(tmp_path, name, canary, zipped=zipped)
     careless = read(tmp_path, name)
-    with pytest.raises(trust.UnknownClass, match=r"posix\.system"), trust.known_classes_only(tmp_path):
+    refused = (
+        (trust.UnknownClass, r"posix\.system") if zipped or name == ".metadata" else (trust.Unsound, "not an archive")
+    )
+    with pytest.raises(refused[0], match=refused[1]), trust.known_classes_only(tmp_path):
         careless()
     assert not canary.exists()
     with trust.known_classes_only(tmp_path, trust=True):
@@ -82,6 +89,127 @@ def test_only_the_named_classes_are_reached_in_an_index(
         trust.known_classes_only(tmp_path),
     ):
         pytest.fail("the index was read")
+
+
+class Rebuilt:
+    """A tensor whose shape is not that of its numbers."""
+
+    def __init__(self, *shape: int, stride: int) -> None:
+        self.shape, self.strides, self.numbers = shape, (stride,) * len(shape), torch.zeros(4)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        rebuild, (storage, _, _, _, *rest), *_ = self.numbers.__reduce_ex__(2)
+        return rebuild, (storage, 0, self.shape, self.strides, *rest)
+
+
+def compressed(file: Path) -> None:
+    """Write an archive anew, so that a thousand bytes of zeros are one."""
+    with zipfile.ZipFile(file) as archive:
+        records = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in records.items():
+            archive.writestr(name, content)
+
+
+def overlapping(file: Path) -> None:
+    """Let every record of an archive be the largest one."""
+    content = bytearray(file.read_bytes())
+    with zipfile.ZipFile(file) as archive:
+        largest = max(archive.infolist(), key=lambda record: record.file_size)
+    at = content.find(b"PK\1\2")
+    while at >= 0:
+        struct.pack_into("<LL", content, at + 20, largest.file_size, largest.file_size)
+        struct.pack_into("<L", content, at + 42, largest.header_offset)
+        at = content.find(b"PK\1\2", at + 1)
+    file.write_bytes(content)
+
+
+def two_directories(file: Path) -> None:
+    """Show Python's zipfile, which looks right before the end, another directory than torch."""
+    compressed(file)
+    content = file.read_bytes()
+    length, place = struct.unpack("<LL", content[-10:-2])
+    honest = bytearray(content[place : place + length])
+    at = honest.find(b"PK\1\2")
+    while at >= 0:
+        struct.pack_into("<H", honest, at + 10, zipfile.ZIP_STORED)
+        at = honest.find(b"PK\1\2", at + 1)
+    file.write_bytes(content[:-22] + honest + content[-22:])
+    assert {record.compress_type for record in zipfile.ZipFile(file).infolist()} == {zipfile.ZIP_STORED}
+    assert len(torch.load(file)["a"]) == 1 << 18, "torch would load it"
+
+
+ONE = torch.zeros(1 << 18)
+BOMBS: dict[str, tuple[object, Callable[[Path], None], str]] = {
+    "compressed": (ONE, compressed, "compressed"),
+    "overlapping": (ONE, overlapping, "bytes in an archive of"),
+    "two directories": (ONE, two_directories, "compressed"),
+    "expanded": (Rebuilt(1 << 40, stride=0), lambda _: None, "bytes of tensors"),
+    "many views": ([ONE[i:] for i in range(9)], lambda _: None, "bytes of tensors"),
+    "empty": (0, lambda file: file.write_bytes(b""), "not an archive"),
+    "cut off": (ONE, lambda file: os.truncate(file, 99_999), "not an archive"),
+    "pickled": ([[]] * (1 << 18), lambda _: None, "bytes are pickled"),
+}
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_a_file_that_asks_for_more_than_it_has_is_not_loaded(
+    trust: ModuleType, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "SMALL", 1 << 18)
+    value, crafted, says = BOMBS[name]
+    file = tmp_path / "rank-0.pt"
+    torch.save({"a": value}, file)
+    crafted(file)
+    before, began = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.process_time()
+    for given in (file, io.BytesIO(file.read_bytes())):
+        with pytest.raises(trust.Unsound, match=says), trust.known_classes_only(tmp_path):
+            torch.load(given, weights_only=False)
+    assert (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) < 100 << 10
+    assert time.process_time() - began < 5
+
+
+def test_a_file_with_shared_and_odd_tensors_is_loaded(trust: ModuleType, tmp_path: Path) -> None:
+    tied = torch.randn(300_000)
+    state = {
+        "names": {str(i): tied for i in range(24)},
+        "views": [tied[:100_000], tied[100_000:]],
+        "expanded": torch.arange(9).expand(7, 9),
+        "empty": torch.zeros(0, 5),
+        "sparse": torch.eye(5).to_sparse(),
+        "nested": ({"b": [torch.ones(3)]},),
+    }
+    torch.save(state, tmp_path / "optimizer.pt")
+    with trust.known_classes_only(tmp_path):
+        found = torch.load(tmp_path / "optimizer.pt", weights_only=False, mmap=True)
+    assert torch.equal(found["names"]["23"], tied)
+
+
+@pytest.mark.parametrize(
+    ("index", "says"),
+    [
+        (b"\x80\x04Nr\xff\xff\xff\x7f.", "a pickle of an old kind"),
+        (b"\x80\x04Np2147483647\n.", "a pickle of an old kind"),
+        (b"\x80\x04" + b"]" * (1 << 18) + b"aaa.", "bytes of names and places"),
+    ],
+)
+def test_an_index_that_would_fill_the_memory_is_not_read(
+    trust: ModuleType, index: bytes, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "SMALL", 1 << 16)
+    (tmp_path / ".metadata").write_bytes(index)
+    with pytest.raises(trust.Unsound, match=says), trust.known_classes_only(tmp_path):
+        pytest.fail("the index was read")
+
+
+def test_a_header_of_millions_of_names_is_not_read(
+    trust: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trust, "SMALL", 1 << 18)
+    header = b'{"__metadata__":{' + b",".join(b'"%d":""' % i for i in range(40_000)) + b"}}"
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(trust.Unsound, match="bytes are names"), trust.known_classes_only(tmp_path):
+        pytest.fail("the header was read")
 
 
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled")

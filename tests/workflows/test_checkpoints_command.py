@@ -209,6 +209,14 @@ def test_what_a_plan_can_go_on_from(before: tuple[str, int], plan: Plan, says: s
     assert checkpoint.obstacle(plan, {}) is None, "what is not known is for the script to say"
 
 
+@pytest.mark.parametrize("config", [None, [1], "x"])
+def test_a_manifest_of_another_form_is_no_bug(config: object, tmp_path: Path) -> None:
+    found = checkpoint.obstacle(plan_of("ddp", 2), {"layout": "whole", "world": 2, "config": config})
+    assert found
+    assert f"config is {type(config).__name__}" in language.text(found.what)
+    assert not checkpoints.is_own(write(tmp_path, 300, signed="\ud800"))
+
+
 def test_a_launch_that_could_not_go_on_is_refused_before_anything_starts(tmp_path: Path) -> None:
     values = {**projects.REGRESSION, "strategy.kind": "deepspeed", "strategy.zero_stage": 2, **SGD}
     folder = projects.make(tmp_path / "project", values)

@@ -179,6 +179,15 @@ READ = {
 """Files of a project, and the commands that read them."""
 
 
+def test_a_pipe_in_a_model_s_folder_ends_chat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names = b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    (tmp_path / "model.safetensors").write_bytes(len(names).to_bytes(8, "little") + names + bytes(4))
+    (tmp_path / "config.json").write_text('{"architectures": ["LlamaForCausalLM"], "num_hidden_layers": 1}')
+    os.mkfifo(tmp_path / "tokenizer.json")
+    assert trainwiz(["chat", str(tmp_path)]) == 1
+    assert "tokenizer.json is not a regular file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("make", [pipe, device])
 def test_what_is_no_regular_file_is_not_waited_for(make: Callable[[Path], None], project: Path, tmp_path: Path) -> None:
     lines = []

@@ -42,7 +42,7 @@ from manifest import read_kept
 
 # end: selected
 from manifest import read_manifest, sync, update_of
-from trust import UnknownClass, digest_of, is_own, known_classes_only
+from trust import UnknownClass, Unsound, digest_of, is_own, known_classes_only
 
 # feature: recut
 from trust import put_together
@@ -273,6 +273,11 @@ class Checkpoints:
                 f"{path} holds {unknown}, which is not part of a checkpoint and could run any code: nothing was loaded;"
                 " --trust true loads it nevertheless"
             ) from None
+        except Unsound as unsound:
+            raise SystemExit(
+                f"{path} is not as a training writes it ({unsound}) and could fill the memory: nothing was loaded;"
+                " --trust true loads it nevertheless"
+            ) from None
 
     # feature: recut
     def put_together(self, path: Path) -> Path | None:
@@ -353,7 +358,7 @@ class Checkpoints:
                 f"not with {self.world}"
             )
         told = {name for name in now if before.get(name, now[name]) != now[name]} - {"output_dir", "resume", "trust"}
-        changed = [f"{name} {before[name]} -> {now[name]}" for name in sorted(told)]
+        changed = [f"{name} {str(before[name])[:100]} -> {now[name]}" for name in sorted(told)]
         print(f"resuming from {path}", *changed, sep="\n  changed since: ", flush=True)
         if not is_own(manifest):
             print("  it is not signed with your key: somebody else, another machine or an older script wrote it")

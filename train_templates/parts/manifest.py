@@ -7,6 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+
+# feature: selected
+import math
+
+# end: selected
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +20,8 @@ from typing import Any
 from trust import digest_of, others_in
 
 MANIFEST = "manifest.json"
+LARGEST = 16 << 20
+"""Bytes of a manifest; thousands of files take one of them."""
 # feature: selected
 KEPT = "kept.json"  # what the loop keeps beside the engine's state
 # end: selected
@@ -25,11 +32,18 @@ def update_of(path: Path) -> int:
     return int(path.name.removeprefix("checkpoint-"))
 
 
+def read_json(file: Path) -> Any:
+    """Return the value in a small JSON file; a stranger's could fill the memory."""
+    if file.stat().st_size > LARGEST:
+        raise OSError(f"larger than {LARGEST >> 20} MiB")
+    return json.loads(file.read_text())
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     """Return the manifest. Raises an error if it was changed, belongs to another checkpoint or says nothing of one."""
     if MANIFEST in others_in(path):
         raise OSError("not a regular file")
-    manifest = json.loads((path / MANIFEST).read_text())
+    manifest = read_json(path / MANIFEST)
     if manifest.pop("self") != digest_of(manifest):
         raise ValueError("changed since it was written")
     if manifest["update"] != update_of(path):
@@ -42,7 +56,12 @@ def read_manifest(path: Path) -> dict[str, Any]:
 # feature: selected
 def read_kept(path: Path) -> dict[str, Any]:
     """Return what the loop kept in a checkpoint; nothing if it kept nothing."""
-    return json.loads((path / KEPT).read_text()) if (path / KEPT).exists() else {}
+    kept = read_json(path / KEPT) if (path / KEPT).exists() else {}
+    counts = [kept.get(name, 0) for name in ("evaluated", "best_update", "waited")]
+    best = kept.get("best")
+    if not all(type(count) is int and count >= 0 for count in counts) or not (best is None or math.isfinite(best)):
+        raise ValueError(f"{path / KEPT} is of another form")
+    return kept
 
 
 # end: selected

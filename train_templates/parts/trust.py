@@ -1,8 +1,8 @@
 """Reading checkpoints that anybody may have written: no code in them runs, and those that are not this user's are told.
 
 A pickle may name any function and have it called with any arguments. Inside `known_classes_only`, `torch.load` creates
-tensors, plain values and the classes listed here, also where an engine asks it for more. The manifests of checkpoints
-are signed with a key that only this user can read.
+tensors, plain values and the classes listed here, also where an engine asks it for more, and nothing that takes far
+more memory than its file has bytes. The manifests of checkpoints are signed with a key that only this user can read.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ import secrets
 
 # feature: recut
 import shutil
+
+# end: recut
+import struct
+
+# feature: recut
 import subprocess
 
 # end: recut
@@ -25,7 +30,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, ClassVar
 
 import torch
 
@@ -57,42 +62,174 @@ _UNKNOWN = re.compile(r"(?:GLOBAL|unpickles) (\S+) (?:was not an allowed|whose m
 _FORCE, _FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD"
 
 
+SMALL = 4 << 20
+"""Bytes of a pickle, or of the names in an archive, that are read beside any number of tensors."""
+PICKLED = 16
+"""Beyond that, at most one byte in so many is pickled: one byte of a pickle can become sixty in memory."""
+ALIASES = 4
+"""How often the tensors of a file may have its bytes: some are saved under several names."""
+
+
 class UnknownClass(Exception):
     """A file holds a class or a function that no checkpoint needs; `args[0]` names it."""
 
 
+class Unsound(Exception):
+    """A file is not as a training writes it, and asks for far more memory than it has bytes; `args[0]` says how."""
+
+
 @contextmanager
 def known_classes_only(folder: Path, trust: bool = False) -> Iterator[None]:
-    """Unpickle known classes only, whatever the code inside asks for. Raises `UnknownClass`; `trust` changes nothing.
+    """Unpickle known classes only, and what fits its file, whatever the code inside asks for. `trust` changes nothing.
 
-    The index of distributed checkpoints in `folder` is checked at once, since torch unpickles it without any limit.
+    Raises `UnknownClass` and `Unsound`. What has no limits of its own is checked at once: the index of distributed
+    checkpoints in `folder`, which torch unpickles as it is, and the headers of safetensors files.
     """
     if trust:
         yield
         return
     before = {name: os.environ.pop(name, None) for name in (_FORCE, _FORCE_NOT)}
     os.environ[_FORCE] = "1"
+    load, unsound = torch.load, list[Unsound]()
+
+    def load_bounded(file: Any, *arguments: Any, **options: Any) -> Any:
+        try:
+            size = _refuse_bomb(file)
+            loaded = load(file, *arguments, **options)
+            _refuse_expanded(file, size, loaded)
+        except Unsound as error:
+            unsound.append(error)  # engines put what they catch into exceptions of their own
+            raise
+        return loaded
+
+    vars(torch)["load"] = load_bounded
     try:
         for index in folder.rglob(f"*{INDEX}"):
-            with index.open("rb") as file:
-                _IndexReader(file).load()
+            _refuse_unknown(index, folder)
+        for weights in folder.rglob("*.safetensors"):
+            _refuse_header(weights)
         with torch.serialization.safe_globals(_classes()):
             yield
     except BaseException as error:  # CheckpointException is not an Exception
+        if unsound:
+            raise unsound[0] from None
         if found := _UNKNOWN.search(str(error)):
             raise UnknownClass(found[1]) from None
         raise
     finally:
+        vars(torch)["load"] = load
         del os.environ[_FORCE]
         os.environ.update({name: value for name, value in before.items() if value is not None})
 
 
-class _IndexReader(pickle.Unpickler):
+def _refuse_unknown(index: Path, folder: Path) -> None:
+    """Read the index of a distributed checkpoint, which may not be larger than its tensors explain."""
+    size = index.stat().st_size
+    if size > SMALL + sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) // PICKLED:
+        raise Unsound(f"{index.name}: {size:,} bytes of names and places")
+    with index.open("rb") as file:
+        _IndexReader(file).load()
+
+
+def _refuse_header(weights: Path) -> None:
+    """Refuse a safetensors file that begins with far more names than it has tensors for: millions take minutes."""
+    with weights.open("rb") as file:
+        length, size = int.from_bytes(file.read(8), "little"), weights.stat().st_size
+    if length > SMALL + size // PICKLED:
+        raise Unsound(f"{weights.name}: {length:,} of {size:,} bytes are names")
+
+
+class _IndexReader(pickle._Unpickler):  # C's makes room for any number that a file names
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
         if full in KNOWN_IN_INDEX or (module == "torch" and isinstance(vars(torch).get(name), torch.dtype)):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"unpickles {full} which is not known")
+
+    def _refuse(self) -> None:
+        raise Unsound(f"{INDEX}: a pickle of an old kind")
+
+    # Numbered places, for which torch's own reader would make room; Python has written none since 3.4.
+    dispatch: ClassVar = {**pickle._Unpickler.dispatch, pickle.PUT[0]: _refuse, pickle.LONG_BINPUT[0]: _refuse}
+
+
+def _refuse_bomb(file: Any) -> int:
+    """Look at the names in torch's archive, a zip file, before it is read. Return its size.
+
+    Training programs compress nothing, so that an archive holds no more than it has bytes.
+    """
+    if not hasattr(file, "read"):
+        with Path(file).open("rb") as opened:
+            return _refuse_bomb(opened)
+    before = file.tell()
+    try:
+        file.seek(0, os.SEEK_END)  # what it returns is the place in the whole file, for a part of one
+        size: int = file.tell()
+        records = list(_records(file, size, _name_of(file)))
+    except (struct.error, OSError, OverflowError) as error:
+        raise Unsound(f"{_name_of(file)}: {error}") from None
+    finally:
+        file.seek(before)
+    pickled = sum(length for name, length in records if name.endswith(b"/data.pkl"))
+    if (asked := sum(length for _, length in records)) > size:
+        raise Unsound(f"{_name_of(file)}: {asked:,} bytes in an archive of {size:,}")
+    if pickled > SMALL + size // PICKLED:
+        raise Unsound(f"{_name_of(file)}: {pickled:,} of {size:,} bytes are pickled")
+    return size
+
+
+def _records(file: BinaryIO, size: int, label: str) -> Iterator[tuple[bytes, int]]:
+    """The names and lengths of the records in an archive, by the directory that torch's own reader takes.
+
+    Python's zipfile looks for it elsewhere, so that a file could show it another one.
+    https://pkware.cachefly.net/webdocs/casestudies/APPNOTE.TXT
+    """
+    tail = _read_at(file, max(0, size - 42), 42)
+    if len(tail) < 42 or tail[-22:-18] != b"PK\5\6":
+        raise Unsound(f"{label}: not an archive of torch")
+    length, start = struct.unpack("<LL", tail[-10:-2])
+    if tail[:4] == b"PK\6\7":  # of archives that can be larger than 4 GiB, which torch's are
+        length, start = struct.unpack("<QQ", _read_at(file, struct.unpack("<Q", tail[8:16])[0] + 40, 16))
+    if length > SMALL + size // PICKLED:
+        raise Unsound(f"{label}: {length:,} of {size:,} bytes are names")
+    names, at = _read_at(file, start, length), 0
+    while at < len(names):
+        method, packed, unpacked, *lengths = struct.unpack_from("<10xH8xLLHHH", names, at)
+        name_end = at + 46 + lengths[0]
+        if method:
+            raise Unsound(f"{label}: compressed")
+        if 0xFFFFFFFF in (packed, unpacked):  # the true length is the first that follows the name
+            packed = struct.unpack_from("<Q", names, name_end + 4)[0]
+        yield names[at + 46 : name_end], max(packed, unpacked if unpacked != 0xFFFFFFFF else 0)
+        at += 46 + sum(lengths)
+
+
+def _refuse_expanded(file: Any, size: int, loaded: object) -> None:
+    """Refuse tensors that are many times as large as what they are made of: one number can have any shape."""
+    asked, seen, rest = 0, set[object](), [loaded]
+    while rest:
+        value = rest.pop()
+        if isinstance(value, torch.Tensor):
+            place = value.data_ptr() if value.layout is torch.strided and not value.is_meta else id(value)
+            key: object = (place, value.shape, value.stride() if value.layout is torch.strided else (), value.dtype)
+            asked += 0 if key in seen else value.numel() * value.element_size()
+        elif isinstance(value, (dict, list, tuple, set)):
+            key = id(value)
+            rest.extend(() if key in seen else (*value.keys(), *value.values()) if isinstance(value, dict) else value)
+        else:
+            continue
+        seen.add(key)
+    if asked > ALIASES * size + SMALL:
+        raise Unsound(f"{_name_of(file)}: {asked:,} bytes of tensors in a file of {size:,}")
+
+
+def _read_at(file: BinaryIO, start: int, length: int) -> bytes:
+    file.seek(start)
+    return file.read(length)
+
+
+def _name_of(file: Any) -> str:
+    return Path(str(getattr(file, "name", "a part") if hasattr(file, "read") else file)).name
 
 
 # feature: recut

@@ -7,6 +7,7 @@ from typing import get_args
 
 from trainwiz import quantities, strategies
 from trainwiz.decide.decision import Decision
+from trainwiz.decide.host_memory import best_way, room, way_of
 from trainwiz.decide.strategy import OFFLOAD, Option, options
 from trainwiz.message import Message, say
 from trainwiz.vocabulary import Adapter
@@ -54,7 +55,17 @@ def _method(d: Decision, adapter: Adapter, length: int | None) -> Method:
     trial = replace(d, values={**d.values, "model.adapter": adapter})
     found = [option for option in options(trial, length) if option.speed]
     best: Option = next((option for option in found if option.fits is not False), found[-1])
+    if d.on_cpu:
+        return _cpu_method(d, adapter, best.name)
     return Method(adapter=adapter, strategy=best.name, bytes_per_rank=best.total_bytes_per_rank, fits=best.fits)
+
+
+def _cpu_method(d: Decision, adapter: Adapter, strategy: str) -> Method:
+    ranks = d.values["machine.num_processes"] // d.values["machine.num_machines"]
+    way = way_of(d, adapter, d.values["precision.mixed_precision"], ranks)
+    there = room(d, max(1, ranks))
+    fits = way.bytes_per_rank <= there if there else None
+    return Method(adapter=adapter, strategy=strategy, bytes_per_rank=way.bytes_per_rank, fits=fits)
 
 
 def _is_possible(d: Decision, adapter: Adapter) -> bool:
@@ -97,6 +108,12 @@ def _usual_method(d: Decision) -> tuple[str, Message]:
         return usual, say("only tasks on text support adapters")
     whole, *others = methods(d, d.answers.get("batch.sequence_length") or _LENGTH) or (None,)
     best = next((one for one in others if one and one.fits_well), None)
+    if d.on_cpu and (way := best_way(d)) and way.adapter != "none":
+        return way.adapter, say(
+            "{size} of host memory per rank fit; all weights need {whole} on one rank alone",
+            size=quantities.size(way.bytes_per_rank),
+            whole=quantities.size(way_of(d, "none").bytes_per_rank),
+        )
     chosen = any(key.startswith("strategy.") for key in d.answers)
     if not d.task.chats or whole is None or whole.fits is None or whole.fits_well or best is None or chosen:
         return usual, say("trains all weights; lora needs only a fraction of the memory")

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from trainwiz import strategies
+from trainwiz import quantities, strategies
 from trainwiz.decide.decision import Decision
+from trainwiz.decide.host_memory import best_way, usual_ranks
 from trainwiz.machine import Gpu, Machine
 from trainwiz.message import Message, say
 
-_CPU_RANKS = 2
-"""More CPU ranks take cores from each other; two already show everything that distributed training does."""
 _BF16_SINCE = (8, 0)
 _FP16_SINCE = (7, 0)
 """Tensor cores: https://docs.nvidia.com/cuda/cuda-c-programming-guide/#features-and-technical-specifications."""
@@ -44,7 +43,7 @@ def decide_precision(d: Decision) -> None:
         d.settle(key, *given)
         return
     if d.on_cpu:
-        d.settle(key, "no", say("fp32 is fastest on a CPU"))
+        d.settle(key, *_cpu_precision(d))
         return
     gpus = d.machine.gpus if d.machine else ()
     known = [(g.compute_capability, g) for g in gpus if g.compute_capability]
@@ -78,8 +77,29 @@ def _ranks(d: Decision, machine: Machine | None) -> tuple[int, Message, bool]:
     if machine is None:
         return 1, say("no machine was inspected"), False
     if d.on_cpu:
-        cores = machine.cpu.usable_cores
-        return min(_CPU_RANKS, cores), say("usable cores: {cores}", cores=cores), True
+        return _cpu_ranks(d, machine)
     if machine.gpus and d.values["machine.device"] == "cuda":
         return len(machine.gpus), say("{gpus}", gpus=gpu_names(machine.gpus)), True
     return 1, say("no GPU found"), False
+
+
+def _cpu_ranks(d: Decision, machine: Machine) -> tuple[int, Message, bool]:
+    usual, way = usual_ranks(d), best_way(d)
+    if way is None or way.ranks == usual:
+        return usual, say("usable cores: {cores}", cores=machine.cpu.usable_cores), True
+    return (
+        way.ranks,
+        say(
+            "{size} for each rank; this machine has {memory}",
+            size=quantities.size(way.bytes_per_rank),
+            memory=quantities.size(machine.memory.total_bytes),
+        ),
+        True,
+    )
+
+
+def _cpu_precision(d: Decision) -> tuple[str, Message]:
+    way = best_way(d)
+    if way is None or way.precision == "no":
+        return "no", say("fp32 is fastest on a CPU")
+    return way.precision, say("frozen weights take 2 bytes instead of 4, and only so they fit into host memory")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from trainwiz import batch, optimizers, quantities
 from trainwiz.decide.amount import decide_evaluation_steps, documents_per_sample, is_own, samples_of
 from trainwiz.decide.decision import Decision
+from trainwiz.decide.host_memory import LENGTH, activation_room
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.loss import SMALLEST_CHUNK
 from trainwiz.decide.size import SMALL_MODEL, size_of
@@ -90,7 +91,8 @@ def decide_length_of_samples(d: Decision) -> None:
     if d.task.labelled:
         d.settle("batch.sequence_length", 256, say("enough to tell most texts apart"))
     elif d.on_cpu or d.values["model.name"] == "tiny":
-        d.settle("batch.sequence_length", 256, say("short enough for a CPU") if d.on_cpu else say("the model is tiny"))
+        why = say("short enough for a CPU") if d.on_cpu else say("the model is tiny")
+        d.settle("batch.sequence_length", LENGTH, why)
     else:
         d.settle("batch.sequence_length", *_length(d))
 
@@ -116,7 +118,7 @@ def decide_activations(d: Decision) -> None:
     """What the forward pass keeps: as much as fits beside the model state, with one sample or the given micro-batch."""
     samples, room = d.answers.get("batch.per_device_batch_size") or 1, _bytes_left(d)
     need = {how: _sample_bytes(d, how, samples) for how in _CHECKPOINTING}
-    if room is None or not need["none"]:
+    if room is None or not need["none"] or (d.on_cpu and need["none"] <= room):
         unknown = say("the fastest; activations are computed again only where they are known not to fit")
         d.settle("model.activation_checkpointing", "none", unknown)
         return
@@ -340,7 +342,9 @@ def _sample_bytes(d: Decision, how: Checkpointing, samples: int = 1) -> int:
 
 
 def _bytes_left(d: Decision) -> int | None:
-    """What model state and the buffers beside it leave of the smallest GPU."""
+    """What model state and the buffers beside it leave of the smallest GPU, or of a CPU rank's memory."""
+    if d.on_cpu:
+        return activation_room(d)
     memory = smallest_gpu_bytes(d)
     if memory is None or d.parameters is None:
         return None

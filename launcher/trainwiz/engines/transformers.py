@@ -81,3 +81,9 @@ WITHOUT_PLAN = names(
     """
 )
 """Model types that transformers (5.23) cannot cut for tensor parallelism."""
+LOADED_AS_SAVED = names(
+    """
+    gemma gemma2 gemma3_text glm4 gpt2 llama mistral olmo2 phi3 qwen2 qwen3
+    """
+)
+"""Model types whose weights transformers (5.23) neither renames nor splits nor merges as it loads them."""

@@ -15,6 +15,7 @@ from trainwiz.estimate.speed import pace
 from trainwiz.estimate.state import estimate, staged_bytes, work_of
 from trainwiz.models import Transformer
 from trainwiz.strategies import Strategy
+from trainwiz.tasks import Task
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -79,7 +80,6 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
         plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device
     )
     beside += offloaded * training_of(work).parameters // plan.machine.num_processes
-    on_host = _moments_together(need) + _tables(strategy, work) + beside if on_cpu else 0
     return Forecast(
         parameters=parameters,
         allocated_bytes=None if on_cpu else need.total,
@@ -87,13 +87,30 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
         moment=need.peak,
         parts=dict(need.moments[need.peak]),
         layers_known=known,
-        host_bytes=_host_bytes(plan, parameters, on_host) if on_cpu else None,
+        host_bytes=host_bytes(
+            strategy,
+            work,
+            task=tasks.of(plan),
+            built=load_bytes(plan, parameters, transformer) // plan.machine.ranks_per_machine,
+            beside=beside,
+        )
+        if on_cpu
+        else None,
         seconds_per_update=speed.seconds if speed else None,
         seconds={name: getattr(speed, name) for name in ("compute", "memory", "launches", "communication", "step")}
         if speed
         else None,
         checkpoint_bytes=checkpoint,
     )
+
+
+def host_bytes(strategy: Strategy, work: Work, *, task: Task, built: int, beside: int = 0) -> int:
+    """Of a rank on the CPU: where its device's memory is the host's.
+
+    `built` is the model while it is loaded, `beside` what is kept in host memory on any device.
+    """
+    process = _PROCESS + (_TRANSFORMERS if task.from_hub else 0) + strategy.library_bytes
+    return process + max(built, _moments_together(needs(strategy, work)) + _tables(strategy, work) + beside)
 
 
 def _moments_together(need: Needs) -> int:
@@ -111,10 +128,3 @@ def _tables(strategy: Strategy, work: Work) -> int:
     if shape is None or work.adapter != "none":
         return 0
     return 4 * shape.largest_table * strategy.tables_on_host(tied=work.tied_head)
-
-
-def _host_bytes(plan: Plan, parameters: int, training: int) -> int:
-    """Of a rank on the CPU: where its device's memory is the host's."""
-    process = _PROCESS + (_TRANSFORMERS if tasks.of(plan).from_hub else 0)
-    process += strategies.of(plan).library_bytes
-    return process + max(load_bytes(plan, parameters) // plan.machine.ranks_per_machine, training)

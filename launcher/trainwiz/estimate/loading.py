@@ -5,34 +5,46 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks
+from trainwiz.engines.transformers import LOADED_AS_SAVED
 
 if TYPE_CHECKING:
+    from trainwiz.models import Transformer
     from trainwiz.plan import Plan
+    from trainwiz.strategies import Strategy
 
 _FP32 = 4
 _HALF = ("bf16", "fp16")
 
 
-# docs/decisions/loop.md: Rank 0 loads for FSDP2
+# docs/decisions/loop.md: Each rank reads its shards under FSDP2
 def built_once(plan: Plan) -> bool:
-    """Whether rank 0 alone holds the model, and sends the others their parts."""
+    """Whether no rank but the first one holds the model, which sends the others their parts, if they read none."""
     return strategies.of(plan).builds_once and tasks.of(plan).state_is_whole(plan)
 
 
-def load_bytes(plan: Plan, parameters: int) -> int:
+def read_in_parts(plan: Plan, transformer: Transformer | None) -> bool:
+    """Whether each rank reads its own rows of the weights: of whole models that transformers loads as they are."""
+    as_saved = transformer is not None and transformer.model_type in LOADED_AS_SAVED
+    return built_once(plan) and tasks.of(plan).generative and not plan.model.from_scratch and as_saved
+
+
+def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = None) -> int:
     """Host memory on rank 0's machine: each rank builds the model, or rank 0 does, or it is cut at once."""
     if strategies.of(plan).builds_in_parts(plan):
         return 0
+    if transformer and read_in_parts(plan, transformer):  # rows of one tensor at a time
+        return _FP32 * max(transformer.largest_table, transformer.largest_layer)
     ranks = 1 if built_once(plan) else plan.machine.ranks_per_machine
-    return _bytes_built(plan) * parameters * ranks
+    each = bytes_built(strategies.of(plan), adapter=plan.model.adapter, precision=plan.precision.mixed_precision)
+    return each * parameters * ranks
 
 
-def _bytes_built(plan: Plan) -> int:
+def bytes_built(strategy: Strategy, *, adapter: str, precision: str) -> int:
     """Of each parameter: fp32, unless it is frozen. Weights in four bits go to the device one by one."""
-    if plan.model.adapter == "none":
+    if adapter == "none":
         return _FP32
-    in_half = plan.precision.mixed_precision in _HALF and strategies.of(plan).keeps_frozen_dtype
-    return 1 if plan.model.adapter == "qlora" else 2 if in_half else _FP32
+    in_half = precision in _HALF and strategy.keeps_frozen_dtype
+    return 1 if adapter == "qlora" else 2 if in_half else _FP32
 
 
 def whole_bytes(plan: Plan, parameters: int) -> int:

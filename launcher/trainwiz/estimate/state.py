@@ -67,7 +67,7 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
         + offloaded_activations(strategy, work) * plan.machine.ranks_per_machine,
         staged_bytes_per_machine=staged_bytes(plan, checkpoint_bytes(strategy, work)),
         whole_bytes_per_rank=whole_bytes(plan, parameters),
-        load_bytes_per_machine=load_bytes(plan, parameters),
+        load_bytes_per_machine=load_bytes(plan, parameters, transformer),
         checkpoint_bytes=checkpoint_bytes(strategy, work),
     )
 

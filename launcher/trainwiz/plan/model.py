@@ -143,7 +143,7 @@ TimeLimit = Annotated[
 ]
 """A length of time: `90m`, `12h`, `2d`, `12:00:00` or `1-12:00:00`."""
 Name = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.@+-]*[A-Za-z0-9])?$")]
-"""A name that a scheduler's administrator gave: an account, a kind of GPU."""
+"""A name that a scheduler's administrator gave: an account."""
 Names = Annotated[
     Text,
     Field(
@@ -152,16 +152,30 @@ Names = Annotated[
     ),
 ]
 """One of them, or several of which Slurm takes the first that is free: `gpu,spare`."""
+Claim = Annotated[
+    Text, Field(max_length=253, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*$")
+]
+"""A volume of Kubernetes or SkyPilot: a name of RFC 1123, which has no capitals."""
+GpuType = Annotated[Text, Field(max_length=63, pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$")]
+"""A kind of GPU as the scheduler names it; Kubernetes has it as the value of a label."""
 Label = Annotated[Text, Field(max_length=63, pattern=r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$")]
 """A name as Kubernetes has it, of a namespace or of a queue of Kueue."""
-JobName = Annotated[Text, Field(pattern=r"^[a-z]([a-z0-9-]{0,38}[a-z0-9])?$")]
+JobName = Annotated[Text, Field(max_length=40, pattern=r"^[a-z]([a-z0-9-]*[a-z0-9])?$")]
 """A name that every scheduler takes, with room for what Kubernetes adds."""
 Quantity = Annotated[Text, Field(pattern=r"^[1-9][0-9]{0,5}[MGT]i?$")]
 """An amount of memory: `64G`, `512Gi`."""
 Folder = Annotated[Text, Field(pattern=r"^/[^\\:\"'$`]*$")]
 """An absolute path."""
-Image = Annotated[Text, Field(max_length=512, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:/@-]*$")]
-"""A container image: `registry/name:tag`."""
+Image = Annotated[
+    Text,
+    Field(
+        max_length=512,
+        pattern=r"^([A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+(:[0-9]+)?/|[A-Za-z0-9-]+:[0-9]+/)?"
+        r"[a-z0-9]+([._-]+[a-z0-9]+)*(/[a-z0-9]+([._-]+[a-z0-9]+)*)*"
+        r"(:[A-Za-z0-9_][A-Za-z0-9_.-]*)?(@[a-z0-9]+:[a-f0-9]+)?$",
+    ),
+]
+"""A container image: `registry/name:tag`. Only a registry and a tag may have capitals."""
 Infra = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9*][A-Za-z0-9_.:@*-]*(/[A-Za-z0-9_.:@*-]+){0,9}$")]
 """Where SkyPilot may rent: `aws`, `gcp/us-central1`, `k8s/context`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -364,7 +378,7 @@ class Cluster(_Section):
     time_limit: TimeLimit | None = None
     grace: Annotated[int, Field(ge=10, le=86_400)] = 120
     requeue: bool = True
-    gpu_type: Name | None = None
+    gpu_type: GpuType | None = None
     cpus: Annotated[int, Field(ge=1, le=4096)] | None = None
     memory: Quantity | None = None
     setup: Text | None = None
@@ -375,7 +389,7 @@ class Cluster(_Section):
     queue: Label | None = None
     namespace: Label | None = None
     image: Image | None = None
-    volume: Name | None = None
+    volume: Claim | None = None
     shared_memory: Quantity | None = "8Gi"
     workload: v.Workload = "trainjob"
     infra: Infra | None = None

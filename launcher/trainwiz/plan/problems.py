@@ -78,6 +78,8 @@ _EXAMPLES = {
     "cluster.volume": "project-data",
     "cluster.infra": "aws/us-east-1",
 }
+_OF_KUBERNETES = ("cluster.job_name", "cluster.queue", "cluster.namespace", "cluster.volume")
+"""Names of RFC 1123: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
 _KEY_OF = {word: key for key, words in OTHER_WORDS.items() for word in words}
 
 
@@ -149,6 +151,22 @@ def problem(error: ErrorDetails) -> Message:
                 '{key}: {value} is not a time limit; examples: 90m, 12h, 2d, or "12:00:00" in quotes',
                 key=key,
                 value=value,
+            )
+        case "too_long" | "string_too_long":
+            return say("{key}: {value} is longer than {n} characters", key=key, value=value, n=context["max_length"])
+        case "string_pattern_mismatch" if key in _OF_KUBERNETES:
+            return say(
+                "{key}: {value} is no name in Kubernetes: lowercase letters, digits and -; example: {example}",
+                key=key,
+                value=value,
+                example=_EXAMPLES[key],
+            )
+        case "string_pattern_mismatch" if key == "cluster.image":
+            return say(
+                "{key}: {value} is not an image: only its registry and its tag may have capitals; example: {example}",
+                key=key,
+                value=value,
+                example=_EXAMPLES[key],
             )
         case "string_pattern_mismatch" if key in _EXAMPLES:
             return say(

@@ -77,12 +77,18 @@ def parameters(files: Callable[[str], list[Path]], config: Mapping[str, Any]) ->
         return None
 
 
-def _in_file(file: Path, bits: int) -> int:
+def header(file: Path) -> Header:
+    """What a file says of itself. Raises `OSError`, `ValueError` and `struct.error`."""
     with opened(file) as content:
         (length,) = struct.unpack("<Q", content.read(8))
         if length > MOST_HEADER_BYTES:
             raise ValueError(f"{file}: a header of {length} bytes")
-        return weights_in(parsed_json(content.read(length)), bits)
+        said: Header = parsed_json(content.read(length))
+        return said
+
+
+def _in_file(file: Path, bits: int) -> int:
+    return weights_in(header(file), bits)
 
 
 def _in_pickles(files: Callable[[str], list[Path]], config: Mapping[str, Any]) -> int | None:

@@ -65,6 +65,14 @@ def gather(
                 name=found["unknown"],
             )
         )
+    if "unsound" in found:
+        return Gathered(
+            problem=t(
+                "it is not as a training writes it ({what}) and could fill the memory; nothing was loaded. "
+                "If you trust whoever wrote it: trainwiz export --trust",
+                what=found["unsound"],
+            )
+        )
     if "missing" in found:
         return Gathered(problem=t("the checkpoint holds no part of {names}", names=found["missing"]))
     return Gathered(**{**found, "different": tuple(found["different"])})

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
 from pathlib import Path
 
-from trainwiz.files import opened, read_json
+from trainwiz.files import opened, parsed_json, read_json
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.probe.headers import MOST_HEADER_BYTES
@@ -66,5 +65,5 @@ def _bytes(file: Path) -> int | None:
         raw = content.read(length)
     if len(raw) < length:
         return 8 + length
-    ends: list[int] = [told["data_offsets"][1] for name, told in json.loads(raw).items() if name != "__metadata__"]
+    ends: list[int] = [told["data_offsets"][1] for name, told in parsed_json(raw).items() if name != "__metadata__"]
     return 8 + length + max(ends, default=0)

@@ -32,7 +32,9 @@ def run(argv: Sequence[str], *, cwd: str, environ: Mapping[str, str], stdout: bo
         asked.append(number)
         stop()
 
-    before = {number: signal.signal(number, pass_on) for number in _STOPPING}
+    # nohup starts us with SIGHUP ignored, and means it.
+    heard = [number for number in _STOPPING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, pass_on) for number in heard}
     try:
         sys.stderr.flush()
         # In a session of its own, the program gets one signal for one Ctrl-C.

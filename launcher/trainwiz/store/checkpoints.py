@@ -96,7 +96,7 @@ def is_own(checkpoint: Path) -> bool:
         return False
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
     ours = hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
-    return isinstance(signed, str) and hmac.compare_digest(ours.encode(), signed.encode())
+    return isinstance(signed, str) and hmac.compare_digest(ours.encode(), signed.encode(errors="replace"))
 
 
 def verify(

@@ -10,13 +10,16 @@ from typing import Any
 from trainwiz import files
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
+_WEIGHTS = {_CONFIG: ("model.safetensors", "model.safetensors.index.json"), _ADAPTER: ("adapter_model.safetensors",)}
+"""What transformers reads, and no pickle beside it, by what the folder holds."""
 _WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
 """How transformers ends the names of the classes that write text."""
 
 
 def is_model(folder: Path) -> bool:
     """Whether `from_pretrained` finds something in the folder: a model, or an adapter."""
-    return any((folder / name).is_file() for name in (_CONFIG, _ADAPTER)) and any(folder.glob("*.safetensors"))
+    kind = next((name for name in (_ADAPTER, _CONFIG) if (folder / name).is_file()), None)
+    return kind is not None and any((folder / name).is_file() for name in _WEIGHTS[kind])
 
 
 def adapter(folder: Path) -> Mapping[str, Any]:

@@ -122,6 +122,12 @@ SIGNATURES = {
         remedy="do not resume from a checkpoint of somebody you do not trust; if you do trust them, pass it to the "
         "script: trainwiz launch --resume -- --trust true",
     ),
+    "swollen_checkpoint": Signature(
+        r"(?<!\S)(?P<path>\S+) is not as a training writes it \((?P<what>.+?)\) and could fill the memory",
+        cause="{path} is not as a training writes it ({what}) and could fill the memory",
+        remedy="do not resume from a checkpoint of somebody you do not trust; if you do trust them, pass it to the "
+        "script: trainwiz launch --resume -- --trust true",
+    ),
     "no_packing": Signature(
         r"\b(?P<model>\w+) cannot keep packed documents apart",
         cause="{model} would mix documents that share a row",

@@ -46,8 +46,9 @@ def main() -> None:
             weights = gather(manifest, checkpoint, model)
             averaged = put_averages(manifest, checkpoint, model) if wanted == AVERAGE else 0
     except trust.UnknownClass as unknown:
-        sys.stdout.write("\n" + json.dumps({"unknown": str(unknown)}) + "\n")
-        raise SystemExit(0) from None
+        answer(unknown=str(unknown))
+    except trust.Unsound as unsound:
+        answer(unsound=str(unsound))
     save(task, config, model, dict(weights), output)  # transformers empties the mapping
     sys.stdout.write("\n" + json.dumps({**compared(weights, output), "averaged": averaged}) + "\n")
 
@@ -173,8 +174,13 @@ def assembled(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
 
 def refuse(missing: str) -> NoReturn:
     """End with what the checkpoint does not hold: the names of weights; `unnamed` where it names none."""
-    sys.stdout.write("\n" + json.dumps({"missing": missing}) + "\n")
-    raise SystemExit(0)
+    answer(missing=missing)
+
+
+def answer(**said: str) -> NoReturn:
+    """End with why nothing is written."""
+    sys.stdout.write("\n" + json.dumps(said) + "\n")
+    raise SystemExit(0) from None
 
 
 def save(task: Any, config: Any, model: Any, weights: dict[str, Any], output: Path) -> None:

@@ -16,6 +16,7 @@ from trainwiz.finding import errors
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.plan import Plan
+from trainwiz.process import endings
 from trainwiz.process.capture import Captured, Running
 from trainwiz.schedulers import Job, Scheduler
 from trainwiz.store import artifacts, jobs, plans
@@ -57,8 +58,9 @@ def submit(request: Request) -> int:
     preflight.insist(findings)
     _insist_on_files(plan, folder)
     _insist_on_program(scheduler, folder, commands)
-    job = _submitted(scheduler, plan, folder, commands)
-    jobs.add(folder, Submitted(job=job, submitted=time.strftime("%Y-%m-%dT%H:%M:%S%z")))
+    with endings.held():  # a job that the scheduler has taken, and that nobody knows of, would train unseen
+        job = _submitted(scheduler, plan, folder, commands)
+        jobs.add(folder, Submitted(job=job, submitted=time.strftime("%Y-%m-%dT%H:%M:%S%z")))
     if request.json:
         console.data_json({"job": job.id, "scheduler": job.scheduler, "commands": commands})
     else:
@@ -124,7 +126,17 @@ def _insist_on_program(scheduler: Scheduler, folder: Path, commands: Sequence[Se
 def _submitted(scheduler: Scheduler, plan: Plan, folder: Path, commands: Sequence[Sequence[str]]) -> Job:
     answer = None
     for argv in commands:
-        answer = Running(argv, cwd=str(folder), env=_environ()).result(_SECONDS)
+        try:
+            answer = Running(argv, cwd=str(folder), env=_environ()).result(_SECONDS)
+        except KeyboardInterrupt:
+            console.talk(
+                t(
+                    "{program} had not answered: look whether the job is in its list, it is not recorded here",
+                    program=argv[0],
+                ),
+                style="warning",
+            )
+            raise
         if answer.code or answer.timed_out:
             raise TrainwizError(
                 say("{program} refused the job: {words}", program=argv[0], words=_words(answer)),

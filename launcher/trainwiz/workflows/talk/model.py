@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwiz import files
-from trainwiz.errors import UsageError
+from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
-from trainwiz.probe import interpreter
+from trainwiz.probe import interpreter, odd_model
 from trainwiz.store import checkpoints, history, liveness, models, runs
 from trainwiz.ui import console
 from trainwiz.workflows.weights import gathered
@@ -120,4 +120,11 @@ def _checked(folder: Path, cwd: Path, cpu: bool) -> Answerer:
             ),
             say("chat and sample are for the tasks causal_lm, sft and preference"),
         )
+    base = Path(str(models.adapter(folder).get("base_model_name_or_path", "")) or folder)
+    for place in (folder, cwd / base):
+        if place.is_dir() and (problem := odd_model.problem(place)):
+            raise TrainwizError(
+                say("the model in {folder} was not loaded: {problem}", folder=place, problem=problem),
+                say("ask whoever made it for a folder as save_pretrained writes it"),
+            )
     return Answerer(folder=folder.resolve(), cwd=cwd.resolve(), device="cpu" if cpu else "auto")

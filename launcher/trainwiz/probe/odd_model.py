@@ -1,0 +1,71 @@
+"""What in a stranger's model folder would hold up or fill the program that loads it. No weight is read."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trainwiz import files
+from trainwiz.language import t
+from trainwiz.probe.headers import header
+from trainwiz.quantities import size
+
+MOST_NAMES = 4 << 20
+"""Bytes of a header beside any tensors; beyond them, at most one byte in sixteen. As in the generated trust.py."""
+_SHARE = 16
+MOST_VOCABULARY = 256 << 20
+"""Bytes of a vocabulary; the largest ones have 40 MB."""
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "merges.txt", "vocab.txt", "spiece.model")
+_LAYERS = ("layers", "layer")
+
+
+def problem(folder: Path) -> str:
+    """Why the folder should not be loaded; empty where nothing is found."""
+    try:
+        return next(_problems(folder), "")
+    except (OSError, ValueError, TypeError, AttributeError, struct.error) as error:
+        return str(error)
+
+
+def _problems(folder: Path) -> Iterator[str]:
+    tensors = 0
+    for name in sorted(os.listdir(folder)):
+        file = folder / name
+        if file.is_dir():
+            continue
+        if not file.is_file():
+            yield t("{file} is not a regular file", file=name)
+        length = file.stat().st_size
+        if name in _VOCABULARIES and length > MOST_VOCABULARY:
+            yield t("{file} is larger than any vocabulary ({size})", file=name, size=size(length))
+        elif file.suffix == ".safetensors":
+            with files.opened(file) as content:
+                names = int.from_bytes(content.read(8), "little")
+            if names > MOST_NAMES + length // _SHARE:
+                yield t("{file} begins with {size} of names", file=name, size=size(names))
+            tensors += len(header(file))
+        elif file.suffix == ".json" and name not in _VOCABULARIES:
+            files.read_json(file)
+    if tensors:
+        for key, value in _numbers(
+            files.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+        ):
+            if key.endswith(_LAYERS) and value > tensors:
+                yield t(
+                    "{key} is {n} in config.json, but its files hold {tensors} tensors",
+                    key=key,
+                    n=value,
+                    tensors=tensors,
+                )
+
+
+def _numbers(config: Any) -> Iterator[tuple[str, int]]:
+    """The whole numbers in a configuration and those inside it."""
+    for key, value in config.items() if isinstance(config, Mapping) else ():
+        if isinstance(value, Mapping):
+            yield from _numbers(value)
+        elif type(value) is int:
+            yield str(key), value
