@@ -1,11 +1,12 @@
 """Shared by all tests."""
 
 import contextlib
+import functools
 import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -99,13 +100,38 @@ def _operators(_compiling: "subprocess.Popen[bytes] | None") -> None:
 @pytest.fixture(autouse=True)
 def _environment_as_before() -> Iterator[None]:
     """What a test, or a library that it imports, leaves in the environment is not there for the next."""
-    before = dict(os.environ)
+    before, known = dict(os.environ), dict(os.environ._data)  # type: ignore[attr-defined]
     yield
+    if os.environ._data == known:  # type: ignore[attr-defined]
+        return
     for name in (os.environ.keys() | before.keys()) - {"PYTEST_CURRENT_TEST"}:
         if name not in before:
             del os.environ[name]
         elif os.environ.get(name) != before[name]:
             os.environ[name] = before[name]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_built_once() -> Iterator[None]:
+    """typer builds a command from its function in milliseconds, thousands of times in one process of tests only."""
+    from trainwiz import language
+    from trainwiz.cli import app
+
+    build = app.command
+
+    @functools.cache
+    def built(name: str, _language: str) -> Any:
+        return build([name] if name else [])
+
+    def command(arguments: Sequence[str]) -> Any:
+        first = arguments[0] if arguments else ""
+        if first in app.COMMANDS:
+            return built(first, language.current())
+        return build(arguments)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(app, "command", command)
+        yield
 
 
 @pytest.fixture(autouse=True)

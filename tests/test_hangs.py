@@ -402,7 +402,8 @@ def test_wrong_words() -> None:
 def test_a_real_training_that_hangs(
     tmp_path: Path, launching: Callable[..., projects.Done], place: str, trouble: str, said: str
 ) -> None:
-    folder = projects.make(tmp_path / "p", {**projects.REGRESSION, "schedule.n_steps": 100_000, "data.eval": ""})
+    endless = {"schedule.n_steps": 100_000, "checkpoint.checkpointing_steps": 0, "data.eval": ""}
+    folder = projects.make(tmp_path / "p", {**projects.REGRESSION, **endless})
     task = folder / "task.py"
     source = task.read_text()
     start = source.index(place)

@@ -41,6 +41,8 @@ IN_STANDIN = ("PYTHONPATH", "ACCELERATE_TORCH_DEVICE", "TRAINWIZ_COLOSSALAI_STAN
 """Variables that are read while something is imported: for each of their values there is a server."""
 LATER = ("torch._dynamo", "deepspeed")
 """What every rank imports in the end: the first optimizer, and accelerate when it unwraps the model."""
+MODEL = {"transformers.models.llama.modeling_llama"}
+"""What every model of transformers imports once it is built, and 500 modules with it."""
 cold = False
 """`pytest --cold`."""
 
@@ -127,7 +129,7 @@ def python() -> str:
         "PYTHON": sys.executable,
         "EARLY": EARLY,
         "ENVIRON": {name: value for name, value in environ.items() if name.startswith(EARLY)},
-        "IMPORTS": ["torch", "transformers"],
+        "IMPORTS": ["torch", "transformers", *MODEL],
         "HOOK": str(Path(trainwiz_package.__file__).parent / "process" / "inside"),
     }
     made = Path(values["ADDRESS"]).parent / "venv" / "bin" / "python"
@@ -151,6 +153,7 @@ def imported(script: Path) -> list[str]:
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module)
+    found |= MODEL if "transformers" in found else set()
     return sorted(name for name in found if name.partition(".")[0] not in neighbours)
 
 

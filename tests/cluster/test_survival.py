@@ -1,9 +1,11 @@
-"""Runs over several machines that lose ranks and machines: two launchers on loopback, each with a real rank."""
+"""Runs over several machines that lose ranks and machines: two launchers on loopback, each with a real rank.
+
+The ranks are forked: what is lost and comes back, and what is trained, is the same.
+"""
 
 import contextlib
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -38,10 +40,11 @@ class Pair:
         self.said: dict[int, list[Path]] = {0: [], 1: []}
 
     def start(self, machine: int, *words: str) -> "subprocess.Popen[bytes]":
-        argv = [sys.executable, "-m", "trainwiz", "launch", "--machine-rank", str(machine), *words]
+        own = {"GLOO_SOCKET_IFNAME": "lo"}
+        argv = warm.command(self.folder / "train.py", "launch", "--machine-rank", str(machine), *words, env=own)
         log = self.folder.parent / f"machine-{machine}-{len(self.said[machine])}.txt"
         self.said[machine].append(log)
-        environ = projects.environment({"GLOO_SOCKET_IFNAME": "lo"})
+        environ = projects.environment(own)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 argv, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environ
@@ -111,10 +114,11 @@ def record(folder: Path) -> dict[str, object]:
     return found
 
 
-def frozen(launcher: "subprocess.Popen[bytes]") -> list[psutil.Process]:
-    """A launcher and all that it started, stopped at once."""
-    process = psutil.Process(launcher.pid)
-    found = [process, *process.children(recursive=True)]
+def frozen(pair: Pair, machine: int) -> list[psutil.Process]:
+    """A launcher, its rank and all that it started, stopped at once."""
+    process = psutil.Process(pair.launchers[machine].pid)
+    rank = psutil.Process(warm.process(pair.folder, machine))
+    found = list({each.pid: each for each in (process, *process.children(recursive=True), rank)}.values())
     for each in found:
         each.suspend()
     return found
@@ -132,7 +136,7 @@ def test_a_machine_freezes_and_another_time_is_lost_and_comes_back(pair: Pair, u
     for machine in (0, 1):
         pair.start(machine, *options)
     pair.reached(6)
-    hung = frozen(pair.launchers[1])
+    hung = frozen(pair, 1)
     pair.said_by(0, alone)
     thawed(hung)
     pair.said_by(0, again)  # by itself: nobody typed anything

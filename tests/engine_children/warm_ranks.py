@@ -31,6 +31,10 @@ from pathlib import Path
 
 HOOK = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "inside" / "sitecustomize.py"
 LENGTH = struct.Struct("!I")
+LONG_TEXT, LENGTH_OF_TEXT = 150, 20
+"""Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
+ready = []
+"""transformers, once it is."""
 
 
 def main():
@@ -105,6 +109,8 @@ def started(connection, server, later):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     later.clear()
+    if "transformers" in sys.modules and not ready:
+        made_ready(sys.modules["transformers"])
     gc.collect()
     gc.freeze()  # what is here already is looked at by no rank
     if pid := os.fork():
@@ -128,6 +134,21 @@ def started(connection, server, later):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def made_ready(transformers):
+    """What transformers makes once in a process is made, and the text that a training ends with is a short one."""
+    ready.append(transformers)
+    with contextlib.suppress(ImportError, AttributeError):  # older ones have none
+        importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
+    generate = transformers.GenerationMixin.generate
+
+    def generate_less(model, *inputs, max_new_tokens=None, **options):
+        if max_new_tokens and max_new_tokens > LONG_TEXT:
+            max_new_tokens = LENGTH_OF_TEXT
+        return generate(model, *inputs, max_new_tokens=max_new_tokens, **options)
+
+    transformers.GenerationMixin.generate = generate_less
 
 
 def become(order):

@@ -86,15 +86,15 @@ def test_how_often_gradients_are_reduced(each: bool, times: int, tmp_path: Path)
         assert rank["losses"] == ["torch.float32"]
 
 
-def published(folder: Path, *, tied: bool) -> Path:
-    """A model of some 100 MB in fp32, saved in bf16 and in several files, as on the hub."""
+def published(folder: Path, *, tied: bool, width: int = 512, file_size: str = "10MB") -> Path:
+    """A model of some 100 MB in fp32, or a narrower one, saved in bf16 and in several files, as on the hub."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(instructed(folder, None))
     (folder / "model.safetensors").unlink()
     torch.manual_seed(0)
     shape = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=512,
-        intermediate_size=2048,
+        hidden_size=width,
+        intermediate_size=4 * width,
         num_hidden_layers=6,
         num_attention_heads=8,
         tie_word_embeddings=tied,
@@ -102,8 +102,9 @@ def published(folder: Path, *, tied: bool) -> Path:
         eos_token_id=256,
     )
     transformers.AutoModelForCausalLM.from_config(shape, dtype=torch.bfloat16).save_pretrained(
-        folder, max_shard_size="10MB"
+        folder, max_shard_size=file_size
     )
+    assert len(list(folder.glob("model-*.safetensors"))) > 3
     return folder
 
 
@@ -154,7 +155,7 @@ def test_what_transformers_changes_as_it_loads_is_not_read_in_parts(tmp_path: Pa
 @pytest.mark.parametrize("tied", [False, True])
 def test_all_ranks_train_the_model_that_the_first_one_loaded(tied: bool, tmp_path: Path) -> None:
     """The curve of one rank that loads it by itself."""
-    model = published(tmp_path / "model", tied=tied)
+    model = published(tmp_path / "model", tied=tied, width=64, file_size="100KB")
     curves = []
     for strategy in ({"strategy.kind": "single", "machine.num_processes": 1}, STRATEGIES["fsdp"]):
         values = {**SMALL, **strategy, "model.name": str(model), "schedule.n_steps": 3, "schedule.n_warmup_steps": 0}

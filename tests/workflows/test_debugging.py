@@ -8,11 +8,13 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import projects
 import pytest
+import warm
 from debugger import Debugger
 from test_launch import TRAINWIZ, latest, launch, project, read
 from test_ranks import gone
@@ -35,11 +37,11 @@ def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 class Launched:
     """A launch that runs, with what it says."""
 
-    def __init__(self, folder: Path, *words: str, **environ: str) -> None:
+    def __init__(self, folder: Path, *words: str, trainwiz: Sequence[str] = (*TRAINWIZ, "launch"), **environ: str):
         self.folder = folder
         self.said = (folder / "said.txt").open("w+")
         self.process = subprocess.Popen(
-            [*TRAINWIZ, "launch", *words],
+            [*trainwiz, *words],
             cwd=folder,
             stdout=self.said,
             stderr=self.said,
@@ -74,8 +76,8 @@ class Launched:
 
 
 @contextlib.contextmanager
-def launched(folder: Path, *words: str, **environ: str) -> Iterator[Launched]:
-    found = Launched(folder, *words, **environ)
+def launched(folder: Path, *words: str, **options: Any) -> Iterator[Launched]:
+    found = Launched(folder, *words, **options)
     try:
         yield found
     finally:
@@ -231,7 +233,8 @@ def test_a_breakpoint_in_task_py_of_a_real_training(tmp_path: Path, kind: str, m
     folder = projects.make(tmp_path / "p", {**projects.REGRESSION, **strategy, "data.eval": ""})
     task = folder / "task.py"
     line = line_of(task, "return (errors.square() * batch[")
-    with launched(folder, "--debug", "1") as run:
+    # Rank 1 starts from scratch, under the debugger; the other is forked.
+    with launched(folder, "--debug", "1", trainwiz=warm.command(folder / "train.py", "launch")) as run:
         (port,) = run.ports(1).values()
         assert run.ports(1).keys() == {1}
         debugger = Debugger(port)

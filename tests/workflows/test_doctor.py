@@ -10,8 +10,10 @@ import venv
 from pathlib import Path
 from typing import Any
 
+import forked
 import pexpect
 import pytest
+import warm
 import yaml
 from plans import completed
 
@@ -37,9 +39,8 @@ def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def doctor(*arguments: str, cwd: Path | None = None, **environ: str) -> Captured:
-    return capture(
-        [*TRAINWIZ, "doctor", *arguments], timeout=120, cwd=str(cwd) if cwd else None, env={**os.environ, **environ}
-    )
+    done = forked.run(["doctor", *arguments], timeout=120, cwd=cwd, env={**os.environ, **environ})
+    return Captured(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
 
 
 @pytest.fixture(scope="module")
@@ -148,20 +149,25 @@ def plan(folder: Path, **sections: Any) -> None:
 
 @pytest.mark.parametrize(("ranks", "kept"), [(8, 200e9 * 7 / 4), (4, None)])
 def test_what_all_gpus_reach_is_kept_for_forecasts(
-    ranks: int, kept: float | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ranks: int,
+    kept: float | None,
+    bare: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     here = dataclasses.replace(machines.read(FIXTURES / "8xh100.json"), bus_bandwidth=None, probed=True)
     measured = Comm(world=ranks, backend="nccl", size_bytes=2 * 10**9, seconds=0.01, correct=True)
     monkeypatch.setattr(command, "_all_reduce", lambda *_: measured)
     monkeypatch.setattr(command.facts, "machine", lambda **_: here)
-    command.examine(str(tmp_path), machine_file=None, python=None, with_all_reduce=True, as_json=True)
+    command.examine(str(tmp_path), machine_file=None, python=bare, with_all_reduce=True, as_json=True)
     assert json.loads(capsys.readouterr().out)["machine"]["bus_bandwidth"] == kept
     assert calibration.bus_bandwidth(here) == kept
 
 
 def test_comm_runs_the_planned_ranks(bare: str, tmp_path: Path) -> None:
     plan(tmp_path, machine={"device": "cuda", "num_processes": 8, "main_process_port": 29876})
-    found = lines(doctor("--comm", "--json", cwd=tmp_path))
+    found = lines(doctor("--comm", "--json", "--python", warm.python(), cwd=tmp_path))
     assert found["comm"]["level"] == "error"
     assert "GPUs planned on this machine: 8, found: 0" in found["comm"]["found"]
     assert found["port"]["title"] == "port 29876"

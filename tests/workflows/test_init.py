@@ -32,6 +32,8 @@ TEXTS = {
     "model.frozen",
     "model.modules_to_save",
     "data.source_weights",
+    "data.special_tokens",
+    "data.added_tokens",
     "evaluation.generation_metrics",
     "tracking.project",
     "tracking.run_name",
@@ -57,7 +59,7 @@ def init(project: Path, *arguments: str, machine: str = CPU) -> int:
 
 
 def plan_of(project: Path) -> dict[str, Any]:
-    return plans.flat(plans.parse(yaml.safe_load((project / "trainwiz.yaml").read_text())))
+    return plans.flat(plans.parse(yaml.load((project / "trainwiz.yaml").read_text(), yaml.CSafeLoader)))
 
 
 def contents(project: Path) -> dict[str, str]:

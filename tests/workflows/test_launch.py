@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked
 import pexpect
 import pytest
 from engine_children import claimed
@@ -48,15 +49,7 @@ def project(folder: Path, script: str, *, ranks: int = 2, port: int = 0) -> Path
 
 
 def launch(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*TRAINWIZ, "launch", *words],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=180,
-        env={**os.environ, **environ},
-        stdin=subprocess.DEVNULL,
-    )
+    return forked.run(["launch", *words], cwd=folder, timeout=180, env={**os.environ, **environ})
 
 
 def latest(folder: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,9 +21,12 @@ from test_tasks import load
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainwiz.cli import run as trainwiz
+from trainwiz.errors import UsageError
 from trainwiz.probe.inside import gather_weights
 from trainwiz.probe.talker import PROGRAM
 from trainwiz.workflows.talk import chat
+from trainwiz.workflows.talk.model import Wanted
+from trainwiz.workflows.talk.model import found as answering
 
 pytestmark = pytest.mark.filterwarnings("default")
 AUTO = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
@@ -201,12 +205,25 @@ def test_a_checkpoint_answers_and_is_kept_for_the_next_time(tmp_path: Path) -> N
     assert (again.out, "gathering" in again.err) == (done.out, False), again.err
 
 
+def test_of_a_project_the_newest_run_with_a_model_answers(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained, failed = (tmp_path / "runs" / f"2026-11-20_10-00-0{n}-1" for n in (0, 1))
+    shutil.copytree(model, trained / "model")
+    failed.mkdir()
+    (failed / "command.json").write_text("{}")
+    assert answering(Wanted(target=str(tmp_path), cpu=True)).folder == trained / "model"
+    assert f"run {failed.name} has no checkpoint; this is run {trained.name}" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="no checkpoints in"):
+        answering(Wanted(target=str(failed), cpu=True))
+
+
 def test_the_program_says_what_it_cannot_load(model: Path, tmp_path: Path) -> None:
     """In words that `chat` knows, and never by a traceback on the channel."""
     broken = tmp_path / "broken"
     subprocess.run(["cp", "-r", str(model), str(broken)], check=True)
     (broken / "model.safetensors").write_bytes(b"no tensors")
-    said = subprocess.run([sys.executable, str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
+    said = subprocess.run([warm.python(), str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
     assert json.loads(said)["problem"] == "not_loaded"
     config, canary = json.loads((model / "config.json").read_text()), tmp_path / "canary"
     (broken / "config.json").write_text(json.dumps({**config, "model_type": "new", "auto_map": AUTO}))
@@ -216,5 +233,5 @@ def test_the_program_says_what_it_cannot_load(model: Path, tmp_path: Path) -> No
     assert not canary.exists(), "nobody was asked, and no code of the folder ran"
     (broken / "tokenizer.json").unlink()
     (broken / "tokenizer_config.json").unlink()
-    said = subprocess.run([sys.executable, str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
+    said = subprocess.run([warm.python(), str(PROGRAM), str(broken), "cpu"], capture_output=True, check=True).stdout
     assert json.loads(said)["problem"] == "no_tokenizer"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -78,7 +79,19 @@ def _dumped(value: Mapping[str, Any]) -> str:
     (key, held), *_ = value.items()
     if isinstance(held, list | dict) and held:
         # In brackets, on the key's own line.
-        name = _dumped({key: None}).removesuffix("null")
+        name = _line_of(key, None).removesuffix("null")
         return name + yaml.safe_dump(held, default_flow_style=True, allow_unicode=True, width=10**9).rstrip("\n")
+    if isinstance(held, list | dict):
+        return _line_of(key, held)
+    return _scalar(key, held, repr(held))
+
+
+@functools.lru_cache(4096)
+def _scalar(key: str, held: object, _written: str) -> str:
+    """A line that most plans have. What Python writes tells 1 from True and from 1.0, which are equal."""
+    return _line_of(key, held)
+
+
+def _line_of(key: str, held: object) -> str:
     # PyYAML folds long strings over several lines unless the width is beyond them.
-    return yaml.safe_dump(dict(value), sort_keys=False, allow_unicode=True, width=10**9).rstrip("\n")
+    return yaml.safe_dump({key: held}, sort_keys=False, allow_unicode=True, width=10**9).rstrip("\n")
