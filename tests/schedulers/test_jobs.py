@@ -86,6 +86,10 @@ def test_a_job_is_submitted_listed_and_stopped(project: Path, cli: Cli) -> None:
     (line,) = json.loads(out)
     assert (line["state"], line["job"], line["why"]) == ("queued", "17", "waiting for nodes to become free")
     assert cli("runs", "--json", "--state", "running")[1].strip() == "[]"
+    code, _, err = cli("logs")
+    assert (code, "job 17: queued, waiting for nodes to become free" in err) == (0, True), err
+    code, _, err = cli("stop", "99")
+    assert (code, "no job 99 was submitted from here; the newest is 17" in err) == (2, True), err
     code, _, err = cli("stop")
     assert (code, "removed job 17 from the queue" in err) == (0, True)
     assert scancel.read_text() == "17\n"

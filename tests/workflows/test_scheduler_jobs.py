@@ -6,7 +6,10 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import plans
 import pytest
 from plans import completed
 from test_launch import TRAINWIZ, latest, launch, project, read
@@ -15,6 +18,7 @@ from test_ranks import wait_for
 
 from trainwiz.store import runs
 from trainwiz.store.runs import Run
+from trainwiz.workflows.launch import conclusion
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
 STATE = "JobId=7 JobName=a=b JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1"
@@ -68,6 +72,19 @@ def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> 
     changed = launch(folder, "--dry-run", "--json", "--", "--lr", "1", **slurm(folder))
     assert "--resume" not in json.loads(changed.stdout)["argv"]
     assert f"the plan or the arguments changed since run {latest(folder).name}: starting at update 0" in changed.stderr
+
+
+def test_a_job_of_the_plans_scheduler_is_continued_by_another_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the lines are read, nothing of `launch --resume` would be right: that machine only submits."""
+    prepared: Any = SimpleNamespace(
+        plan=plans.make(cluster__kind="slurm"), place=None, request=SimpleNamespace(folder="my project", arguments=())
+    )
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert conclusion._resume_line(prepared) == "trainwiz launch 'my project' --resume"
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    assert conclusion._resume_line(prepared) == "trainwiz submit 'my project'"
+    prepared.request.arguments = ("--seed", "7")
+    assert conclusion._resume_line(prepared) == "trainwiz launch 'my project' --resume -- --seed 7"
 
 
 def test_a_plan_for_one_machine_is_not_trained_by_each_of_several(tmp_path: Path) -> None:

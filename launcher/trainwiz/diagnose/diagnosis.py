@@ -20,6 +20,8 @@ from trainwiz.outcome import SIGNAL_BASE, Outcome, signal_name
 _FROM_OUTSIDE = (-9, -15, -1)
 """Signals from outside: only the last lines of the log can be related to them."""
 _ABORTED = -6
+_ABORTS = ("connection_lost", "no_answer", "rendezvous_lost", "native_exception")
+"""Secondary causes after which native code aborts; they say more than that."""
 _GOES_ON = 50
 """Lines; a program that wrote so many after a failure went on."""
 _MIB = 2**20
@@ -247,11 +249,17 @@ def _choose(
     if observed.get("oom_kills") and (code == -9 or (found and found.signature.name == "loader_killed")):
         return KILLED_FOR_MEMORY, {}, None
     by_code = BY_CODE.get(code) if code is not None else None
-    if found and by_code and (found.signature.secondary or (code in _FROM_OUTSIDE and not found.final)):
+    if found and by_code and (_says_less(found, code) or (code in _FROM_OUTSIDE and not found.final)):
         found = None
     if found:
         return found.signature, found.values, found.line
     return by_code, {}, None
+
+
+def _says_less(found: Recognised, code: int | None) -> bool:
+    """Whether a secondary cause says less than the exit code."""
+    aborts = code == _ABORTED and found.final and found.signature.name in _ABORTS
+    return found.signature.secondary and not aborts
 
 
 def _without_exception(code: int | None, observed: Mapping[str, int]) -> Signature | None:
@@ -314,7 +322,8 @@ def _unknown(exception: Line | None, code: int | None, lines: Sequence[Line], lo
     calls = log_text.frames([line for line in lines if line.number <= exception.number]) if exception else []
     own = next((call for call in reversed(calls) if call.package is None), None)
     raised = _raised_in(calls[-1]) if calls else log
-    if exception and (meaning := general.explanation(exception.text, calls[-1].source if calls else "")):
+    said = log_text.words_of(exception, lines) if exception else ""
+    if exception and (meaning := general.explanation(said, calls[-1].source if calls else "")):
         signature, match = meaning
         values = {"where": own.place if own else log, "raised": raised} | match.groupdict()
         cause = Message(signature.cause.template, values)
@@ -337,10 +346,10 @@ def _unknown(exception: Line | None, code: int | None, lines: Sequence[Line], lo
         return say("unknown exception, raised in {raised}", raised=raised), remedy
     if exception:
         return say("unknown failure; see the exception"), remedy
-    said = log_text.last_of_script(lines)
-    if code == 1 and said:  # sys.exit("words") prints them
+    last = log_text.last_of_script(lines)
+    if code == 1 and last:  # sys.exit("words") prints them
         return (
-            say("the script exited without an exception; its last message was: {words}", words=said),
+            say("the script exited without an exception; its last message was: {words}", words=last),
             say("fix the error in that message; the earlier output is in {log}", log=log),
         )
     return say("unknown failure: the rank ended without an exception"), remedy

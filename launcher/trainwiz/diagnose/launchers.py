@@ -14,8 +14,12 @@ _ROOT_CAUSE = re.compile(
 )
 _FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<rank>\d{1,9})")
 _SUBPROCESS = re.compile(
-    r"returned non-zero exit status (?P<code>\d{1,9})\.|died with <Signals\.\w+: (?P<signal>\d{1,9})>"
+    r"returned non-zero exit status (?P<code>\d{1,10})\.|died with <Signals\.\w+: (?P<signal>\d{1,9})>"
 )
+# A report that was cut: `exitcode  : -11 (pid: 7)`, `traceback : Signal 11 (SIGSEGV) received by PID 7`
+_CUT = re.compile(r"^\s*(?:exitcode +: (?P<code>-\d{1,9}) |traceback : Signal (?P<signal>\d{1,9}) \(SIG)", re.MULTILINE)
+# libstdc++: native code that an exception ends
+_UNCAUGHT = re.compile(r"terminate called after throwing an (?P<word>instance) of '")
 # torch.multiprocessing.spawn: its workers are ranks by convention
 _SPAWN = re.compile(
     r"(?:ProcessExitedException|Exception): process (?P<rank>\d{1,9}) terminated with "
@@ -30,8 +34,9 @@ _SRUN = re.compile(
 # How shells and faulthandler report the death of a process.
 _WORDS = re.compile(
     r"^(?:Fatal Python error: |.*: line \d+: +\d+ )?"
-    r"(?P<word>Killed|Segmentation|Bus error|Aborted|Terminated|Illegal instruction|Floating point exception)"
-    r"(?: fault)?(?: +\(core dumped\).*| +\S*python.*)?$",
+    r"(?P<word>Killed|Segmentation|Bus error|Aborted|Terminated|Illegal instruction|Floating point exception|"
+    r"已杀死|段错误|总线错误|已放弃|已中止|已终止|非法指令|浮点数例外)"
+    r"(?: fault)?(?: *[(（](?:core dumped|核心已转储|Speicherabzug geschrieben)[)）].*| +\S*python.*)?$",
     re.MULTILINE,
 )
 # glog, UCX, Open MPI, MPICH: `*** SIGSEGV (@0x0) received by PID 7`, `Caught signal 11 (Segmentation fault`,
@@ -50,13 +55,22 @@ _SIGNALS = {
     "Segmentation": -11,
     "Bus": -7,
     "Aborted": -6,
+    "instance": -6,
     "Terminated": -15,
     "Illegal": -4,
     "Floating": -8,
+    "已杀死": -9,
+    "段错误": -11,
+    "总线错误": -7,
+    "已放弃": -6,
+    "已中止": -6,
+    "已终止": -15,
+    "非法指令": -4,
+    "浮点数例外": -8,
 }
-
-
-_REPORTS = (_ROOT_CAUSE, _FAILED, _SPAWN, _SRUN, _DEEPSPEED, _SUBPROCESS, _WORDS, _MPI, _CONTAINER)
+# NTSTATUS values that Windows gives as exit codes: access violation, stack overrun, illegal instruction, Ctrl-C
+_WINDOWS = {0xC0000005: -11, 0xC0000409: -6, 0xC000001D: -4, 0xC0000094: -8, 0xC0000017: -9, 0xC000013A: -2}
+_REPORTS = (_ROOT_CAUSE, _FAILED, _CUT, _SPAWN, _SRUN, _DEEPSPEED, _SUBPROCESS, _WORDS, _MPI, _CONTAINER, _UNCAUGHT)
 
 
 def first_failure(text: str) -> tuple[int | None, int] | None:
@@ -70,7 +84,7 @@ def first_failure(text: str) -> tuple[int | None, int] | None:
 
 def _code(told: Mapping[str, str | None]) -> int:
     if code := told.get("code"):
-        return int(code)
+        return _WINDOWS.get(int(code), int(code))
     if signal := told.get("signal"):
         return -(int(signal) if signal.isdecimal() else signal_number(signal) or 9)
     return _SIGNALS.get((told["word"] or "").split()[0], 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +11,11 @@ LAST_LINES = 12
 _LONGEST_LINE = 8000
 """Characters; patterns of causes take time that grows with the square of a line's length."""
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-_])")
+# What editors, web pages and chats make of quotation marks and colons
+_TYPESET = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "\xa0": " "})
+_WIDE_COLON = re.compile(r"(?<=\w)：\s?")
+_ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27);")
+_MARKED = re.compile(r"^(?:`{1,3}|\*\*) ?(?P<inner>[^`*]+)(?:`{1,3}|\*\*)$")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
 _BRACKETED = re.compile(r"^(?:\S+: )?\[(?:rank|[A-Za-z_]*[A-Za-z_])(\d{1,9})\]:\s?")
@@ -49,6 +55,9 @@ _FRAME = re.compile(r'^\s+File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<fu
 _INSTALLED = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?P<package>\w+)|[/\\]lib[/\\]python\d\.\d+[/\\]|^[A-Z]:.*\\[Ll]ib\\"
 )
+# A traceback that is indented as a whole, and a call without its indentation
+_INDENTED = re.compile(r"^(\s+)(Traceback \(most recent call last\):|(?<=\s{3})File \"[^\"<]+\", line \d+, in )")
+_FLAT_CALL = re.compile(r"^File \"[^\"]+\", line \d+, in ")
 _POINTERS = re.compile(r"[\s^~]+")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 # The end of a traceback: `package.module.SomeError: words`, or a bare `KeyboardInterrupt`.
@@ -66,13 +75,18 @@ _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
 _PROGRESS = re.compile(r"(?<!\d)\d{1,3}%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,300}\] *$")
 _FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
 _LAUNCHERS_OWN = re.compile(
-    r"ChildFailedError|subprocess\.CalledProcessError|ProcessExitedException|SignalException|"
+    r"ChildFailedError|UnexpectedStatusException|subprocess\.CalledProcessError|ProcessExitedException|SignalException|"
     r"^RuntimeError: '.*' failed with returncode \d+"
 )
 # What libraries still say while a program ends.
 _ASIDE = re.compile(
     r"\[[WIE]\d* ?[\d:.]* |wandb: |Set the environment variable HYDRA_FULL_ERROR|(?:INFO|WARNING|ERROR) [\d-]+ "
 )
+_TERMINAL = 72
+"""Columns; a shorter line was not broken by a terminal."""
+_BROKEN = 3
+"""Lines on which the words of an exception may go on."""
+_STARTS = re.compile(r"[\[=*{]|[EWI]\d{4} |\d{4}-|\s*Traceback|During|The above|(?:INFO|WARNING|ERROR|DEBUG)\b|\s*def ")
 _LAUNCHERS_LINE = re.compile(
     r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|"
     r"\[.*\] exits with return code = |[WEI]\d{4} .*torch/distributed/|srun: |[=-]+$|"
@@ -116,14 +130,47 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     for number, words in enumerate(raw, start=first):
         # A progress bar redraws its line; each drawing becomes a line of its own, with the same number.
         for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", words)).split("\r"):
-            quoted = _QUOTED.match(cleaned := _CONTROL.sub("", part[:_LONGEST_LINE]).rstrip())
+            quoted = _QUOTED.match(cleaned := _plain(_CONTROL.sub("", part[:_LONGEST_LINE])).rstrip())
             cleaned = cleaned[quoted.end() :] if quoted else cleaned
             match = _BRACKETED.match(cleaned) or (_LABELLED.match(cleaned) if labelled else None)
             rank = int(quoted[1]) if quoted and quoted[1] else None
             if match:
                 rank, cleaned = int(match[1]), cleaned[match.end() :]
             lines.append(Line(number, rank, _unboxed(cleaned, rank, boxed)))
-    return tuple(line for line in _without_report(lines) if line.text)
+    return tuple(line for line in _straightened(_without_report(lines)) if line.text)
+
+
+def _plain(words: str) -> str:
+    """The words as a program prints them: pages escape them, editors replace their quotation marks, chats mark them."""
+    if "&" in words and _ESCAPED.search(words):
+        words = html.unescape(words)
+    if not words.isascii():
+        words = _WIDE_COLON.sub(": ", words.translate(_TYPESET))
+    marked = _MARKED.match(words)
+    return marked["inner"] if marked else words
+
+
+# docs/decisions/diagnosis.md: Calls that an exception ends are a traceback, with or without its first line
+def _straightened(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines, with tracebacks at the left edge: quotations indent them as a whole, pages drop their indentation."""
+    margins: dict[int | None, str] = {}
+    flat: set[int | None] = set()
+    for line in lines:
+        text, rank = line.text, line.rank
+        margin = margins.get(rank, "")
+        if text and not text.startswith(margin):
+            margin = margins[rank] = ""
+        if begins := _INDENTED.match(text):
+            margin = margins[rank] = begins[1] if begins[2].startswith("T") else begins[1][2:]
+        text = text[len(margin) :]
+        if _FLAT_CALL.match(text):
+            text = f"  {text}"
+            flat.add(rank)
+        elif rank in flat and text:
+            flat.discard(rank)
+            if not text.startswith((" ", "\t")) and not _EXCEPTION.match(text) and not _CHAINED.match(text):
+                text = f"    {text}"
+        yield line if text is line.text else replace(line, text=text)
 
 
 def _collected(raw: Sequence[str]) -> Sequence[str]:
@@ -182,6 +229,9 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
     said = said or [line for line in _ends(ranks) if _PASTED_ERROR.match(line.text)]
     if not said and any(_LAUNCHERS_LINE.match(line.text) for line in lines[-2 * _PASTED :]):
         said = [line for line in ranks if _PASTED_ERROR.match(line.text)]
+        # TensorFlow and some handlers of logs indent the exception itself.
+        bare = (replace(line, text=line.text.lstrip()) for line in ranks)
+        said = said or [line for line in bare if _PASTED_ERROR.match(line.text)]
     return next((line for line in reversed(said) if not _LAUNCHERS_OWN.search(line.text)), None)
 
 
@@ -192,6 +242,18 @@ def _ends(lines: Sequence[Line]) -> list[Line]:
         if line.rank is not None:
             own.setdefault(line.rank, []).append(line)
     return sorted((line for said in own.values() for line in said[-_PASTED:]), key=lambda line: line.number)
+
+
+def words_of(exception: Line, lines: Sequence[Line]) -> str:
+    """The words of an exception, with those that follow on its next lines: after a colon, or where a terminal broke."""
+    said = exception.text
+    after = [line for line in lines if line.number > exception.number and line.rank == exception.rank]
+    for line in after[:_BROKEN]:
+        goes_on = said.endswith(":") or (len(said) >= _TERMINAL and said[-1].isalnum())
+        if not goes_on or _STARTS.match(line.text) or _LAUNCHERS_LINE.match(line.text) or is_progress(line.text):
+            break
+        said += f" {line.text.strip()}"
+    return said
 
 
 def last_words(lines: Sequence[Line]) -> tuple[str, ...]:

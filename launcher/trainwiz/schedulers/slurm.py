@@ -65,6 +65,8 @@ _WAITS = {
     "PartitionTimeLimit": say("cluster.time_limit is beyond the limit of the partition"),
     "PartitionNodeLimit": say("the partition has too few nodes"),
     "ReqNodeNotAvail": say("the nodes are down or reserved"),
+    "Nodes_required_for_job_are_DOWN": say("the nodes are down, drained, or kept for jobs of a higher priority"),
+    "DependencyNeverSatisfied": say("the job that it waits for has failed, so that it never starts"),
     "QOSMaxJobsPerUserLimit": say("too many jobs of this user in this QOS"),
     "AssocGrpGRES": say("the account's limit on GPUs is used up"),
 }
@@ -244,8 +246,14 @@ def _in_accounting(lines: str) -> Seen | None:
 def _waiting(job: Job, reason: str) -> Message | None:
     if reason in ("", "None"):
         return None
-    known = _WAITS.get(reason)
-    return Message(known.template, {"id": job.id}) if known else say("Slurm's reason: {reason}", reason=reason)
+    # `ReqNodeNotAvail,_UnavailableNodes:n7`: what follows the reason names the nodes.
+    head, _, more = reason.partition(",_")
+    if head == "ReqNodeNotAvail" and (nodes := more.removeprefix("UnavailableNodes:")) != more:
+        return say("the nodes are down or reserved: {nodes}", nodes=nodes)
+    known = _WAITS.get(head)
+    if known:
+        return Message(known.template, {"id": job.id})
+    return say("Slurm's reason: {reason}", reason=reason.replace("_", " "))
 
 
 def _ended(state: str, code: str) -> Message | None:

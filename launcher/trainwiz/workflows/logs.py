@@ -30,6 +30,9 @@ def show(target: str, run: str | None, rank: int, *, follow: bool) -> int:
     """
     if elsewhere := output.meant(target, run):
         return output.show(*elsewhere, rank, follow=follow)
+    with contextlib.suppress(KeyboardInterrupt):
+        if output.waits(target, run, follow=follow):
+            return 0
     found = history.find(run, Path(target)) if run else history.find(target)
     file = _file(found, rank, follow)
     try:

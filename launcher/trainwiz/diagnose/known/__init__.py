@@ -6,6 +6,7 @@ Where two signatures match, that of the lower `TIER` is the cause:
 2. a compiler, or a package
 3. the script, its data and files, and how it was started
 4. communication, whose messages also follow from all of the others
+5. the last words of native code
 """
 
 from __future__ import annotations

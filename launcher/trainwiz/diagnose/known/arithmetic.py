@@ -28,6 +28,24 @@ SIGNATURES = {
         "before",
         plan_change="bf16",
     ),
+    "nan_output": Signature(
+        r"probability tensor contains either `inf`, `nan` or element < 0",
+        cause="the model's outputs are NaN or infinite, so that no token can be drawn from them",
+        remedy="find out when they became so: print the loss and the weights before; compute in bf16 or fp32 instead "
+        "of fp16, pad on the left for generation, and look for weights that were not loaded",
+    ),
+    "half_overflow": Signature(
+        r"value cannot be converted to type at::(?P<type>Half|BFloat16) without overflow",
+        cause="a number is too large for {type}: usually the -1e9 of a mask, which fp16 cannot hold",
+        remedy="use torch.finfo(tensor.dtype).min instead of the number, or compute in bf16 or fp32",
+    ),
+    "unscaled_twice": Signature(
+        r"unscale_\(\) has already been called on this optimizer since the last update|"
+        r"step\(\) has already been called since the last update",
+        cause="the gradient scaler was asked twice for the same update",
+        remedy="call scaler.unscale_ (accelerator.clip_grad_norm_) once for each update, only where gradients are "
+        "synchronized, and scaler.update() after each step",
+    ),
     "unscale_fp16": Signature(
         r"Attempting to unscale FP16 gradients",
         r"No inf checks were recorded for this optimizer",
@@ -79,7 +97,7 @@ SIGNATURES = {
         r") have the same dtype",
         r"Index put requires the source and destination dtypes match",
         r"Expected tensor for argument #\d+ '\w+' to have (?:one of the following )?scalar types?",
-        r"Found dtype \w+ but expected \w+",
+        r"Found dtype \w+ but expected \w+|result type \w+ can't be cast to the desired output type \w+",
         r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         r"FlashAttention only supports? fp16 and bf16",
         cause="an operation got tensors of different dtypes",

@@ -9,7 +9,7 @@ SIGNATURES = {
     "cuda_mismatch": Signature(
         r"Installed CUDA version (?P<installed>[\d.]+) does not match the version torch was compiled with "
         r"(?P<built>[\d.]+)",
-        r"The detected CUDA version \((?P<installed>[\d.]+)\) mismatches .*?\((?P<built>[\d.]+)\)",
+        r"The detected CUDA version \((?P<installed>[\d.]+)\) mismatches [^()]*?\((?P<built>[\d.]+)\)",
         cause="nvcc is CUDA {installed}, but torch was built with CUDA {built}: extensions cannot be built",
         remedy="point CUDA_HOME to CUDA {built}, or install a torch built for {installed}; if only the minor version "
         "differs, DS_SKIP_CUDA_CHECK=1 skips DeepSpeed's check",
@@ -17,7 +17,7 @@ SIGNATURES = {
     "cuda_home": Signature(
         r"CUDA_HOME environment variable is not set",
         r"MissingCUDAException: CUDA_HOME does not exist",
-        r"/bin/nvcc: (?:not found|No such file)|No such file or directory: '[^']*/bin/nvcc'",
+        r"/bin/nvcc: (?:not found|No such file)|No such file or directory: '(?:[^']*/)?nvcc'",
         cause="an extension must be built, but there is no CUDA toolkit (nvcc)",
         remedy="export CUDA_HOME=/usr/local/cuda, or install the toolkit for torch's CUDA version; run: trainwiz "
         "doctor",
@@ -51,12 +51,16 @@ SIGNATURES = {
     "torchvision_mismatch": Signature(
         r"operator torchvision::nms does not exist|Couldn't load custom C\+\+ ops",
         r"partially initialized module 'torchvision' has no attribute 'extension'",
+        r"PyTorch and torchvision were compiled with different CUDA",
+        r"Could not run 'torchvision::\w+' with arguments from the 'CUDA' backend",
         cause="torchvision was built for another torch than the installed one",
         remedy="install both together: pip install --upgrade torch torchvision (the pairs are listed in torchvision's "
         "README)",
     ),
     "triton_kernel": Signature(
-        r"out of resource: (?P<problem>shared memory, Required: \d+, Hardware limit: \d+)",
+        r"out of resource: (?P<problem>(?:shared memory|registers|threads)(?:, Required: \d+, Hardware limit: \d+)?)",
+        r"triton\.(?:\w+\.)*(?P<problem>CompilationError: at \d+:\d+)",
+        r"(?P<problem>type fp8\w+ not supported in this architecture)",
         r"(?P<problem>PassManager::run failed|Internal Triton PTX codegen error|`ptxas` failed with error code -?\d+)",
         r"(?P<problem>Cannot find a working triton installation)",
         r"Triton Error \[CUDA\]: (?P<problem>(?!out of memory|an illegal memory).+)$",
@@ -106,8 +110,10 @@ SIGNATURES = {
         r"RuntimeError: Error building extension '(?P<extension>\w+)'",
         r"ImportError: \S*/torch_extensions/\S*/(?P<extension>(?!cpu_adam|fused_adam)\w+)\.so: cannot open shared "
         r"object file",
-        r"ERROR: Failed building wheel for (?P<extension>[\w.-]+)",
-        r"(?:error|FAILED): command '(?P<extension>[^']*(?:nvcc|gcc|g\+\+|c\+\+|cl\.exe)[^']*)' failed with exit",
+        r"ERROR: (?:Failed building wheel for|Could not build wheels for) (?P<extension>[\w.-]+)",
+        r"Failed to (?:generate package metadata for|build) `(?P<extension>[\w.-]+)",
+        r"Command '\['(?P<extension>ninja)'[^\n]*\]' returned non-zero exit status",
+        r"(?:[Ee]rror|FAILED): command '(?P<extension>[^']*(?:nvcc|gcc|g\+\+|c\+\+|cl\.exe)[^']*)' failed with exit",
         cause="an extension could not be compiled: {extension}",
         remedy="read the compiler's first `error:`; to check the compiler, ninja, headers and nvcc, run: trainwiz "
         "doctor",
@@ -115,6 +121,7 @@ SIGNATURES = {
     "other_cuda_libraries": Signature(
         r"(?<!\S)(?P<library>\S*lib(?:torch|c10|cu|nv|nccl)[\w.+-]*\.so[\w.]*): undefined symbol: ",
         r"Invalid config (?P<library>\w+) attribute value",
+        r"RuntimeError: (?P<library>cuDNN) version incompatibility: PyTorch was compiled",
         cause="the loaded CUDA or NCCL library is not the version that torch ships ({library})",
         remedy="to leave it out, run: env -u LD_LIBRARY_PATH trainwiz launch; or reinstall torch with its own "
         "libraries: pip install --force-reinstall torch",
@@ -137,6 +144,7 @@ SIGNATURES = {
         r"Could not load library (?P<library>lib[\w.+-]+\.so[\d.]*)",
         r"failed to open (?P<library>libnvrtc[\w.+-]+\.so[\d.]*)",
         r"ImportError: DLL load failed while importing (?P<library>\w+)",
+        r"\[WinError (?:126|127|1114)\] .*Error loading \"(?P<library>[^\"]+)\"",
         cause="library {library} not found",
         remedy="CUDA libraries (libcudart, libcudnn, libnvrtc …): reinstall the package that needs them, for torch's "
         "CUDA version; libGL: apt-get install libgl1, or pip install opencv-python-headless",

@@ -54,10 +54,12 @@ SIGNATURES = {
         "run: TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
     ),
     "collective_timeout": Signature(
-        r"[Cc]aught collective operation timeout: WorkNCCL\(SeqNum=\d+, OpType=(?P<operation>\w+)",
+        r"[Cc]aught collective operation timeout:\s+WorkNCCL\((?:SeqNum=\d+, )?OpType=(?P<operation>\w+)",
         r"Timed out waiting \d+ms for (?P<operation>\w+) operation to complete",
         r"Application timeout caused pair closure(?P<operation>)",
         r"due to ProcessGroupNCCL watchdog hang(?P<operation>)",
+        r"RuntimeError: Watchdog caught collective operation timeout(?P<operation>)",
+        r"The wait execution of the Notify register times out\. .*?tag\[(?P<operation>[A-Za-z]+)",
         r"Getting socket times out\. Reason: Remote Rank did not send the data in time(?P<operation>)",
         cause="a rank timed out: another rank was slow, stuck or gone during the collective {operation}",
         remedy="compare the ranks' last log lines to find the rank that is somewhere else (evaluation, saving, an "
@@ -131,6 +133,7 @@ SIGNATURES = {
         r"The IPv[46] network addresses of \((?P<address>[^,)]+), \d+\) cannot be retrieved",
         r"gai error: -\d+(?P<address>)",
         r"socket\.gaierror: \[Errno -\d+\](?P<address>)",
+        r"ValueError: host not found: (?P<address>(?!$))",
         cause="cannot resolve the hostname of machine 0 {address}",
         remedy="set machine.main_process_ip to an address; to list the addresses of machine 0, run `hostname -I` there",
     ),
@@ -147,10 +150,18 @@ SIGNATURES = {
         r"The client socket has timed out after \S+ while trying to connect to \(?(?P<address>[^,\s]+?)[,:] ?"
         r"(?P<port>\d+)",
         r"connect\(\) timed out\. Original timeout was \d+ ms(?P<address>)(?P<port>)",
-        r"No route to host(?P<address>)(?P<port>)|Network is unreachable",
+        r"No route to host(?P<address>)(?P<port>)|Network is unreachable|Cannot assign requested address",
         cause="cannot connect to machine 0: {address} {port}",
         remedy="check machine.main_process_ip, the port and the firewall; on the other machine, run: `nc -vz "
         "ADDRESS PORT`",
+        transient=None,
+    ),
+    "gloo_mesh": Signature(
+        r"[Gg]loo connectFullMesh failed with (?P<problem>.+)$",
+        cause="gloo could not connect all ranks to each other: {problem}",
+        remedy="set GLOO_SOCKET_IFNAME on each machine to the interface that reaches the others (`ip -brief "
+        "address`); the machine's name must not resolve to 127.0.1.1 (/etc/hosts), and the firewall must let all "
+        "ports pass between the machines; a rank that ended earlier says why in its own log",
         transient=None,
     ),
     "rendezvous_lost": Signature(
@@ -182,6 +193,8 @@ SIGNATURES = {
         r"ncclRemoteError|ncclInternalError",
         r"DistNetworkError|DistStoreError",
         r"RuntimeError: (?:Socket Timeout|NCCL communicator was aborted)|failed to recv, got 0 bytes",
+        r"RuntimeError: (?:Broken pipe|Connection timed out|Stop_waiting response is expected|Interrupted system call)",
+        r"NCCL error in: [^\n]*remote process exited or there was a network error",
         r"got error: (?:Socket Timeout|wait timeout after \d+ms)|TCPStore.*Broken pipe",
         r"(?<!\[Errno 111\] )Connection refused",
         cause="a rank lost its connection to another rank that had ended, or never connected to it",
@@ -191,7 +204,7 @@ SIGNATURES = {
         secondary=True,
     ),
     "no_answer": Signature(
-        r"ConnectionRefusedError: \[Errno 111\]",
+        r"ConnectionRefusedError: \[Errno 111\]|\[WinError 100(?:53|54|60|61)\]|TimeoutError: \[Errno 110\]",
         r"(?:BrokenPipeError|ConnectionResetError|ConnectionAbortedError): \[Errno \d+\]",
         cause="the other end of a connection does not exist or has ended: a server, a program that reads the "
         "script's output, or another training process",

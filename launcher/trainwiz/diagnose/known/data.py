@@ -26,11 +26,13 @@ SIGNATURES = {
     ),
     "ragged_batch": Signature(
         r"Unable to create tensor, you should probably activate truncation and/or padding",
+        r"ValueError: expected sequence of length \d+ at dim \d+ \(got \d+\)",
         cause="samples of different lengths cannot be put into one tensor",
         remedy="pad them: tokenizer(…, truncation=True, padding=True); pad labels with DataCollatorForSeq2Seq",
     ),
     "no_inputs": Signature(
         r"The batch received was empty, your model won't be able to train on it",
+        r"IndexError: Invalid key: \d+ is out of bounds for size 0",
         r"No columns in the dataset match the model's forward method signature",
         r"You should supply an encoding or a list of encodings to this method that includes input_ids",
         r"You have to specify (?:either )?(?:input_ids|pixel_values)\b",
@@ -70,6 +72,20 @@ SIGNATURES = {
         r"tokenizer\.chat_template is not set",
         cause="the tokenizer has no chat template; conversations need one",
         remedy="use the instruct version of the model, or set tokenizer.chat_template",
+    ),
+    "chat_refused": Signature(
+        r"jinja2\.exceptions\.(?P<reason>(?:TemplateError|UndefinedError|TemplateRuntimeError): .+)$",
+        cause="the chat template refuses a conversation: {reason}",
+        remedy="compare a sample with what the template wants: roles that alternate and begin with the user, whether a "
+        "system message is allowed, and the keys role and content in each message",
+    ),
+    "map_worker": Signature(
+        r"One of the subprocesses has abruptly died during map operation",
+        cause="a process that prepares the data (dataset.map) died without an exception, usually because host memory "
+        "ran out",
+        remedy="lower num_proc (preprocessing_num_workers, dataset_num_proc) and writer_batch_size; without num_proc, "
+        "the error itself is shown; check `dmesg | grep -i oom`",
+        transient=None,
     ),
     "chat_template_unusable": Signature(
         r"^(?:\[rank\d+\]: )?(?P<name>.+): this chat template cannot be used: (?P<reason>.+)$",

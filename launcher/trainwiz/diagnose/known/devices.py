@@ -7,9 +7,10 @@ from trainwiz.diagnose.signature import Signature
 TIER = 1
 SIGNATURES = {
     "gpu_hardware": Signature(
-        r"uncorrectable (?:NVLink )?ECC error|CUDA error: hardware error",
+        r"uncorrectable (?:NVLink )?ECC error|uncorrectable NVLink error|CUDA error: hardware error",
+        r"Invalid access of peer GPU memory over nvlink or a hardware error",
         r"Cuda failure (?:\d+ )?'[^'\n]*(?:ECC|NVLink) error",
-        r"Xid \(PCI:[\w:.]+\): (?:48|62|63|64|74|79|94|95|119|120)\b",
+        r"Xid \(PCI:[\w:.]+\): (?:48|6[2-4]|74|79|94|95|109|119|12[01]|136|140|14[3-9]|154)\b",
         r"GPU has fallen off the bus|Unable to determine the device handle for GPU",
         cause="a GPU reported a hardware fault",
         remedy="check `nvidia-smi -q -d ECC,PAGE_RETIREMENT` and `dmesg | grep -i xid`; reset that GPU or exclude it "
@@ -32,6 +33,7 @@ SIGNATURES = {
         r"an illegal memory access was encountered",
         r"(?:CUDA error: |cuda runtime error \(\d+\) : |error=\d+ : )(?:misaligned address|unspecified launch failure)",
         r"Xid \(PCI:[\w:.]+\): (?:13|31|43)\b",
+        r"Memory access fault by GPU node|HSA_STATUS_ERROR_(?:MEMORY_\w+|EXCEPTION)|CUDA error: hardware stack error",
         cause="a GPU kernel accessed invalid memory",
         remedy="to find the operation, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; usually an extension (flash-attn, "
         "xformers, your own kernel) does not match the torch build",
@@ -40,7 +42,8 @@ SIGNATURES = {
     "kernel_refused": Signature(
         r"CUDA error: (?P<problem>an illegal instruction was encountered|invalid (?:argument|configuration argument|"
         r"program counter|resource handle)|named symbol not found|"
-        r"operation not (?:permitted(?! when stream is capturing)|supported))",
+        r"operation not (?:permitted(?! when stream is capturing)|supported)|too many resources requested for launch|"
+        r"too many blocks in cooperative launch|invalid device context|context is destroyed|unsupported limit)",
         cause="the GPU refused an operation: {problem}",
         remedy="to find the operation, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; usually an extension (xformers, "
         "flash-attn, bitsandbytes) or torch itself was built for another GPU or CUDA: run trainwiz doctor; at changing "
@@ -65,7 +68,9 @@ SIGNATURES = {
     ),
     "cuda_library": Signature(
         r"CU(?:BLAS|DNN)_STATUS_(?!ALLOC_FAILED|SUCCESS)[A-Z]\w+",
-        r"unable to find an engine to execute this computation",
+        r"(?:CU(?:SOLVER|SPARSE)|(?:HIP|ROC)\w+)_STATUS_(?!SUCCESS)[A-Z]\w+|CUFFT_(?!SUCCESS)[A-Z]\w+",
+        r"\bmiopenStatus(?!Success)\w+",
+        r"unable to find an engine to execute this computation|Unable to find a valid cuDNN algorithm",
         cause="cuBLAS or cuDNN failed: usually the GPU memory is full, an earlier operation failed, or the libraries "
         "of another CUDA version were loaded",
         remedy="check the memory with `nvidia-smi`; to find the first operation that failed, run: "
@@ -106,17 +111,45 @@ SIGNATURES = {
         "generator=torch.Generator(device='{wanted}') to the sampler and the DataLoader",
     ),
     "gpu_busy": Signature(
-        r"CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable",
+        r"CUDA-capable device(?:s are|\(s\) is/are) busy or unavailable|CUDA error: device already in use",
         cause="another process is using the GPU, which allows only one process at a time",
         remedy="find the process with `nvidia-smi`; to allow several processes, run: nvidia-smi -c DEFAULT",
         transient=None,
     ),
     "gpu_not_started": Signature(
         r"(?:CUDA|HIP) error: initialization error",
+        r"Unexpected error from cudaGetDeviceCount\(\).*Error (?:2: out of memory|3: initialization error|304: )",
         cause="the GPU could not be initialized in this process",
         remedy="usually it was forked from a process that had used a GPU: start processes by spawn, and use torch.cuda "
         "only in them; else look at `nvidia-smi`, and restart the driver or the machine",
         transient=None,
+    ),
+    "gpu_unknown": Signature(
+        r"(?:CUDA|HIP) error: unknown error",
+        cause="the driver reports an error that has no name",
+        remedy="check `dmesg | grep -i -e xid -e nvrm` and `nvidia-smi`; after a suspend or a driver update, reboot; "
+        "under WSL, update the driver of Windows and run wsl --update; in a container, compare the driver with "
+        "torch's CUDA",
+        transient=None,
+    ),
+    "graph_capture": Signature(
+        r"operation (?:not permitted when stream is capturing|failed due to a previous error during capture)",
+        r"operation would make the legacy stream depend on a capturing|Offset increment outside graph capture",
+        r"Cannot prepare for replay during capturing stage|"
+        r"Cannot call CUDAGeneratorImpl::\w+ during CUDA graph capture",
+        cause="a CUDA graph was being recorded, and an operation ran that cannot be part of one",
+        remedy="turn CUDA graphs off: torch.compile without mode='reduce-overhead' or 'max-autotune', "
+        "enforce_eager=True in vLLM; to keep them, take .item(), .cpu(), printing and random states out of the "
+        "recorded part",
+    ),
+    "operator_on_device": Signature(
+        r"The operator '(?P<operation>[\w:.]+)' is not currently (?:implemented|supported) (?:for|"
+        r"on) the (?P<device>\w+)",
+        r"Cannot convert a (?P<device>MPS) Tensor to (?P<operation>float64)",
+        r"Could not run '(?P<operation>aten::[\w.]+)' with arguments from the '(?P<device>\w+)' backend",
+        cause="{operation} does not exist on the device {device}",
+        remedy="move the tensors of this operation to a device that has it, or convert them (float64 to float32, "
+        "sparse or quantized to dense); on a Mac, PYTORCH_ENABLE_MPS_FALLBACK=1 computes such operations on the CPU",
     ),
     "kernel_timeout": Signature(
         r"the launch timed out and was terminated",
@@ -136,7 +169,8 @@ SIGNATURES = {
         remedy="convert it first: tensor.detach().float().cpu().numpy()",
     ),
     "device_map": Signature(
-        r"You can't train a model that has been loaded (?:with `device_map='auto'`|in 8-bit or 4-bit precision)",
+        r"You can't train a model that has been loaded (?:with `device_map='auto'`|"
+        r"in [48]-bit (?:or 4-bit )?precision)",
         r"device_map='auto' is not supported when using Trainer",
         r"DistributedDataParallel device_ids and output_device arguments only work with .*type='cuda'.*type='cuda'",
         cause="device_map placed the model on specific GPUs, but each rank needs it on its own GPU",
@@ -154,6 +188,8 @@ SIGNATURES = {
         r"invalid",
         r"ptxas fatal *: Value 'sm_\w+' is not defined|nvcc fatal *: Unsupported gpu architecture",
         r"(?:CUDA|HIP) error: (?:invalid device function|no kernel image)",
+        r"hipErrorNoBinaryForGpu|CUDA error: a PTX JIT compilation failed",
+        r"nvrtc: error: invalid value for --gpu-architecture",
         cause="this torch build, or an extension, does not support this GPU's architecture",
         remedy="to see the GPU and torch's supported architectures, run: trainwiz doctor; install a torch built for "
         "this GPU",
@@ -162,7 +198,9 @@ SIGNATURES = {
         r"Torch not compiled with CUDA enabled",
         r"No CUDA GPUs are available",
         r"Found no NVIDIA driver on your system",
-        r"CUDA error: no CUDA-capable device is detected",
+        r"CUDA error: no CUDA-capable device is detected|no ROCm-capable device is detected",
+        r"No (?:HIP|XPU) (?:GPUs|devices) are available|ProcessGroupNCCL is only supported with GPUs, no GPUs found",
+        r"CUDA driver initialization failed, you might not have a CUDA gpu",
         r"CUDA unknown error - this may be due to an incorrectly set up environment",
         r"(?:GPU|CUDA|MPS|TPU|HPU)Accelerator\W? can not run on your system|No supported gpu backend found",
         cause="torch finds no GPU",
@@ -192,7 +230,8 @@ SIGNATURES = {
         r"indices should be either on cpu or on the same device",
         r"expected device \S+ (?:and dtype \w+ )?but got device",
         r"module must have its parameters and buffers on device",
-        r"Expected object of (?:device|backend) type",
+        r"Expected object of (?:device|backend) type|Placeholder storage has not been allocated on MPS device",
+        r"Input, output and indices must be on the current device",
         cause="an operation got tensors on different devices",
         remedy="move tensors created in task.py to the model's device: tensor.to(inputs.device)",
     ),

@@ -30,7 +30,8 @@ SIGNATURES = {
     ),
     "torn_checkpoint": Signature(
         r"PytorchStreamReader failed",
-        r"failed finding central directory",
+        r"failed finding central directory|Invalid magic number; corrupt file\?",
+        r"unexpected EOF, expected \d+ more bytes",
         r"SafetensorError: Error while deserializing header",
         r"EOFError: Ran out of input",
         r"UnpicklingError: (?:pickle data was truncated|invalid load key)",
@@ -65,6 +66,13 @@ SIGNATURES = {
         cause="the saved weights do not match the model ({model})",
         remedy="build the model with the saved architecture; the lines below list the differences",
     ),
+    "optimizer_differs": Signature(
+        r"loaded state dict (?:contains a parameter group that doesn't match the size of|has a different number of "
+        r"parameter groups)",
+        cause="the saved optimizer has other groups of parameters than this one",
+        remedy="build the same groups as when it was saved: the same layers frozen, the same adapter, the same rule "
+        "for weight decay; or load the weights alone and start with a new optimizer",
+    ),
     "shared_tensors": Signature(
         r"Some tensors share memory",
         cause="two names share one tensor; safetensors cannot save that",
@@ -73,6 +81,7 @@ SIGNATURES = {
     "permission": Signature(
         r"PermissionError: \[Errno 13\] Permission denied: (?P<file>.+)$",
         r"PermissionError: \[Errno 1\] Operation not permitted(?P<file>.*)$",
+        r"PermissionError: \[WinError 5\] [^:]+: (?P<file>.+)$",
         cause="permission denied: {file}",
         remedy="check the owner with ls -l; run chown or chmod, or choose another folder (HF_HOME, the project's "
         "location)",
@@ -96,12 +105,13 @@ SIGNATURES = {
         r"(?P<program>srun|accelerate|torchrun|deepspeed|python\d?|mpirun|colossalai|llamafactory-cli|axolotl|swift|"
         r"composer|ray): "
         r"(?:command )?not found",
+        r"slurmstepd: error: execve\(\): (?P<program>[\w.-]+): No such file or directory",
         r"RuntimeError: launcher '(?P<program>\w+)' not installed",
         r"^(?:[\w.]*Error: )(?P<program>\w+) does not (?:appear|seem) to be installed",
         r"^['\"]?(?P<program>[\w.-]+)['\"]? (?:is not recognized as an internal or external command|"
         r"不是内部或外部命令)",
         r"The term '(?P<program>[\w.-]+)' is not recognized as",
-        r"无法将“(?P<program>[\w.-]+)”项识别为",
+        r"无法将[“\"](?P<program>[\w.-]+)[”\"]项识别为",
         cause="the program {program} is needed but not installed",
         remedy="install it, or remove the option that needs it; to check whether it is found, run `which PROGRAM`",
     ),
@@ -125,7 +135,7 @@ SIGNATURES = {
         transient=None,
     ),
     "file_missing": Signature(
-        r"FileNotFoundError: \[Errno 2\] No such file or directory: (?P<file>.+)$",
+        r"FileNotFoundError: \[(?:Errno 2|WinError [23])\] [^:\n]+: (?P<file>.+)$",
         r"assert os\.path\.(?:isfile|isdir|exists)\((?P<file>[^)\n]+)\)[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         r"^(?:\[rank\d+\]: )?(?P<file>\S.*): no such file or folder",
         r"FileNotFoundError: (?:Unable to find|Couldn't find)(?: a dataset script)?(?: at)? (?P<file>.+)$",

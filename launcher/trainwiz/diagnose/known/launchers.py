@@ -149,7 +149,7 @@ SIGNATURES = {
         r"(?:srun|sbatch|salloc): error: (?:Batch job submission failed: |Unable to (?:allocate resour"
         r"ces|create step for "
         r"job \d+|confirm allocation for job \d+): |Task launch for \S+ failed on node \S+: )(?P<problem>.+)$",
-        r"slurmstepd: error: execve\(\): (?P<problem>.+)$",
+        r"slurmstepd: error: execve\(\): (?P<problem>(?![\w.-]+: No such file).+)$",
         cause="Slurm did not start it: {problem}",
         remedy="check partition, account and limits with `sinfo` and `sacctmgr show assoc`, and that the nodes can "
         "provide what is requested; an expired credential means clocks that differ between nodes",
@@ -221,7 +221,9 @@ SIGNATURES = {
     "child_failed": Signature(
         r"^(?:.*[ .])?ChildFailedError:",
         r"^Root Cause \(first observed failure\):",
-        r"^subprocess\.CalledProcessError: Command .* returned non-zero exit status \d+",
+        r"(?:^|[\s,])(?:subprocess\.)?CalledProcessError: Command .* returned non-zero exit status [1-9]\d*",
+        r"AlgorithmError: (?:ExecuteUserScriptError|Exit Code: [1-9])|^ ?MPI_ABORT was invoked on rank ",
+        r"mpi(?:run|exec) detected that one or more processes exited with non-zero status",
         r"^Error: failed to run torchrun ",
         r"\] exits with return code = [1-9]\d*$",
         r"\b(?:exited with code|exitCode:|terminated with exit code) [1-9]\d*\b",

@@ -27,6 +27,7 @@ SIGNATURES = {
         r"(?:Runtime|Accelerator)Error: CUDA error: out of memory",
         r"Cuda failure (?:\d+ )?'out of memory'|CUDA Error: out of memory at ",
         r"(?:NPU|XPU|HIP|MPS backend) out of memory",
+        r"NVML_SUCCESS == r\w* ?INTERNAL ASSERT FAILED at [^\n]*CUDACachingAllocator",
         cause="the GPU is out of memory",
         remedy="halve batch.per_device_batch_size and double batch.gradient_accumulation_steps: the real batch stays "
         "the same; if the micro-batch is already 1, shard more (strategy.zero_stage 3, or offload) or lower "
@@ -101,6 +102,7 @@ SIGNATURES = {
     ),
     "loader_killed": Signature(
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
+        r"Pin memory thread exited unexpectedly",
         cause="a data loader worker was killed, usually because host memory ran out",
         remedy="set data.num_workers to 0 to see the worker's own error; check `dmesg | grep -i oom`",
         transient=None,
@@ -112,7 +114,7 @@ SIGNATURES = {
         r"OSError: \[Errno 12\] Cannot allocate memory",
         r"what\(\):  std::bad_alloc",
         r"killed due to (?:the node running low on memory|memory pressure)|node running low on memory",
-        r"\[WinError 1455\]",
+        r"\[WinError 1455\]|error code: <1455>",
         cause="the machine is out of host memory",
         remedy="check host memory with `free -g`; lower batch.per_device_batch_size or data.num_workers; CPU offload "
         "takes about 18 bytes per parameter",

@@ -28,6 +28,12 @@ SIGNATURES = {
         "data sets' "
         "folder); or install the package's wheel for your torch",
     ),
+    "relative_import": Signature(
+        r"ImportError: attempted relative import (?P<problem>with no known parent package|beyond top-level package)",
+        cause="a file with relative imports was started by its path: Python does not know its package ({problem})",
+        remedy="start it as a module, from the folder above the package: python -m PACKAGE.MODULE; torchrun and "
+        "accelerate launch take -m, too",
+    ),
     "no_user_name": Signature(
         r"getpwuid\(\): uid not found: (?P<uid>\d+)",
         cause="the user id {uid} has no name in this container, and a library asks for it",
@@ -100,6 +106,7 @@ SIGNATURES = {
         remedy="read that code, then pass trust_remote_code=True where it is loaded",
     ),
     "hub_file": Signature(
+        r"Can't find '?adapter_config\.json'? at '(?P<place>[^'\n]+)'",
         r"no file named .+? found in directory (?P<place>\S+?)\.?(?: |$)",
         r"Entry Not Found for url: (?P<place>\S+?)\.?$",
         r"does not appear to have a file named (?P<place>\S+?)\.?(?: |$)",
@@ -145,6 +152,7 @@ SIGNATURES = {
     "wrong_version": Signature(
         r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<package>\w+)",
         r"AttributeError: module '(?P<package>\w+)[\w.]*' has no attribute '(?P<name>\w+)'",
+        r"AttributeError: `?np\.(?P<name>\w+)`? was removed in the (?P<package>NumPy) 2",
         r"\b(?P<package>[A-Z]\w+)\.\w+\(\) got an unexpected keyword argument "
         r"'(?P<name>(?!keep_torch_compile)\w+)'",
         r"AttributeError: Can't get attribute '(?P<name>\w+)' on <module '(?P<package>(?!__main__)\w+)",
@@ -163,6 +171,7 @@ SIGNATURES = {
         r"urllib\.error\.HTTPError: (?P<problem>.+)$",
         r"HfHubHTTPError: (?P<problem>(?!401|403|404|429|5\d\d).+)$",
         r"(?P<problem>thrown while requesting (?:GET|HEAD) \S+)\s*$(?!(?:\n.*thrown while requesting.*)*\nRetrying)",
+        r"httpx\.(?P<problem>(?:Connect|Read|Proxy|Pool|RemoteProtocol|Write)\w+: .+)$",
         r"requests\.exceptions\.(?:ConnectionError|HTTPError|ConnectTimeout|ReadTimeout): (?P<problem>.+)$",
         cause="download failed: {problem}",
         remedy="download it before the training on a machine with network access; to test the connection from here, "
@@ -187,6 +196,7 @@ SIGNATURES = {
         r"python[\d.]*: No module named (?P<package>\w+)$",
         r"ImportError: No module named (?P<package>\w+)(?:\.\w+)*$",
         r"ImportError: \w+ requires the (?P<package>[\w.]+) library",
+        r"requires the following packages that were not found in your environment: (?P<package>[\w-]+)",
         r"the package (?:for )?(?P<package>\w+) (?:seems to be not|doesn't seem to be) installed",
         r"PackageNotFoundError: No package metadata was found for (?P<package>[\w.-]+)",
         cause="the package {package} is not installed in the training environment",

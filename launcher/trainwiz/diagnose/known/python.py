@@ -36,6 +36,13 @@ SIGNATURES = {
         cause="the code needs a newer Python than the one that runs it",
         remedy="train with Python 3.11 or newer: trainwiz launch --python PATH, or an environment with it",
     ),
+    "text_encoding": Signature(
+        r"Unicode(?:De|En)codeError: '(?P<codec>gbk|gb2312|gb18030|big5|shift_jis|cp\d+|charmap|ascii|"
+        r"latin-1)' codec can't",
+        cause="Python reads or writes text in the system's encoding ({codec}), and the text is not in it",
+        remedy="set PYTHONUTF8=1 (or PYTHONIOENCODING=utf-8 for the terminal alone) before the launch; or open files "
+        "with encoding='utf-8'; in containers, LANG=C.UTF-8",
+    ),
     "recursion": Signature(
         r"RecursionError: maximum recursion depth exceeded",
         cause="functions call each other without end, or a structure is nested too deeply",

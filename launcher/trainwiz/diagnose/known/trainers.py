@@ -37,6 +37,8 @@ SIGNATURES = {
     "unread_settings": Signature(
         r"Some keys are not used by the HfArgumentParser:\s*\[(?P<keys>[^\]]+)\]",
         r"Some specified arguments are not used by the HfArgumentParser:\s*\[(?P<keys>[^\]]+)\]",
+        r"had unknown keys \(\[(?P<keys>[^\]]+)\]\)",
+        r"ClusterConfig\.__init__\(\) got an unexpected keyword argument (?P<keys>'\w+')",
         r"ValueError: remaining_argv: \[(?P<keys>[^\]]+)\]",
         r"KeyError: '(?:Non-existent config key: )(?P<keys>[^']+)'",
         r"ConfigKeyError: Key '(?P<keys>[^']+)' is not in struct",

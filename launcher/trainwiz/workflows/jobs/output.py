@@ -31,12 +31,37 @@ _CAPTURE_SECONDS = 120.0
 
 def meant(target: str, named: str | None = None) -> tuple[Job, Path] | None:
     """The job that is meant, and its project; None where a run here is, or the scheduler cannot show its output."""
+    found = _without_run(target, named)
+    return found if found and _output(found[0], 0, follow=False) else None
+
+
+def waits(target: str, named: str | None, *, follow: bool) -> bool:
+    """Say how a job stands that has no run yet, where its scheduler shows no output; whether that is all there is.
+
+    Where `follow`, until it has one, or is over.
+    """
+    told: Seen | None = None
+    while (found := _without_run(target, named)) and not meant(target, named):
+        job, project = found
+        seen = states.seen([job]).get(job)
+        if seen is None:
+            return False
+        if seen != told:
+            console.talk(line(job, seen))
+        told = seen
+        if seen.over or not follow:
+            return not seen.over or not runs.every(project)
+        time.sleep(_EVERY_SECONDS)
+    return False
+
+
+def _without_run(target: str, named: str | None) -> tuple[Job, Path] | None:
     is_project = (Path(target) / PLAN_FILE).is_file()
     project = Path(target) if is_project or named else Path()
     word = named or (runs.LATEST if is_project else target)
     submitted = jobs.every(project)
     found = [each for each in submitted if each.job.id == word] or (submitted[-1:] if word == runs.LATEST else [])
-    if not found or not _output(found[-1].job, 0, follow=False):
+    if not found:
         return None
     every = runs.every(project)
     if found[-1].job in {jobs.of_run(run) for run in every}:

@@ -41,6 +41,11 @@ def _stop(word: str, project: Path) -> None:
         return
     if word == runs.LATEST and (waiting := output.newest_without_run(project)):
         _stop_newest(project, waiting)
+    elif submitted and word != runs.LATEST and not runs.every(project) and not Path(word).is_dir():
+        raise UsageError(
+            say("no job {id} was submitted from here; the newest is {newest}", id=word, newest=submitted[-1].id),
+            say("list the runs: trainwiz runs"),
+        )
     else:
         _stop_run(history.find(word, project))
 

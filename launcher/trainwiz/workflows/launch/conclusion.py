@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import os
 import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwiz import recovery
+from trainwiz import recovery, schedulers
 from trainwiz.diagnose import blamed
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import TrainwizError
@@ -167,7 +168,12 @@ def _resume_line(prepared: Prepared) -> str | None:
     if prepared.plan is None:
         return None
     request = prepared.request
-    words = ["trainwiz", "launch", *([] if request.folder == "." else [request.folder]), "--resume"]
+    where = [] if request.folder == "." else [request.folder]
+    around = schedulers.around(os.environ)
+    if around and around.scheduler == prepared.plan.cluster.kind and not request.arguments:
+        # A launch on the machine that submits would train there; a job goes on by itself from what is unfinished.
+        return shlex.join(["trainwiz", "submit", *where])
+    words = ["trainwiz", "launch", *where, "--resume"]
     if prepared.place:
         words += ["--machine-rank", str(prepared.place.rank)]
     if request.arguments:
