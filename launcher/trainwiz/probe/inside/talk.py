@@ -218,10 +218,25 @@ def loaded(folder: Path, device: str) -> Any:
         settings["device_map"] = {"": best}
     elif free and size <= sum(free.values()):
         settings |= {"device_map": "auto", "max_memory": {number: int(room) for number, room in free.items()}}
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, **settings)
+    loader: Any = transformers.AutoModelForCausalLM
+    if adapter.is_file() and new_rows(folder):
+        import peft
+
+        loader = peft.AutoPeftModelForCausalLM  # it gives the base model these rows
+    model: Any = loader.from_pretrained(folder, **settings)
     if "device_map" not in settings and model.dtype == torch.float16:
         model.float()  # processors compute fp16 slowly, or not at all
     return model.eval()
+
+
+def new_rows(folder: Path) -> bool:
+    """Whether an adapter's tokenizer has more tokens than its base model has rows for them."""
+    import transformers
+
+    base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+    shape = transformers.AutoConfig.from_pretrained(base, **NO_CODE).get_text_config()
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **NO_CODE)
+    return int(shape.vocab_size) < len(tokenizer)
 
 
 def streamer(tokenizer: Any, write: Any) -> Any:
