@@ -204,6 +204,30 @@ def spawn(
     return max(abs(done.code) for done in ended)
 
 
+def child(
+    script: Path, *arguments: str, env: dict[str, str] | None = None, text: str = "", seconds: float = 540
+) -> projects.Done:
+    """A script of tests/engine_children that is no rank, with this input: forked where its imports are imported."""
+    environ, argv = projects.environment(env), [str(script), *arguments]
+    with (
+        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+    ):
+        given.write(text)
+        given.seek(0)
+        if cold:
+            command = [sys.executable, *argv]
+            code = subprocess.run(command, env=environ, stdin=given, stdout=out, stderr=err, timeout=seconds).returncode
+        else:
+            address, streams = server(sys.executable, environ), (file.fileno() for file in (given, out, err))
+            forked = begun(address, argv, os.getcwd(), environ, imported(script), *streams)
+            code = forked.wait(seconds * patience())
+        for file in (out, err):
+            file.seek(0)
+        return projects.Done(code, out.read(), err.read())
+
+
 def process(folder: Path, rank: int) -> int:
     """The process of a rank that trains in this folder, cold or warm; it may be no child of its launcher."""
     for each in psutil.process_iter():
@@ -226,7 +250,7 @@ def run(
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(claimed.port())}
     environ = projects.environment({**world, **meeting, **(env or {})})
-    imports = imported(folder / "train.py")
+    imports = imported(folder / argv[0])
     with contextlib.ExitStack() as open_files:
 
         def temporary() -> Any:
