@@ -529,6 +529,18 @@ def test_a_zero_that_accelerate_drops(folder: Path, capsys: pytest.CaptureFixtur
         assert answer["carried"]["optimizer.gradient_clipping"]["value"] == counts
 
 
+def test_a_script_among_the_files_is_the_script(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "train.py").write_text("import torch\n")
+    answers = []
+    for words in (["--script", "train.py", "acc.yaml"], ["acc.yaml", "train.py"]):
+        assert run(["import", *words, "--dry-run", "--json", *H100S]) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert answers[0]["plan"]["task"] == "custom"
+    assert run(["import", "acc.yaml", "train.py", "--script", "other.py"]) == 2
+    assert "one script becomes a project, not 2: other.py, train.py" in capsys.readouterr().err
+
+
 def test_in_json_and_without_writing(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["import", "ds.json", "acc.yaml", "--into", "mine", "--dry-run", "--json", *H100S]) == 0
     answer = json.loads(capsys.readouterr().out)

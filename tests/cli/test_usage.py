@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,6 +61,42 @@ def test_tab_completes_commands_and_options(typed: str, offered: str) -> None:
     argv = [sys.executable, "-m", "trainwiz"]
     shown = subprocess.run(argv, env={**os.environ, **environ}, capture_output=True, text=True, check=True)
     assert shown.stdout.split() == [offered]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("init --task text_r", ["text_regression"]),
+        ("init --strategy zero3", ["zero3", "zero3+offload"]),
+        ("plan --model gpt2", ["gpt2-124m"]),
+        ("init --recipe tiny-c", ["tiny-chat-cpu", "tiny-cpu"]),
+        ("update p --set optimizer.beta", ["optimizer.beta1=", "optimizer.beta2="]),
+        ("explain TW40", [f"TW40{n}" for n in range(1, 4)]),
+        ("explain machine.num", ["machine.num_machines", "machine.num_processes", "machine.numa_binding"]),
+        ("check --ignore TW40", [f"TW40{n}" for n in range(1, 4)]),
+        ("diff l", ["latest"]),
+        ("launch --resume 2026", ["2026-11-20_10-00-00-1"]),
+        ("report 2026", ["2026-11-20_10-00-00-1"]),
+        ("runs --since 1", []),
+        ("init own", []),
+    ],
+)
+def test_tab_completes_values(
+    typed: str, offered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "runs" / "2026-11-20_10-00-00-1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    words = f"trainwiz {typed}"
+    monkeypatch.setattr(sys, "argv", ["trainwiz"])
+    for name, value in {
+        "_TRAINWIZ_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+    }.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SystemExit):
+        run([])
+    assert sorted(capsys.readouterr().out.split()) == offered
 
 
 def test_help_speaks_chinese(capsys: pytest.CaptureFixture[str]) -> None:

@@ -120,6 +120,10 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
         history.find("2026-11-20", project)
     with pytest.raises(UsageError, match="no run nonsense in"):
         history.find("nonsense", project)
+    with pytest.raises(UsageError, match=f"no run nonsense in {project}/runs"):
+        history.find(str(project / "runs" / "nonsense"))
+    with pytest.raises(UsageError, match="nothing/here does not exist"):
+        history.find("nothing/here", project / "runs")
     with pytest.raises(UsageError, match="has no runs"):
         history.find("latest", project / "runs")
     with pytest.raises(UsageError, match="my-projct is no folder, and"):
@@ -505,6 +509,16 @@ def test_what_changed_between_two_runs(project: Path, capsys: pytest.CaptureFixt
     assert ["state", "failed → stopped"] in lines
     assert ["loss", "0.833333 → 0.5", "(-40.0 %)"] in lines
     assert not any(line[0] == "seed" for line in lines)
+
+
+def test_a_project_shows_what_changed_between_its_newest_runs(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trainwiz(["diff", str(project)]) == 0
+    assert capsys.readouterr().out.startswith(f"{NAMES[1]} → {NAMES[2]}\n")
+    shutil.copytree(project / "runs" / NAMES[0], tmp_path / "alone" / "runs" / NAMES[0], symlinks=True)
+    assert trainwiz(["diff", str(tmp_path / "alone")]) == 2
+    assert f"has no run before {NAMES[0]} to compare it with" in " ".join(capsys.readouterr().err.split())
 
 
 def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

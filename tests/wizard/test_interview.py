@@ -148,6 +148,13 @@ def test_question_mark_explains_and_asks_again() -> None:
     assert person.prompts[:2] == ["Task", "Task"]
 
 
+def test_help_leaves_the_pointer_where_it_is() -> None:
+    person = Person(Reply(action=Action.HELP, at="sft"), "")
+    with pytest.raises(KeyboardInterrupt):
+        interview(person).run()
+    assert [asked.at for asked in person.asked] == ["", "sft", ""]
+
+
 def test_an_illegal_answer_is_explained_and_asked_again() -> None:
     person = Person("", "", "", "4", "100/8", "96/8", "", "", "")
     talk = interview(person)

@@ -2,9 +2,12 @@
 
 import hashlib
 import json
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import forked
@@ -20,9 +23,12 @@ from test_tasks import load
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainwiz.cli import run as trainwiz
+from trainwiz.errors import UsageError
 from trainwiz.probe.inside import gather_weights
 from trainwiz.probe.talker import PROGRAM
 from trainwiz.workflows.talk import chat
+from trainwiz.workflows.talk.model import Wanted
+from trainwiz.workflows.talk.model import found as answering
 
 pytestmark = pytest.mark.filterwarnings("default")
 AUTO = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}
@@ -199,6 +205,32 @@ def test_a_checkpoint_answers_and_is_kept_for_the_next_time(tmp_path: Path) -> N
     assert done.out.rstrip("\n") == shown(expected(kept, "user:\nhello<|end|>assistant:\n")).rstrip("\n")
     again = talk("chat", str(checkpoint), *GREEDY, lines="hello\n")
     assert (again.out, "gathering" in again.err) == (done.out, False), again.err
+
+
+def test_a_template_with_loops_inside_loops_is_given_up(model: Path) -> None:
+    loops = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+    program, tokenizer = gather_weights.loaded(PROGRAM), AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = loops
+    talker = SimpleNamespace(tokenizer=tokenizer)
+    program.TEMPLATE_SECONDS = 0.2
+    began = time.process_time()
+    with pytest.raises(program.Problem) as refused:
+        program.Model.ids(talker, {"messages": [{"role": "user", "content": "a"}]})
+    assert refused.value.said == {"problem": "refused", "detail": "its chat template takes more than 0.2 s"}
+    assert time.process_time() - began < 5
+
+
+def test_of_a_project_the_newest_run_with_a_model_answers(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained, failed = (tmp_path / "runs" / f"2026-11-20_10-00-0{n}-1" for n in (0, 1))
+    shutil.copytree(model, trained / "model")
+    failed.mkdir()
+    (failed / "command.json").write_text("{}")
+    assert answering(Wanted(target=str(tmp_path), cpu=True)).folder == trained / "model"
+    assert f"run {failed.name} has no checkpoint; this is run {trained.name}" in capsys.readouterr().err
+    with pytest.raises(UsageError, match="no checkpoints in"):
+        answering(Wanted(target=str(failed), cpu=True))
 
 
 def test_the_program_says_what_it_cannot_load(model: Path, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """`trainwiz update`: the files follow the plan, and a person's edits stay."""
 
 import ast
+import errno
 import hashlib
 import json
 import os
@@ -236,3 +237,18 @@ def test_only_projects_are_updated(tmp_path: Path, project: Path, capsys: pytest
     assert "not a project" in capsys.readouterr().err
     assert update(project, "--on-conflict", "ask") == 2
     assert "markers, beside, keep, overwrite" in capsys.readouterr().err
+
+
+def test_nothing_is_called_written_that_is_not(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(_handle: int) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    before = contents(project)
+    monkeypatch.setattr(os, "fsync", full)
+    assert update(project, "--set", "optimizer.learning_rate=0.003") == 1
+    told = capsys.readouterr().err
+    assert "nothing was written" in told
+    assert ": written (" not in told
+    assert contents(project) == before

@@ -15,7 +15,7 @@ import typer
 from typer.main import get_command
 
 from trainwiz import __version__
-from trainwiz.cli import fast_options, help_text
+from trainwiz.cli import completion, fast_options, help_text
 from trainwiz.language import t, text
 from trainwiz.message import say
 from trainwiz.ui import console
@@ -65,6 +65,7 @@ def command(arguments: Sequence[str]) -> Any:
     _accept_language_everywhere(built)
     fast_options.install(built)
     help_text.install(built)
+    completion.install(built)
     return built
 
 

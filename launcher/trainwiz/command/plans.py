@@ -120,6 +120,9 @@ def _shared(
     else:
         path = inherited.get("PYTHONPATH", "")
         environ = environment.shared(for_accelerate(plan), threads=threads, folder=folder, pythonpath=path)
+        if on_cpu:
+            # accelerate imports DeepSpeed where it gathers weights, under DDP too, and that warns of a CPU it found.
+            environ["DS_ACCELERATOR"] = "cpu"
     environ |= strategies.of(plan).environment(plan.machine.device)
     if world > 1 and plan.machine.device == "cuda":
         environ |= {name: value for name, value in peer_to_peer(machine).items() if name not in inherited}

@@ -31,7 +31,14 @@ def find(word: str, project: Path = Path()) -> Run:
         if _is_run(path):
             return Run(Path(os.path.realpath(path)))
         word, project = LATEST, path
+    elif path.parent.name == runs.RUNS and path.parent.is_dir():
+        word, project = path.name, path.parent.parent
     made = runs.every(project)
+    if not made and word != LATEST and len(path.parts) > 1:
+        raise UsageError(
+            say("{folder} does not exist", folder=word),
+            say("change to a project folder or pass one; `trainwiz launch` creates a run"),
+        )
     if not made and word != LATEST:
         raise UsageError(
             say("{word} is no folder, and {folder} has no runs", word=word, folder=project / runs.RUNS),

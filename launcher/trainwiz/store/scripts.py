@@ -186,7 +186,8 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
                 folder = folder.parent
             names = [node.module] if node.module else [alias.name for alias in node.names]
         for name in names:
-            for base in [folder, *(_roots(folder) if isinstance(node, ast.ImportFrom) and not node.level else [])]:
+            absolute = isinstance(node, ast.ImportFrom) and not node.level
+            for base in [folder, *(_roots(folder, name) if absolute else [])]:
                 module = os.path.join(base, name.replace(".", "/") + ".py")
                 if module not in is_other:
                     is_other[module] = os.path.isfile(module) and os.path.realpath(module) != os.path.realpath(file)
@@ -195,14 +196,21 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
                     break
 
 
-def _roots(folder: Path) -> Iterator[Path]:
-    """The folders from which a script's project may be imported: above it, up to where its package lies."""
+def _roots(folder: Path, name: str) -> Iterator[Path]:
+    """The folders from which a script's project may be imported: above it, up to where its package lies.
+
+    A module of a package is also looked for where a folder above has that package.
+    """
     yield folder.parent
+    package, dot, _ = name.partition(".")
+    above = folder
     for _ in range(_MOST_LEVELS):
-        if not (folder / "__init__.py").is_file():
-            return
-        folder = folder.parent
-        yield folder
+        if not (above / "__init__.py").is_file():
+            break
+        above = above.parent
+        yield above
+    if dot:
+        yield from (one for one in list(above.parents)[:_MOST_LEVELS] if (one / package).is_dir())
 
 
 def read_text(path: str) -> str:

@@ -46,7 +46,7 @@ def show(summaries: Sequence[Summary]) -> None:
     table.show([header, *lines], optional=optional, least_last=_LEAST_WHY)
     for summary in summaries:
         for pair in summary.compared:
-            if pair.missed:
+            if pair.missed and summary.updates:  # a run that never trained needed less
                 console.talk(f"{summary.name}: {forecasts.miss(pair)}", style="warning")
 
 

@@ -63,9 +63,11 @@ class Interview:
 
     def answer(self, question: Question) -> Action | None:
         """Ask one question until its answer is legal; `Action.BACK` if the person wants to go back instead."""
+        at = ""
         while True:
             asked, values = self._asked(question)
-            reply = self.ask(asked, self._take_shown())
+            reply = self.ask(replace(asked, at=at), self._take_shown())
+            at = reply.at
             if reply.action is Action.HELP:
                 self.talk(wrapped(Message(question.help)))
             elif reply.action is Action.BACK:

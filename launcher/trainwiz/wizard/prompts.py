@@ -35,6 +35,8 @@ _POINTER = 3
 """Columns before each line of a list."""
 _FOR_TYPING = 12
 """Columns that should be left for typing beside a question."""
+_STYLE = Style([("answer", "fg:ansigreen bold"), ("hint", "fg:ansibrightblack"), ("whole", "italic")])
+"""Colors of the terminal's own: questionary's orange can hardly be read on a light one."""
 
 
 def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
@@ -90,7 +92,7 @@ def _list(asked: Asked) -> questionary.Question:
     question = questionary.select(
         _prompt(asked),
         choices=[questionary.Choice(_cut(line, _room() - _POINTER), value=value) for value, line in asked.choices],
-        default=asked.default if asked.default in lines else None,
+        default=next((value for value in (asked.at, asked.default) if value in lines), None),
         qmark=">",
         pointer="»",
         instruction=_behind(asked.prompt, _default(asked), _room()),
@@ -204,7 +206,7 @@ def _add_below(app: Application[Any], asked: Asked) -> None:
     app.layout = Layout(
         HSplit([app.layout.container, *rows], align=VerticalAlign.TOP), focused_element=app.layout.current_window
     )
-    app.style = merge_styles([app.style or Style([]), Style([("hint", "fg:ansibrightblack"), ("whole", "italic")])])
+    app.style = merge_styles([app.style or Style([]), _STYLE])
 
 
 def _below(style: str, lines: Callable[[], list[str]], most: int) -> ConditionalContainer:

@@ -33,6 +33,8 @@ class Asked:
     """Whether Tab completes the names of files and folders."""
     search: bool = False
     """Whether typing leaves those lines of the list that contain it."""
+    at: str = ""
+    """The choice that is pointed at first; empty: the default."""
     at_once: str = ""
     """What Ctrl-W chooses from anywhere in the list."""
     gauge: Callable[[str], str] | None = None

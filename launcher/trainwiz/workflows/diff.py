@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainwiz.errors import UsageError
+from trainwiz.message import say
 from trainwiz.record.differences import differences
 from trainwiz.store import history, runs
 from trainwiz.store.runs import Run
@@ -16,11 +18,25 @@ def show(before: str, after: str, *, as_json: bool) -> None:
     a = history.find(before)
     # The newest run is that of the first one's project, from wherever that was named.
     b = history.find(after, _project_of(a) if after == runs.LATEST else Path())
+    if after == runs.LATEST and a.folder.resolve() == b.folder.resolve():
+        a = _earlier(b)
     found = differences(history.read(a), history.read(b))
     if as_json:
         console.data_json(shown.to_dict(a.name, b.name, found))
     else:
         shown.show(a.name, b.name, found)
+
+
+def _earlier(run: Run) -> Run:
+    """The run before the one that was named as both. Raises `UsageError` where there is none."""
+    project = _project_of(run)
+    before = [each for each in runs.every(project) if each.name < run.name]
+    if not before:
+        raise UsageError(
+            say("{folder} has no run before {name} to compare it with", folder=project / runs.RUNS, name=run.name),
+            say("name two runs: trainwiz diff RUN RUN; trainwiz runs lists them"),
+        )
+    return max(before, key=lambda each: (each.name[:19], int(each.name[20:])))
 
 
 def _project_of(run: Run) -> Path:

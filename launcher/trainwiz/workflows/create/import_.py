@@ -45,6 +45,7 @@ class Imported:
 
 def import_(request: ImportRequest) -> None:
     """Read, decide, show what does not fit, write, report. Raises `TrainwizError`."""
+    request = import_files.with_script(request)
     project_files.check_folder(request.folder)
     resolution = project_files.resolution(request.force, request.on_conflict or None)
     planner = Planner(folder=request.folder, machine_file=request.machine or None, python=request.python or None)

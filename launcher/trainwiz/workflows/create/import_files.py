@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trainwiz import config
 from trainwiz.config import Accelerate, DeepSpeed, ToolFile
@@ -26,6 +26,19 @@ class Imports:
     """That of a training tool; there is only one of the two."""
     deepspeed: DeepSpeed | None = None
     """DeepSpeed's."""
+
+
+def with_script(request: ImportRequest) -> ImportRequest:
+    """The request with a script that was typed among the files as its script. Raises `UsageError` for a second one."""
+    scripts = [path for path in request.files if path.endswith(".py")]
+    every = [*([request.script] if request.script else []), *scripts]
+    if len(every) > 1:
+        raise UsageError(
+            say("one script becomes a project, not {n}: {names}", n=len(every), names=", ".join(every)),
+            say("name the script that starts the training; its modules are found by its imports"),
+        )
+    files = tuple(path for path in request.files if path not in scripts)
+    return replace(request, files=files, script=every[0]) if scripts else request
 
 
 def of(request: ImportRequest) -> Imports:

@@ -56,7 +56,11 @@ def init(request: InitRequest) -> None:
     written = project_files.write(decided, request.folder, final, resolution, may_ask=person and not request.yes)
     store.forget(session)
     options = {"--recipe": request.recipe, "--python": request.python, "--machine": request.machine}
-    project_files.report(written, request.folder, final, {name: value for name, value in options.items() if value})
+    from trainwiz.plan import parse_values
+
+    implied = parse_values(recipe.answers) if recipe else {}
+    own = {key: value for key, value in final.items() if key not in implied or implied[key] != value}
+    project_files.report(written, request.folder, own, {name: value for name, value in options.items() if value})
 
 
 def _resumed(request: InitRequest) -> tuple[InitRequest, store.Saved]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz import schedulers
+from trainwiz import fields, schedulers
 from trainwiz.decide import Decided
 from trainwiz.errors import Refused, TrainwizError, UsageError
 from trainwiz.language import current, t
@@ -139,6 +139,17 @@ def report_next(folder: Path) -> None:
     console.talk()
     console.talk(t("Next:"))
     where = shlex.quote(str(folder))
+    from trainwiz.render import SETTINGS
+    from trainwiz.store import artifacts
+
+    for path, code in artifacts.texts(folder, SETTINGS).items():
+        if names := fields.unwritten(code):
+            told = t(
+                "  write {names} in {file}: comments there name the places in your script",
+                names=", ".join(names),
+                file=folder / path,
+            )
+            console.talk(told)
     console.talk(t("  trainwiz launch {folder}    checks everything again, then trains", folder=where))
     if any((folder / each.file).is_file() for each in schedulers.every()):
         console.talk(t("  trainwiz submit {folder}    does so in a job of the scheduler", folder=where))

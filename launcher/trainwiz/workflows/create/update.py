@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,7 @@ def update(request: UpdateRequest) -> int:
         for key, (old, new) in _changed(plan).items():
             console.talk(t("{key}: {old} → {new}", key=key, old=old, new=new))
         findings.show(found)
-        _tell_files(prepared, show_diff=request.dry_run)
+    changes = {path: _difference(prepared, path) for path in _touched(prepared)}
     proof = _proof(folder, plan, prepared, request.python) if request.prove else None
     if proof and proof.failed:
         raise Refused(
@@ -66,6 +67,8 @@ def update(request: UpdateRequest) -> int:
             }
         )
     else:
+        # Told when it is true: a full disk or a proof that fails leaves everything as it was.
+        _tell_files(prepared, changes, show_diff=request.dry_run)
         _tell_conflicts(done, folder)
     return 1 if done.conflicted or done.beside else 0
 
@@ -138,10 +141,10 @@ def _changed(plan: NextPlan) -> dict[str, tuple[Any, Any]]:
     return {key: (old, after[key]) for key, old in plan.before.items() if old != after[key]}
 
 
-def _tell_files(prepared: artifacts.Prepared, *, show_diff: bool) -> None:
-    """Each file with the numbers of its new and old lines; in a dry run with the difference."""
+def _touched(prepared: artifacts.Prepared) -> dict[str, str]:
+    """The files that are written or removed, each with what becomes of it."""
     done = prepared.outcomes
-    words = {
+    return {
         **dict.fromkeys(done.written, t("written")),
         **dict.fromkeys(done.followed, t("your edits kept, new values set")),
         **dict.fromkeys(done.merged, t("merged with your edits")),
@@ -149,8 +152,13 @@ def _tell_files(prepared: artifacts.Prepared, *, show_diff: bool) -> None:
         **dict.fromkeys(done.beside, t("written beside your file")),
         **dict.fromkeys(done.removed, t("removed; the plan no longer needs it")),
     }
-    for path, what in words.items():
-        lines = _difference(prepared, path)
+
+
+def _tell_files(prepared: artifacts.Prepared, changes: Mapping[str, list[str]], *, show_diff: bool) -> None:
+    """Each file with the numbers of its new and old lines; in a dry run with the difference."""
+    done = prepared.outcomes
+    for path, what in _touched(prepared).items():
+        lines = changes[path]
         added, gone = (sum(line.startswith(sign) for line in lines[2:]) for sign in "+-")
         if lines or path in done.removed:
             console.talk(f"{prepared.root / path}: {what} (+{added} -{gone})")
@@ -158,7 +166,7 @@ def _tell_files(prepared: artifacts.Prepared, *, show_diff: bool) -> None:
             console.talk_diff(lines)
     for path in done.kept:
         console.talk(t("{path}: kept unchanged", path=prepared.root / path), style="warning")
-    if not any(_difference(prepared, path) for path in words) and not done.removed:
+    if not any(changes.values()) and not done.removed:
         console.talk(t("Nothing changed: {folder} is already up to date.", folder=prepared.root))
 
 

@@ -18,6 +18,9 @@ from trainwiz.workflows.launch.attempts import RESUMING, planned_batch
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
 
+_RANGE = re.compile(r"(?:(\d{1,6}):)?(\d{1,6})")
+"""What `--nnodes` takes: MIN:MAX, or one number for both."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Formation:
@@ -88,6 +91,11 @@ def usable(
     return None
 
 
+def is_range(nnodes: str) -> bool:
+    """Whether `--nnodes` names a number of machines, or the fewest and the most."""
+    return _RANGE.fullmatch(nnodes) is not None
+
+
 def least(request: Request, plan: Plan) -> int:
     """With how many machines the run may go on; all of them unless `--nnodes` says otherwise.
 
@@ -96,7 +104,7 @@ def least(request: Request, plan: Plan) -> int:
     machines = plan.machine.num_machines
     if not request.nnodes:
         return machines
-    match = re.fullmatch(r"(?:(\d{1,6}):)?(\d{1,6})", request.nnodes)
+    match = _RANGE.fullmatch(request.nnodes)
     if match is None:
         raise UsageError(say("--nnodes {word}: must be MIN:MAX, such as 1:2", word=request.nnodes))
     most = int(match[2])

@@ -58,6 +58,9 @@ def launch(request: Request) -> int:
     plan, folder = plans.read(plan_file), plan_file.parent
     request = dataclasses.replace(request, arguments=_with_one_length(request.arguments, plan))
     with refusal.told(request, plan, folder):
+        _refuse_on_one_machine(request, plan)
+        fewest = formation.least(request, plan)
+        debugged = debugger.chosen(request, world=plan.machine.num_processes, machines=plan.machine.num_machines)
         machine = facts.machine(
             machine_file=request.machine or None,
             python=request.python,
@@ -65,8 +68,7 @@ def launch(request: Request) -> int:
             interfaces=plan.machine.num_machines > 1,
         )
         findings = _findings(request, plan, folder, machine)
-        debugged = debugger.chosen(request, world=plan.machine.num_processes, machines=plan.machine.num_machines)
-        place, fewest = _place(request, plan), formation.least(request, plan)
+        place = _place(request, plan)
         continues = resume.continued(request, plan, folder, place)
     ranks = cluster.ranks(plan, place)
     if place is None and not request.dry_run:
@@ -155,7 +157,6 @@ def _place(request: Request, plan: Plan) -> Place | None:
     """Where this machine stands among several; None where the plan has one. Raises `UsageError`."""
     machines = plan.machine.num_machines
     if machines == 1:
-        _refuse_on_one_machine(request)
         cluster.agree(machines, os.environ)  # or each node of a job would train the same
         return None
     if request.spares:
@@ -179,8 +180,8 @@ def _claimed_port(place: Place | None, wanted: int, *, alone: bool) -> Iterator[
         yield port.number
 
 
-def _refuse_on_one_machine(request: Request) -> None:
-    if request.nnodes not in ("", "1", "1:1"):
+def _refuse_on_one_machine(request: Request, plan: Plan) -> None:
+    if plan.machine.num_machines == 1 and formation.is_range(request.nnodes) and request.nnodes not in ("1", "1:1"):
         raise UsageError(
             say("--nnodes {word}: the plan has one machine", word=request.nnodes),
             say(

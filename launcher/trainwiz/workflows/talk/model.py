@@ -14,6 +14,7 @@ from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.probe import interpreter, odd_model
 from trainwiz.store import checkpoints, history, liveness, models, runs
+from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows.weights import gathered
 
@@ -59,7 +60,7 @@ def found(wanted: Wanted) -> Answerer:
     if os.sep in str(place) and not place.exists():
         raise UsageError(say("{folder} does not exist", folder=place))
     if not _holds_checkpoints(place):
-        run = history.find(str(place))
+        run = _answering(history.find(str(place)), place)
         busy = not run.read("outcome") and liveness.runs(run.read("command")) is True
         if busy and not wanted.cpu:
             console.talk(t("run {name} is still training; its GPUs are left to it", name=run.name))
@@ -73,6 +74,15 @@ def found(wanted: Wanted) -> Answerer:
         if wanted.update is None and wanted.average and models.is_model(final):
             return _checked(final, place, wanted.cpu)
     return _gathered(place, wanted, wanted_cpu)
+
+
+def _answering(newest: Run, place: Path) -> Run:
+    """Of a project, the newest run that has something to load: one that failed early has nothing."""
+    made = [newest] if newest.folder.resolve() == place.resolve() else reversed(runs.every(newest.folder.parent.parent))
+    run = next((run for run in made if models.is_model(run.folder / _FINAL) or run.complete()), newest)
+    if run.name != newest.name:
+        console.talk(t("run {newest} has no checkpoint; this is run {name}", newest=newest.name, name=run.name))
+    return run
 
 
 def _holds_checkpoints(place: Path) -> bool:
