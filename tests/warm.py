@@ -43,6 +43,8 @@ LATER = ("torch._dynamo", "deepspeed")
 """What every rank imports in the end: the first optimizer, and accelerate when it unwraps the model."""
 MODEL = {"transformers.models.llama.modeling_llama"}
 """What every model of transformers imports once it is built, and 500 modules with it."""
+ENGINE = {"deepspeed.ops.op_builder.all_ops", "deepspeed.runtime.zero.muon.muon_optimizer"}
+"""What DeepSpeed imports once it prepares a model, and torch's compiler with it."""
 cold = False
 """`pytest --cold`."""
 
@@ -154,6 +156,8 @@ def imported(script: Path) -> list[str]:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module)
     found |= MODEL if "transformers" in found else set()
+    plan = script.with_name("trainwiz.yaml")
+    found |= ENGINE if plan.exists() and "kind: deepspeed" in plan.read_text() else set()
     return sorted(name for name in found if name.partition(".")[0] not in neighbours)
 
 

@@ -7,11 +7,14 @@ answer early. The answer comes as `{"piece": …}`, and ends with `{"end": …}`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,6 +25,10 @@ NO_CODE = {"trust_remote_code": False}
 """Transformers would ask on standard input, where the questions come, whether to run code of the model's folder."""
 MARK = "\u2042"
 """A word that no template has, to see what follows an answer."""
+
+
+TEMPLATE_SECONDS = 5.0
+"""A template comes with the model, and may have loops inside loops."""
 
 
 class Problem(Exception):
@@ -114,7 +121,9 @@ class Model:
         if self.tokenizer.chat_template is not None:
             talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
             try:
-                text = str(self.tokenizer.apply_chat_template(talk, tokenize=False)).rpartition(MARK)[2].lstrip()
+                with within(TEMPLATE_SECONDS):
+                    text = str(self.tokenizer.apply_chat_template(talk, tokenize=False))
+                text = text.rpartition(MARK)[2].lstrip()
             except Exception:  # it is met again, and reported, where a question is asked
                 text = ""
             special = [token for token in self.tokenizer.added_tokens_decoder.items() if token[1].special]
@@ -163,10 +172,29 @@ class Model:
         if self.tokenizer.chat_template is None:
             raise Problem("no_template")
         try:
-            text = self.tokenizer.apply_chat_template(question["messages"], tokenize=False, add_generation_prompt=True)
+            with within(TEMPLATE_SECONDS):
+                text = self.tokenizer.apply_chat_template(
+                    question["messages"], tokenize=False, add_generation_prompt=True
+                )
         except Exception as error:  # templates may refuse a system message
             raise Problem("refused", detail=first_line(error)) from None
         return self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` in what takes longer. For the main thread."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError(f"its chat template takes more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def loaded(folder: Path, device: str) -> Any:
