@@ -15,6 +15,8 @@ import operators
 import pytest
 
 OWN = apart.prepare()  # before anything reads the environment
+COMPILED = "APART_COMPILED"
+"""The variable by which workers, that must agree on an order, know whether operators were there when a run began."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -31,8 +33,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     warm.cold = config.getoption("--cold")
     _compile_catalogue()
-    if not hasattr(config, "workerinput") and config.option.basetemp is None:
-        config.option.basetemp = OWN.parent / "t"
+    if not hasattr(config, "workerinput"):
+        os.environ[COMPILED] = "yes" if operators.place().is_dir() else ""
+        if config.option.basetemp is None:
+            config.option.basetemp = OWN.parent / "t"
 
 
 def _compile_catalogue() -> None:
@@ -70,10 +74,11 @@ def wants_operators(item: pytest.Item) -> bool:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Shares that need DeepSpeed's operators come last: until then those are compiled. Before others, the longest."""
+    """The longest shares first; but until DeepSpeed's operators are compiled, those that need them come last."""
     from shares import LONG, share
 
-    late = {share(item.nodeid) for item in items if wants_operators(item)}
+    compiled = bool(os.environ[COMPILED])
+    late = {share(item.nodeid) for item in items if wants_operators(item) and not compiled}
     place = {name: n for n, name in enumerate(LONG)}
     stems = {item: share(item.nodeid) for item in items}
     items.sort(key=lambda item: (stems[item] in late, place.get(PurePath(stems[item]).stem, len(place))))

@@ -17,13 +17,17 @@ beats capture debugging hangs ranks rollcall several_machines signals spares wat
 
 
 LONG = """
-test_slurm_survival racing test_survival test_on_slurm test_training test_faults test_sharding test_colossalai
-test_random_losses test_resume test_sft test_optimizers test_tasks test_model_families test_rehearse test_preemption
+racing test_training test_faults test_slurm_survival test_colossalai test_sharding test_random_losses test_survival
+test_resume test_sft test_optimizers test_on_slurm test_tasks test_model_families test_rehearse test_preemption
 test_configurations test_evaluation test_noise_and_frozen test_trajectory test_waits test_speed test_claims test_missing
 test_token_cache test_activations test_script_claims test_script test_launch test_hostile test_rows test_goodput
 test_own_code test_init test_update test_agreement test_prepare test_wizard test_cost test_pods
 """.split()  # noqa: SIM905
-"""Shares that take more than 20 s, the longest first: with the others last, all workers end together."""
+"""Shares that take more than 20 s, the longest first: with the others last, all workers end together.
+
+Four of them mostly wait, for minutes: the racing one, which goes on for as long as the other three together, and those
+of Slurm and of lost machines. Between two of these stand some that keep a core busy.
+"""
 
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]

@@ -1,5 +1,6 @@
 """A forked command is what an interpreter that was started for it would be."""
 
+import json
 import os
 from pathlib import Path
 
@@ -56,3 +57,14 @@ def test_what_is_read_early_gets_an_interpreter_of_its_own(monkeypatch: pytest.M
     for name, value in (("PYTHONPATH", path), ("LC_ALL", "C"), ("FORCE_COLOR", "1")):
         said = forked.run(["--version"], env={**os.environ, name: value})
         assert said.stdout.startswith("trainwiz "), said.stderr
+
+
+def test_an_engine_answers_a_fork_as_it_does_an_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    child = warm.SERVER.with_name("borders.py")
+    adam = {"optimizer": {"type": "AdamW", "params": {"lr": "x"}}}
+    asked = json.dumps([{"train_batch_size": 1}, {}, {"train_batch_size": 1, **adam}, {"train_batch_size": "x"}])
+    one = warm.child(child, text=asked)
+    monkeypatch.setattr(warm, "cold", True)
+    other = warm.child(child, text=asked)
+    assert (one.code, one.out) == (other.code, other.out)
+    assert list(map(bool, json.loads(one.out.splitlines()[-1]))) == [False, True, True, True]

@@ -43,6 +43,8 @@ LATER = ("torch._dynamo", "deepspeed")
 """What every rank imports in the end: the first optimizer, and accelerate when it unwraps the model."""
 MODEL = {"transformers.models.llama.modeling_llama"}
 """What every model of transformers imports once it is built, and 500 modules with it."""
+ENGINE = {"deepspeed.ops.op_builder.all_ops", "deepspeed.runtime.zero.muon.muon_optimizer"}
+"""What DeepSpeed imports once it prepares a model, and torch's compiler with it."""
 cold = False
 """`pytest --cold`."""
 
@@ -154,6 +156,8 @@ def imported(script: Path) -> list[str]:
             elif isinstance(node, ast.ImportFrom) and node.module:
                 found.add(node.module)
     found |= MODEL if "transformers" in found else set()
+    plan = script.with_name("trainwiz.yaml")
+    found |= ENGINE if plan.exists() and "kind: deepspeed" in plan.read_text() else set()
     return sorted(name for name in found if name.partition(".")[0] not in neighbours)
 
 
@@ -204,6 +208,30 @@ def spawn(
     return max(abs(done.code) for done in ended)
 
 
+def child(
+    script: Path, *arguments: str, env: dict[str, str] | None = None, text: str = "", seconds: float = 540
+) -> projects.Done:
+    """A script of tests/engine_children that is no rank, with this input: forked where its imports are imported."""
+    environ, argv = projects.environment(env), [str(script), *arguments]
+    with (
+        tempfile.TemporaryFile("w+") as given,
+        tempfile.TemporaryFile("w+") as out,
+        tempfile.TemporaryFile("w+") as err,
+    ):
+        given.write(text)
+        given.seek(0)
+        if cold:
+            command = [sys.executable, *argv]
+            code = subprocess.run(command, env=environ, stdin=given, stdout=out, stderr=err, timeout=seconds).returncode
+        else:
+            address, streams = server(sys.executable, environ), (file.fileno() for file in (given, out, err))
+            forked = begun(address, argv, os.getcwd(), environ, imported(script), *streams)
+            code = forked.wait(seconds * patience())
+        for file in (out, err):
+            file.seek(0)
+        return projects.Done(code, out.read(), err.read())
+
+
 def process(folder: Path, rank: int) -> int:
     """The process of a rank that trains in this folder, cold or warm; it may be no child of its launcher."""
     for each in psutil.process_iter():
@@ -226,7 +254,7 @@ def run(
     world = {"WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks)}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(claimed.port())}
     environ = projects.environment({**world, **meeting, **(env or {})})
-    imports = imported(folder / "train.py")
+    imports = imported(folder / argv[0])
     with contextlib.ExitStack() as open_files:
 
         def temporary() -> Any:

@@ -165,6 +165,8 @@ class Project:
     """The model reads bytes, and has no tokenizer."""
     chat_template: str = ""
     """Why the plan's chat template cannot be used; empty: no reason is known."""
+    new_tokens: tuple[str, ...] = ()
+    """Tokens of the plan that the model's tokenizer is known to lack."""
     build_locks: tuple[str, ...] = ()
     """Lock files left by builds of DeepSpeed's ops that no longer run."""
 

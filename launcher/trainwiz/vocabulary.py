@@ -56,6 +56,10 @@ TRACKERS: dict[str, tuple[str, ...]] = {
     "colossalai": ("tensorboard", "wandb"),
 }
 """The trackers that each engine's loop writes to."""
+TOKEN_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
+"""What a special token can be to a tokenizer."""
+MORE_SPECIAL_TOKENS = "additional_special_tokens"
+"""The word for those without a role."""
 COLUMN_WORDS = (
     "messages",
     "system",

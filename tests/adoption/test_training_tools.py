@@ -35,6 +35,13 @@ deepspeed: zero2.json
 optimizer: paged_adamw_8bit
 val_set_size: 0.05
 peft_use_rslora: true
+chat_template: chatml
+special_tokens:
+  pad_token: <|pad|>
+  sep_token: <s>
+  additional_special_tokens: [<|im_start|>, <|im_end|>]
+tokens: [<tool_call>]
+lora_modules_to_save: [embed_tokens, lm_head]
 """
 LLAMA_FACTORY = """\
 model_name_or_path: some/model
@@ -53,6 +60,8 @@ seed: 7
 pref_beta: 0.2
 optim: adamw_apex_fused
 adam_beta2: 0.95
+add_tokens: <think>,</think>
+resize_vocab: true
 """
 SILENT = """\
 model_name_or_path: some/model
@@ -85,13 +94,17 @@ CASES = {
             "optimizer.name": "paged_adamw_8bit",
             "data.eval": "5%",
             "model.lora_rslora": True,
+            "model.modules_to_save": "embed_tokens,lm_head",
+            "data.chat_template": "chatml",
+            "data.special_tokens": "pad_token=<|pad|>,<|im_start|>,<|im_end|>",
+            "data.added_tokens": "<tool_call>",
             # What Axolotl takes where a file is silent, and a plan would not.
             "optimizer.beta2": 0.999,
             "optimizer.weight_decay": 0.0,
             "schedule.warmup_ratio": 0.03,
             "seed": 42,
         },
-        {"datasets", "loss_watchdog_threshold"},
+        {"datasets", "loss_watchdog_threshold", "special_tokens.sep_token"},
     ),
     "llamafactory": (
         LLAMA_FACTORY,
@@ -111,6 +124,7 @@ CASES = {
             "optimizer.weight_decay": 0.0,
             "optimizer.learning_rate": 5e-5,
             "data.eval": None,
+            "data.added_tokens": "<think>,</think>",
         },
         {"template", "finetuning_type", "dataset", "num_train_epochs"},
     ),
@@ -137,10 +151,11 @@ def test_a_file_becomes_answers_and_a_list(name: str, tmp_path: Path) -> None:
     rest = [one for one in adoption.remainder(plan) if one.place.file == str(file)]
     assert left <= {one.path for one in rest}
     # Nothing is dropped in silence: each value is carried over, the same anyway, or named.
-    same = {"deepspeed", "load_in_4bit", "adam_beta2"}
+    same = {"deepspeed", "load_in_4bit", "adam_beta2", "resize_vocab"}
+    same |= {"special_tokens.pad_token", "special_tokens.additional_special_tokens"}
     named = {one.path for one in adoption.carried.values()} | {one.path for one in rest} | same
     assert {path for path, _ in leaves(files.tool_file.document)} <= named
-    assert all(one.place.line == 1 + text[: text.index(f"{one.path}:")].count("\n") for one in rest)
+    assert all(one.place.line == 1 + text[: text.index(f"{one.path.rpartition('.')[2]}:")].count("\n") for one in rest)
 
 
 JOBS = {

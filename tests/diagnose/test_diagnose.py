@@ -586,3 +586,45 @@ def test_an_unknown_exception_is_explained_by_its_own_words(name: str) -> None:
     assert found is not None
     assert not found.known
     assert case["says"] in str(found.cause)
+
+
+# --- what editors, pages and chats make of a log
+
+BENT = {
+    "indented": '  Traceback (most recent call last):\n    File "a.py", line 3, in f\n  MyError: it is bad\n',
+    "flat": 'Traceback (most recent call last):\nFile "a.py", line 3, in f\ng(x)\nMyError: it is bad\n',
+    "typeset": "Traceback (most recent call last):\nFile “a.py”, line 3, in f\ng(x)\nMyError：it is bad\n",
+    "escaped": "Traceback (most recent call last):\n  File &quot;a.py&quot;, line 3, in f\nMyError: it is bad\n",
+    "tagged": '<p>Traceback (most recent call last):\n  File "a.py", line 3, in f\n<b>MyError</b>: it is bad</p>\n',
+    "one line": 'Traceback (most recent call last): File "a.py", line 3, in f g(x) MyError: it is bad\n',
+    "code": '`Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g(x)\nMyError: it is bad`\n',
+    "in a sentence": "训练后报错，MyError：it is bad\n",
+}
+
+
+@pytest.mark.parametrize("how", BENT)
+def test_a_bent_traceback_is_read_as_python_printed_it(how: str) -> None:
+    found = of_log(BENT[how], log="a.log")
+    assert found is not None
+    assert found.exception == "MyError: it is bad"
+    assert ("a.py:3" in str(found.cause)) == (how != "in a sentence")
+
+
+def test_words_on_the_next_line_belong_to_the_exception() -> None:
+    text = (
+        'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g(x)\nRuntimeError:\nthe queue is full\n'
+    )
+    assert "the queue is full" in str(of_log(text, log="a.log").cause)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("python train.py\n段错误 (核心已转储)\n", "segfault"),
+        ("State: {\nExitCode:137,\nOOMKilled:false,\n}\n", "killed"),
+        ("State: {\nExitCode:137,\nOOMKilled:true,\n}\n", "cgroup_memory"),
+        ("  exitcode  : -11 (pid: 36206)\n  error_file: <N/A>\n", "segfault"),
+    ],
+)
+def test_shells_and_containers_report_in_their_own_words(text: str, name: str) -> None:
+    assert of_log(text, log="a.log").name == name  # type: ignore[union-attr]

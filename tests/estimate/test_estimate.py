@@ -220,6 +220,7 @@ RESIDENT_MIB = [
     ("tied", "zero0", 993),
     ("tied", "zero1", 1012),
     ("tied", "zero2", 1002),
+    ("tied", "zero2-offload", 1194),
     ("tied", "zero3", 1256),
     ("tied", "fsdp", 1064),
     ("tied", "colossal_ddp", 1125),
@@ -240,7 +241,9 @@ def test_the_host_memory_of_ranks_on_the_cpu(model: str, label: str, mib: int) -
     shape = preset.transformer if preset else of_config({**SMALL_LLAMA, "tie_word_embeddings": model == "tied"})
     assert shape
     values: dict[str, Any] = {"machine__device": "cpu", "machine__num_processes": 1 if label == "single" else 2}
-    values |= {"strategy__kind": "deepspeed", "strategy__zero_stage": int(label[-1])} if "zero" in label else {}
+    stage, _, offload = label.removeprefix("zero").partition("-")
+    values |= {"strategy__kind": "deepspeed", "strategy__zero_stage": int(stage)} if "zero" in label else {}
+    values |= {"strategy__offload_optimizer_device": "cpu"} if offload else {}
     values |= {"strategy__kind": label} if "zero" not in label else {}
     values |= {"precision__mixed_precision": "no", "batch__sequence_length": 64, "batch__per_device_batch_size": 2}
     values |= {"batch__gradient_accumulation_steps": 1, "model__name": model if preset else "a/folder"}

@@ -47,6 +47,8 @@ CHANGED: dict[str, Any] = {
     "data.weigh_by": "samples",
     "data.train_on": "all",
     "data.chat_template": "chatml",
+    "data.special_tokens": "eos_token=<|im_end|>",
+    "data.added_tokens": "<tool>",
     "data.columns": "prompt=q,completion=a",
     "data.text_column": "body",
     "data.label_column": "stars",

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 import yaml
 
 from trainwiz import config
@@ -125,9 +124,9 @@ def found(values: dict[str, Any]) -> dict[Level, list[str]]:
 def stops() -> list[str]:
     """What the engine stopped with in each case."""
     configs = json.dumps([values for _, _, values in CASES])
-    done = subprocess.run([sys.executable, str(CHILD)], input=configs, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    answers: list[str] = json.loads(done.stdout.splitlines()[-1])
+    done = warm.child(CHILD, text=configs)
+    assert done.code == 0, done.err
+    answers: list[str] = json.loads(done.out.splitlines()[-1])
     return answers
 
 
@@ -219,15 +218,10 @@ def found_in_yaml(values: dict[str, Any]) -> dict[Level, list[str]]:
 
 def test_what_stops_accelerate_is_found(tmp_path: Path) -> None:
     cases = list(of_accelerate())
-    done = subprocess.run(
-        [sys.executable, str(CHILD.with_name("borders_accelerate.py")), str(tmp_path)],
-        input=json.dumps([values for _, _, values in cases]),
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
-    assert done.returncode == 0, done.stderr
-    stopped = json.loads(done.stdout.splitlines()[-1])
+    asked = json.dumps([values for _, _, values in cases])
+    done = warm.child(CHILD.with_name("borders_accelerate.py"), str(tmp_path), text=asked)
+    assert done.code == 0, done.err
+    stopped = json.loads(done.out.splitlines()[-1])
     missed, wrong = set(), set()
     for (key, value, values), said in zip(cases, stopped, strict=True):
         levels = found_in_yaml(values)

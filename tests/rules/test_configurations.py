@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import plans
 import pytest
+import warm
 import yaml
 
 from trainwiz import config, rules
@@ -202,17 +200,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], s
             extra["without"] = str(folder / "without.yaml")
         asked.append((id, i))
         cases.append({"how": case["engine"], "folder": str(folder), kind: str(about), **extra})
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    done = subprocess.run(
-        [sys.executable, str(CHILD)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=540,
-        env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    results = json.loads(done.stdout.splitlines()[-1])
+    done = warm.child(CHILD, text=json.dumps(cases), env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.err
+    results = json.loads(done.out.splitlines()[-1])
     return dict(zip(asked, results, strict=True))
 
 
@@ -236,7 +226,15 @@ def shown() -> set[str]:
     return {id for id, outcome, _, case in CASES if outcome == "fails" and "stops" in case}
 
 
-def test_the_vocabulary_is_that_of_the_engines() -> None:
+def answered(program: str, folder: Path) -> Any:
+    """What a program prints last, as JSON."""
+    (folder / "program.py").write_text(program)
+    done = warm.child(folder / "program.py")
+    assert done.code == 0, done.err
+    return json.loads(done.out.splitlines()[-1])
+
+
+def test_the_vocabulary_is_that_of_the_engines(tmp_path: Path) -> None:
     program = """
 import json, os
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -267,8 +265,7 @@ print(json.dumps({
     "removed": sorted(config._REMOVED_TOP_LEVEL_CONFIG_KEYS), "gone": sorted(config._REMOVED_ZERO_CONFIG_KEYS),
 }))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    engines = {key: set(value) for key, value in json.loads(done.stdout.splitlines()[-1]).items()}
+    engines = {key: set(value) for key, value in answered(program, tmp_path).items()}
     assert engines["cluster"] == CLUSTER_KEYS
     assert engines["sagemaker"] == SAGEMAKER_KEYS
     assert engines["types"] == set(DISTRIBUTED_TYPES)
@@ -287,7 +284,7 @@ print(json.dumps({
     assert in_blocks | LAUNCH_ARGUMENTS | {"help"} == engines["arguments"] | {"fsdp_ignored_modules"}
 
 
-def test_the_types_are_those_of_the_engine() -> None:
+def test_the_types_are_those_of_the_engine(tmp_path: Path) -> None:
     """Every field of these classes that is a truth value or a number, with its smallest value."""
     program = """
 import inspect, json, os, re
@@ -328,8 +325,7 @@ print(json.dumps([usual, also, found,
                   {name: taken(getattr(lr_schedules, name)) for name in lr_schedules.VALID_LR_SCHEDULES},
                   taken(FusedAdam, DeepSpeedCPUAdam), taken(FusedLion, DeepSpeedCPULion)]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
-    usual, also, found, schedulers, adam, lion = json.loads(done.stdout.splitlines()[-1])
+    usual, also, found, schedulers, adam, lion = answered(program, tmp_path)
     assert usual == adoption.DEFAULTS
     assert also == usual["adamw"]
     assert set(found["bool"]) == types.TRUTH

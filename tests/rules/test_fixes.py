@@ -5,15 +5,13 @@ from __future__ import annotations
 import ast
 import dataclasses
 import json
-import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from test_configurations import CASES, RULES, TEMPLATES, files_of  # noqa: F401
 
 from trainwiz import config
@@ -80,17 +78,10 @@ def replays(tmp_path_factory: pytest.TempPathFactory) -> list[Replay]:
 
 @pytest.fixture(scope="module")
 def answers(replays: list[Replay]) -> dict[str, dict[str, Any]]:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    done = subprocess.run(
-        [sys.executable, str(CHILD)],
-        input=json.dumps([replay.asked() for replay in replays]),
-        capture_output=True,
-        text=True,
-        timeout=540,
-        env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr
-    return dict(zip((r.name for r in replays), json.loads(done.stdout.splitlines()[-1]), strict=True))
+    asked = json.dumps([replay.asked() for replay in replays])
+    done = warm.child(CHILD, text=asked, env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.err
+    return dict(zip((r.name for r in replays), json.loads(done.out.splitlines()[-1]), strict=True))
 
 
 @pytest.mark.usefixtures("operators")

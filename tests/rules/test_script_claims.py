@@ -6,12 +6,12 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import test_claims
+import warm
 from engine_children import claimed
 
 from trainwiz import rules
@@ -80,31 +80,21 @@ STANDIN = Path(__file__).parents[1] / "standin_colossalai"
 COLOSSALAI = Path(__file__).parents[2] / ".venv-colossalai" / "bin" / "python"
 
 
-def world(size: int) -> dict[str, str]:
-    """The environment of a rank, but for its number."""
+def world() -> dict[str, str]:
+    """The environment of a rank that is alone, but for its number."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(claimed.port())}
-    sizes = {"WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    sizes = {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     return {**kept, **meeting, **sizes}
 
 
 def run(child: Path, *arguments: str, size: int = 1, **environ: str) -> dict[str, Any]:
     """What rank 0 prints of a program on so many ranks."""
-    shared, ranks = world(size), []
-    for rank in map(str, range(size)):
-        own = {**shared, **environ, "RANK": rank, "LOCAL_RANK": rank}
-        command = [sys.executable, str(child), *arguments]
-        ranks.append(subprocess.Popen(command, env=own, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
-    try:
-        shown, problem = ranks[0].communicate(timeout=540)
-        assert ranks[0].returncode == 0, problem
-        for other in ranks[1:]:
-            other.communicate(timeout=180)
-    finally:
-        for process in ranks:
-            process.kill()
-            process.wait()
-    answers = json.loads(shown.splitlines()[-1])
+    ended = warm.run(
+        Path.cwd(), [str(child), *arguments], size, env={"CUDA_VISIBLE_DEVICES": "", **environ}, seconds=540
+    )
+    assert ended[0].code == 0, ended[0].err
+    answers = json.loads(ended[0].out.splitlines()[-1])
     assert isinstance(answers, dict)
     return answers
 
@@ -146,7 +136,7 @@ def test_claims_about_colossalai() -> None:
 
 @pytest.mark.skipif(not COLOSSALAI.exists(), reason="no environment of Colossal-AI (make colossalai): NOT CHECKED")
 def test_claims_about_gemini() -> None:
-    environ = {**world(1), "TRAINWIZ_COLOSSALAI_STANDIN": "cpu", "PYTHONPATH": str(STANDIN)}
+    environ = {**world(), "TRAINWIZ_COLOSSALAI_STANDIN": "cpu", "PYTHONPATH": str(STANDIN)}
     done = subprocess.run(
         [str(COLOSSALAI), str(CHILD.with_name("gemini.py"))],
         capture_output=True,

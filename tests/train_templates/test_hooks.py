@@ -13,6 +13,8 @@ import projects
 import pytest
 from projects import CLOCKED, REGRESSION, make
 from safetensors.torch import load_file
+from test_training import ON_STANDIN, SINGLE, STRATEGIES
+from warm import spawn
 
 pytestmark = pytest.mark.train
 
@@ -64,9 +66,9 @@ def said(output: Path, rank: int = 0) -> str:
     return (output / f"rank-{rank}.log").read_text()
 
 
-def with_task(folder: Path, name: str) -> Path:
+def with_task(folder: Path, name: str, values: dict[str, Any] | None = None) -> Path:
     """A project with one of the examples."""
-    make(folder, REGRESSION)
+    make(folder, {**REGRESSION, **(values or {})})
     shutil.copy(EXAMPLES / f"{name}.py", folder / "task.py")
     shutil.copytree(EXAMPLES / "shapes", folder / "shapes", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
@@ -157,6 +159,28 @@ def test_a_stream_is_read_past_what_was_used(trained: dict[str, Path]) -> None:
     out = trained["time_series"]
     assert "skipping the first" not in said(out / "parts")
     assert [r["epoch"] for r in records(out / "one") if "loss" in r][-1] == 2
+
+
+def test_hooks_of_sharded_weights_see_whole_ones(tmp_path: Path) -> None:
+    """Groups, and after each update numbers that are read of weights, which each rank has a part of."""
+    hook = """
+def after_update(config, model, update):
+    model.seen.add_(next(model.parameters()).mean())
+    for weight in model.parameters():
+        weight.mul_(0.5 / float(weight.norm()))
+"""
+    runs = {"one": (SINGLE, 1, None), "two": (STRATEGIES["fsdp"], 2, ON_STANDIN)}
+    for name, (spread, ranks, environ) in runs.items():
+        project = with_task(tmp_path / name, "recommender", spread)
+        text = (project / "task.py").read_text() + hook
+        seen = "        super().__init__()\n        self.register_buffer('seen', torch.zeros(()))\n"
+        (project / "task.py").write_text(text.replace("        super().__init__()\n", seen, 1))
+        cut = {"per_device_batch_size": 2, "gradient_accumulation_steps": 4 // ranks, "n_steps": 2}
+        assert spawn(project, ranks, tmp_path / f"{name}-out", {**STEADY, **cut}, env=environ) == 0
+    one, two = (load_file(tmp_path / f"{name}-out" / "model" / "model.safetensors") for name in runs)
+    assert one["seen"].abs() > 0
+    for key, tensor in one.items():
+        assert two[key].numpy() == pytest.approx(tensor.numpy(), rel=1e-4, abs=1e-6), key
 
 
 def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path) -> None:

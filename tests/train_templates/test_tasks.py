@@ -62,6 +62,7 @@ GENERATED = (
         "model_folder",
         "multilabel",
         "network",
+        "new_tokens",
     ),
     *(
         "noise",

@@ -32,6 +32,8 @@ TEXTS = {
     "model.frozen",
     "model.modules_to_save",
     "data.source_weights",
+    "data.special_tokens",
+    "data.added_tokens",
     "evaluation.generation_metrics",
     "tracking.project",
     "tracking.run_name",

@@ -5,7 +5,9 @@ import json
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import forked
@@ -203,6 +205,19 @@ def test_a_checkpoint_answers_and_is_kept_for_the_next_time(tmp_path: Path) -> N
     assert done.out.rstrip("\n") == shown(expected(kept, "user:\nhello<|end|>assistant:\n")).rstrip("\n")
     again = talk("chat", str(checkpoint), *GREEDY, lines="hello\n")
     assert (again.out, "gathering" in again.err) == (done.out, False), again.err
+
+
+def test_a_template_with_loops_inside_loops_is_given_up(model: Path) -> None:
+    loops = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+    program, tokenizer = gather_weights.loaded(PROGRAM), AutoTokenizer.from_pretrained(model)
+    tokenizer.chat_template = loops
+    talker = SimpleNamespace(tokenizer=tokenizer)
+    program.TEMPLATE_SECONDS = 0.2
+    began = time.process_time()
+    with pytest.raises(program.Problem) as refused:
+        program.Model.ids(talker, {"messages": [{"role": "user", "content": "a"}]})
+    assert refused.value.said == {"problem": "refused", "detail": "its chat template takes more than 0.2 s"}
+    assert time.process_time() - began < 5
 
 
 def test_of_a_project_the_newest_run_with_a_model_answers(

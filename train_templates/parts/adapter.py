@@ -8,12 +8,21 @@ from typing import Any
 import peft
 import torch
 import transformers
+
+# feature: enlarged_base
+from safetensors.torch import save_file
+
+# end: enlarged_base
 from torch import Tensor
 
 # feature: merged
 import model_folder
 
 # end: merged
+# feature: new_tokens
+import new_tokens
+
+# end: new_tokens
 # feature: writes
 KIND, MODEL = "CAUSAL_LM", peft.AutoPeftModelForCausalLM
 # end: writes
@@ -55,13 +64,19 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     # end: qlora
     arguments |= {"dtype": config.frozen_dtype, "output_loading_info": True}
     model, loaded = loader.from_pretrained(config.model_name, **arguments)
-    new = {name for name in loaded["missing_keys"] if not any(f".{part}." in f".{name}" for part in whole)}
-    if lost := sorted(new & {name for name, _ in model.named_parameters()}):
+    lacking = {name for name in loaded["missing_keys"] if not any(f".{part}." in f".{name}" for part in whole)}
+    if lost := sorted(lacking & {name for name, _ in model.named_parameters()}):
         raise SystemExit(
             f"{config.model_name}: it has no {', '.join(lost)}, which would stay random and be saved nowhere: "
             "name their module in modules_to_save"
         )
+    # feature: new_tokens
+    new = new_tokens.fit(model, config)
+    # end: new_tokens
     add(model, config, whole)
+    # feature: new_tokens
+    new_tokens.refuse_untrained(model, config, new)
+    # end: new_tokens
     return model
 
 
@@ -129,7 +144,17 @@ def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str
 
     The adapter stays in fp32. `output_dtype` is the type of the merged model.
     """
-    model.save_pretrained(folder, state_dict={name: part for name, part in weights.items() if is_trained(name)})
+    trained = {name: part for name, part in weights.items() if is_trained(name)}
+    # feature: usual_base
+    model.save_pretrained(folder, state_dict=trained)
+    # end: usual_base
+    # feature: enlarged_base
+    # `save_pretrained` would save the embeddings of a model with more rows than its base a second time.
+    parts = peft.get_peft_model_state_dict(model, trained, save_embedding_layers=False)
+    model.peft_config["default"].save_pretrained(str(folder))
+    named = {f"base_model.model.{name}": part.contiguous() for name, part in parts.items()}
+    save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    # end: enlarged_base
     # feature: writes
     model.generation_config.save_pretrained(folder)
     # end: writes

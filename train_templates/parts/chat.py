@@ -52,6 +52,12 @@ import chat_template
 import conversations
 import model_folder
 
+# feature: tokenizer
+# feature: new_tokens
+import new_tokens
+
+# end: new_tokens
+# end: tokenizer
 # feature: answers
 import preferences
 
@@ -159,6 +165,9 @@ def recipe_of(
     # end: own_columns
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
+    # feature: new_tokens
+    tokenizer += [config.special_tokens, config.added_tokens]
+    # end: new_tokens
     # feature: own_template
     tokenizer.append(chat_template.template_of(config.chat_template))
     # end: own_template
@@ -166,13 +175,7 @@ def recipe_of(
     # feature: bytes
     tokenizer = ["bytes"]
     # end: bytes
-    return Recipe(
-        name=source,
-        rows=talks,
-        decided_by=[tokenizer, *decided_by],
-        code=code,
-        encoder=encoder,
-    )
+    return Recipe(name=source, rows=talks, decided_by=[tokenizer, *decided_by], code=code, encoder=encoder)
 
 
 # feature: documents
@@ -224,6 +227,9 @@ class Chat:
 
     def __init__(self, config: Any) -> None:
         self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
+        # feature: new_tokens
+        new_tokens.add(self.tokenizer, config)
+        # end: new_tokens
         if not self.tokenizer.is_fast:
             raise SystemExit(
                 f"the tokenizer of {config.tokenizer_name} does not tell where tokens begin (it is not fast)"

@@ -10,6 +10,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import model_folder
+
+# feature: new_tokens
+import new_tokens
+
+# end: new_tokens
 from encoders import Encoder, Notes
 from sources import Row, Sources, text_of
 from token_cache import Recipe
@@ -26,6 +31,9 @@ class Tokens:
 
     def __init__(self, config: Any) -> None:
         self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
+        # feature: new_tokens
+        new_tokens.add(self.tokenizer, config)
+        # end: new_tokens
         if self.tokenizer.eos_token_id is None:
             raise SystemExit(f"the tokenizer of {config.tokenizer_name} has no end-of-text token")
         self.vocabulary = len(self.tokenizer)
@@ -91,6 +99,9 @@ def recipe(config: Any, source: str, split: str) -> Recipe:
     texts = ((f"{source}: text {n}", {"text": text}) for n, text in enumerate(embedded_documents(split), start=1))
     # feature: tokenizer
     tokenizer = [tokenizer_key(config.tokenizer_name), *versions()]
+    # feature: new_tokens
+    tokenizer += [config.special_tokens, config.added_tokens]
+    # end: new_tokens
     # end: tokenizer
     # feature: bytes
     tokenizer = ["bytes"]

@@ -50,6 +50,14 @@ from accelerate.utils import broadcast
 # end: turns
 from torch import nn
 
+# feature: after_update
+# feature: partitioned_weights
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+# end: partitioned_weights
+# end: after_update
 import task
 
 # feature: eval
@@ -293,10 +301,34 @@ def synchronize(accelerator: Accelerator, tensors: list[torch.Tensor]) -> None:
 @torch.no_grad()
 def after_update(config: Config, model: Any, update: int) -> None:
     """Call the task's `after_update` with the model itself, after update 1, 2, …"""
-    if hasattr(task, "after_update"):
+    if not hasattr(task, "after_update"):
+        return
+    # feature: partitioned_weights
+    with Whole():
         task.after_update(config, bare(model), update)
+    # end: partitioned_weights
+    # feature: copied_weights
+    task.after_update(config, bare(model), update)
+    # end: copied_weights
 
 
+# feature: partitioned_weights
+class Whole(TorchDispatchMode):
+    """Lets numbers that are read of sharded weights be those of the whole weights, and not of this rank's part.
+
+    A tensor that is not sharded takes whole weights in. Weights stay sharded.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Gather what `item()`, and tensors that are not sharded, would take of one rank."""
+        given = [part for part in tree_leaves((args, kwargs)) if isinstance(part, torch.Tensor)]
+        reads = func is torch.ops.aten._local_scalar_dense.default
+        if any(isinstance(part, DTensor) for part in given) and (reads or not isinstance(given[0], DTensor)):
+            args, kwargs = tree_map_only(DTensor, DTensor.full_tensor, (args, kwargs))
+        return func(*args, **(kwargs or {}))
+
+
+# end: partitioned_weights
 def bare(model: Any) -> Any:
     """Return the model inside DDP."""
     return model.module if isinstance(model, nn.parallel.DistributedDataParallel) else model

@@ -103,6 +103,9 @@ def key_of(config: Config, data: Any) -> str:
     # feature: fp8
     keys.append("fp8")  # beside it, mixed_precision says bf16
     # end: fp8
+    # feature: new_tokens
+    keys += [config.special_tokens, config.added_tokens]
+    # end: new_tokens
     return hashlib.blake2b(repr([*code, *keys, model_key(config)]).encode(), digest_size=12).hexdigest()
 
 

@@ -34,6 +34,10 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import Dataset
 
 # end: documents
+# feature: enlarged_base
+import adapter
+
+# end: enlarged_base
 # feature: weighted
 import mixture
 
@@ -449,7 +453,13 @@ def write_on(folder: Path, tokens: list[int], length: int, source: str = "") -> 
     if place is None:
         return None
     device, dtype = place
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, **dict.fromkeys(FP32, dtype)).to(device).eval()
+    # feature: usual_base
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    # end: usual_base
+    # feature: enlarged_base
+    load = adapter.MODEL.from_pretrained  # it gives the base model rows for new tokens
+    # end: enlarged_base
+    model = load(folder, **dict.fromkeys(FP32, dtype)).to(device).eval()
     if source and (Path(folder) / "generation_config.json").exists():  # of an adapter, the base's was read
         model.generation_config = transformers.GenerationConfig.from_pretrained(folder)
     room = getattr(model.config, "max_position_embeddings", None) or len(tokens) + length

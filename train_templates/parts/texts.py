@@ -29,6 +29,10 @@ import adapter
 # feature: tokenizer
 import model_folder
 
+# feature: new_tokens
+import new_tokens
+
+# end: new_tokens
 # end: tokenizer
 # feature: pretrained_model
 # feature: built_once
@@ -58,6 +62,9 @@ class Tokens:
 
     def __init__(self, config: Any) -> None:
         self.tokenizer = model_folder.read_tokenizer(config.tokenizer_name)
+        # feature: new_tokens
+        new_tokens.add(self.tokenizer, config)
+        # end: new_tokens
         self.length = config.sequence_length
         # Models that generate text often have no padding token. Then the end-of-text token pads; no text contains it.
         known = (self.tokenizer.pad_token_id, self.tokenizer.eos_token_id)
@@ -179,6 +186,9 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
     head["attn_implementation"] = config.attention
     # end: chosen_attention
     model = load(config.model_name, **FP32, **head)
+    # feature: new_tokens
+    new_tokens.fit(model, config)
+    # end: new_tokens
     model.config.pad_token_id = Tokens(config).pad
     return mask_on_the_device(model)
 
@@ -200,6 +210,9 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
 def build_encoder(config: Any, **head: Any) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name, pad_token_id=Tokens(config).pad, **head)
+    # feature: new_tokens
+    new_tokens.grow(shape, config)
+    # end: new_tokens
     return mask_on_the_device(from_shape(config, shape))
 
 
@@ -219,6 +232,9 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
         attention_probs_dropout_prob=0.0,
         **head,
     )
+    # feature: new_tokens
+    new_tokens.grow(shape, config)
+    # end: new_tokens
     return mask_on_the_device(from_shape(config, shape))
 
 

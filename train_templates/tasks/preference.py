@@ -31,6 +31,12 @@ import chat_template
 import model_folder
 
 # end: whole_model
+# feature: whole_model
+# feature: new_tokens
+import new_tokens
+
+# end: new_tokens
+# end: whole_model
 import pairs
 import rows
 
@@ -91,6 +97,10 @@ class TaskConfig:
     # feature: tokenizer
     tokenizer_name: str = "openai-community/gpt2"
     # end: tokenizer
+    # feature: new_tokens
+    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer, where it lacks them
+    added_tokens: str = ""  # other tokens: <tool_call>,</tool_call>
+    # end: new_tokens
     # feature: lora
     frozen_dtype: str = "float32"  # dtype of the weights that are not trained
     lora_rank: int = 16
@@ -150,6 +160,9 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=rows.attention_of(config),
         # end: attention
     )
+    # feature: new_tokens
+    new_tokens.fit(model, config)
+    # end: new_tokens
     return rows.with_log_probs(model, config.loss_chunk)
 
 
@@ -172,6 +185,9 @@ def build_model(config: TaskConfig) -> nn.Module:
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name)
+    # feature: new_tokens
+    new_tokens.grow(shape, config)
+    # end: new_tokens
     model = transformers.AutoModelForCausalLM.from_config(
         shape,
         **rows.FP32,
@@ -200,6 +216,9 @@ def build_model(config: TaskConfig) -> nn.Module:
         eos_token_id=chat.Chat.END,
         # end: bytes
     )
+    # feature: new_tokens
+    new_tokens.grow(shape, config)
+    # end: new_tokens
     shape.update(dict.fromkeys(rows.DROPOUTS & vars(shape).keys(), 0.0))
     model = transformers.AutoModelForCausalLM.from_config(
         shape,

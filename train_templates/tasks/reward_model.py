@@ -26,6 +26,12 @@ import chat
 import model_folder
 
 # end: whole_model
+# feature: whole_model
+# feature: new_tokens
+import new_tokens
+
+# end: new_tokens
+# end: whole_model
 import pairs
 
 # feature: pretrained_model
@@ -82,6 +88,10 @@ class TaskConfig:
     # feature: tokenizer
     tokenizer_name: str = "openai-community/gpt2"
     # end: tokenizer
+    # feature: new_tokens
+    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer, where it lacks them
+    added_tokens: str = ""  # other tokens: <tool_call>,</tool_call>
+    # end: new_tokens
     # feature: lora
     frozen_dtype: str = "float32"  # dtype of the weights that are not trained
     lora_rank: int = 16
@@ -153,6 +163,9 @@ def build_model(config: TaskConfig) -> nn.Module:
         attn_implementation=config.attention,
         # end: chosen_attention
     )
+    # feature: new_tokens
+    new_tokens.fit(model, config)
+    # end: new_tokens
     return scored(model, config)
 
 
@@ -176,6 +189,9 @@ def build_model(config: TaskConfig) -> nn.Module:
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the named model with random weights in fp32. The engine moves, casts and shards it."""
     shape = transformers.AutoConfig.from_pretrained(config.model_name, num_labels=1)
+    # feature: new_tokens
+    new_tokens.grow(shape, config)
+    # end: new_tokens
     return scored(from_shape(config, shape), config)
 
 
@@ -197,6 +213,9 @@ def build_model(config: TaskConfig) -> nn.Module:
         eos_token_id=None,
         pad_token_id=0,
     )
+    # feature: new_tokens
+    new_tokens.grow(shape, config)
+    # end: new_tokens
     dropouts = {"attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop"}
     shape.update(dict.fromkeys(dropouts & vars(shape).keys(), 0.0))
     return scored(from_shape(config, shape), config)

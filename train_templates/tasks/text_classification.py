@@ -79,6 +79,10 @@ class TaskConfig:
     # feature: tokenizer
     tokenizer_name: str = "google-bert/bert-base-uncased"
     # end: tokenizer
+    # feature: new_tokens
+    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer, where it lacks them
+    added_tokens: str = ""  # other tokens: <tool_call>,</tool_call>
+    # end: new_tokens
     # feature: lora
     frozen_dtype: str = "float32"  # dtype of the weights that are not trained
     lora_rank: int = 16

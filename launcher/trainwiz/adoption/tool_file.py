@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from trainwiz import plan as plans
 from trainwiz import vocabulary as words
 from trainwiz.adoption.ledger import Page, leaves
 from trainwiz.adoption.optimizer import leave_usual
 from trainwiz.adoption.script import OPTIMIZERS
 from trainwiz.config import ToolFile
 from trainwiz.engines.transformers import OPTIMIZERS as TRAINER_OPTIMIZERS
+from trainwiz.errors import PlanError
 from trainwiz.message import say
 
 _COUNTS = {
@@ -32,6 +34,12 @@ _NUMBERS = {
     "preference_beta": "preference.beta",
 }
 _OF_LORA = {"lora_rank": "model.lora_rank", "lora_alpha": "model.lora_alpha", "lora_dropout": "model.lora_dropout"}
+_LISTED = {
+    "special_tokens": "data.special_tokens",
+    "added_tokens": "data.added_tokens",
+    "modules_to_save": "model.modules_to_save",
+}
+_TOKENS = (*words.TOKEN_ROLES, words.MORE_SPECIAL_TOKENS)
 _TASKS = {"pt": "causal_lm", "sft": "sft", "dpo": "preference", "kto": "preference", "orpo": "preference"}
 _DATA = ("dataset", "datasets", "pretraining_dataset", "test_datasets", "eval_dataset", "val_dataset", "dataset_name")
 _TARGETS = ("lora_target", "target_modules", "lora_target_linear")
@@ -75,6 +83,7 @@ def read(page: Page, tool_file: ToolFile) -> None:
     _machines(page, tool_file)
     if tool_file.on("rslora"):
         page.carry(tool_file.key("rslora"), "model.lora_rslora", True)
+    _lists(page, tool_file)
     _optimizer(page, tool_file)
     _evaluation(page, tool_file)
     _defaults(page, tool_file)
@@ -109,6 +118,31 @@ def _recomputation(page: Page, tool_file: ToolFile) -> None:
         page.same(_REENTRANT)
     elif tool_file.get(_REENTRANT) is True:
         page.leave(_REENTRANT, "inert", say("a project recomputes without it; the gradients are the same"))
+
+
+def _lists(page: Page, tool_file: ToolFile) -> None:
+    """Tokens that the tokenizer gets, and the modules that are trained as a whole beside an adapter."""
+    for word, key in _LISTED.items():
+        name, said = tool_file.key(word), tool_file.value(word)
+        if not said or (word == "modules_to_save" and page.ledger.carried.get("model.adapter") is None):
+            continue
+        if isinstance(said, dict):
+            for role in said:
+                if role in _TOKENS:
+                    page.same(f"{name}.{role}")
+                else:
+                    page.leave(f"{name}.{role}", "lost", say("a plan has no such role of a token"), key=key)
+            said = {role: token for role, token in said.items() if role in _TOKENS}
+        elif isinstance(said, list) and word == "modules_to_save":
+            said = ",".join(map(str, said))
+        try:
+            page.carry(name, key, plans.parse_values({key: said})[key])
+        except PlanError as error:
+            page.leave(name, "lost", error.problems[0], key=key)
+    if tool_file.on("resized"):
+        page.same(tool_file.key("resized"))
+    if tool_file.value("chat_template") in get_args(words.ChatTemplate):
+        page.carry(tool_file.key("chat_template"), "data.chat_template", tool_file.value("chat_template"))
 
 
 def _optimizer(page: Page, tool_file: ToolFile) -> None:

@@ -58,6 +58,8 @@ def decide_data(d: Decision) -> None:
     d.settle_default("data.weigh_by", say("what the loss is a mean over"))
     d.settle_default("data.train_on", say("what the model is asked is given, and only what it answers is learned"))
     d.settle_default("data.chat_template", say("the tokenizer's own"))
+    d.settle_default("data.special_tokens", say("those of the tokenizer"))
+    d.settle_default("data.added_tokens", say("the tokenizer stays as it is"))
     d.settle_default("data.max_rows", say("all of the data is read"))
     d.settle_default("data.min_tokens", say("none is left out for its length"))
     d.settle_default("data.max_tokens", say("none is left out for its length"))

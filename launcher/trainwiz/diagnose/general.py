@@ -134,7 +134,7 @@ EXPLANATIONS = {
         remedy="do what the message says; it was raised below {where}",
     ),
     "check_failed": Signature(
-        rf"{_ENDS}AssertionError:? <- assert (?P<words>.+)$",
+        rf"{_ENDS}AssertionError:? <- assert ?(?P<words>.+)$",
         rf"{_ENDS}AssertionError: (?P<words>\S+ \S.*?)(?: <- .*)?$",
         cause="a check failed at {raised}: {words}",
         remedy="print both sides of the check; in a package's code it is a condition on your settings, data or "

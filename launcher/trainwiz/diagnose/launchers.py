@@ -47,7 +47,8 @@ _MPI = re.compile(
 )
 # docker, Kubernetes and SageMaker: `Exit Code: 137`, `exited with code 139`, `terminated with exit code 137`
 _CONTAINER = re.compile(
-    r"(?:[Ee]xit ?[Cc]ode:|exited with code|(?:terminated|finished) with exit code) *\(?(?P<code>13[4-9]|14[0-3])\b"
+    r"(?:[Ee]xit ?[Cc]ode:|exited with code|Exited(?= \()|(?:terminated|finished) with exit code) *"
+    r"\(?(?P<code>13[4-9]|14[0-3])\b"
 )
 _SIGNALS = {
     "Killed": -9,

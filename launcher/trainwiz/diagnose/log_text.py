@@ -15,6 +15,7 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@
 _TYPESET = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "\xa0": " "})
 _WIDE_COLON = re.compile(r"(?<=\w)：\s?")
 _ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27);")
+_TAG = re.compile(r"</?(?:span|pre|div|code|a|p|b|br|hr|font)\b[^>\n]{0,500}>")
 _MARKED = re.compile(r"^(?:`{1,3}|\*\*) ?(?P<inner>[^`*]+)(?:`{1,3}|\*\*)$")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
@@ -58,6 +59,10 @@ _INSTALLED = re.compile(
 # A traceback that is indented as a whole, and a call without its indentation
 _INDENTED = re.compile(r"^(\s+)(Traceback \(most recent call last\):|(?<=\s{3})File \"[^\"<]+\", line \d+, in )")
 _FLAT_CALL = re.compile(r"^File \"[^\"]+\", line \d+, in ")
+# Chats and forms drop the ends of lines.
+_JOINED = re.compile(r"Traceback \(most recent call last\): File \"|File \"[^\"]+\", line \d+, in .+ File \"")
+_JOINED_CALL = re.compile(r" (File \"[^\"]+\", line \d+, in )")
+_JOINED_ERROR = re.compile(r",? ((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): )")
 _POINTERS = re.compile(r"[\s^~]+")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
 # The end of a traceback: `package.module.SomeError: words`, or a bare `KeyboardInterrupt`.
@@ -71,11 +76,14 @@ _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b")
 _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
+# A question that quotes the exception: `after an hour it says KeyError: 'labels'`
+_NAMED_IN_WORDS = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
 _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
 _PROGRESS = re.compile(r"(?<!\d)\d{1,3}%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,300}\] *$")
 _FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
 _LAUNCHERS_OWN = re.compile(
-    r"ChildFailedError|UnexpectedStatusException|subprocess\.CalledProcessError|ProcessExitedException|SignalException|"
+    r"ChildFailedError|UnexpectedStatusException|AlgorithmError: |subprocess\.CalledProcessError|"
+    r"ProcessExitedException|SignalException|"
     r"^RuntimeError: '.*' failed with returncode \d+"
 )
 # What libraries still say while a program ends.
@@ -129,7 +137,7 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     boxed: set[int | None] = set()
     for number, words in enumerate(raw, start=first):
         # A progress bar redraws its line; each drawing becomes a line of its own, with the same number.
-        for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", words)).split("\r"):
+        for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", _unjoined(words))).split("\r"):
             quoted = _QUOTED.match(cleaned := _plain(_CONTROL.sub("", part[:_LONGEST_LINE])).rstrip())
             cleaned = cleaned[quoted.end() :] if quoted else cleaned
             match = _BRACKETED.match(cleaned) or (_LABELLED.match(cleaned) if labelled else None)
@@ -140,14 +148,25 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     return tuple(line for line in _straightened(_without_report(lines)) if line.text)
 
 
+def _unjoined(words: str) -> str:
+    """A traceback that was pasted as one line, as its lines."""
+    if not _JOINED.search(words):
+        return words
+    return _JOINED_ERROR.sub(r"\r\1", _JOINED_CALL.sub(r"\r  \1", words))
+
+
 def _plain(words: str) -> str:
     """The words as a program prints them: pages escape them, editors replace their quotation marks, chats mark them."""
+    if "</" in words:
+        words = _TAG.sub("", words)
     if "&" in words and _ESCAPED.search(words):
         words = html.unescape(words)
     if not words.isascii():
         words = _WIDE_COLON.sub(": ", words.translate(_TYPESET))
     marked = _MARKED.match(words)
-    return marked["inner"] if marked else words
+    if marked:
+        return marked["inner"]
+    return words.strip("`") if words.count("`") == 1 else words  # code of several lines begins or ends here
 
 
 # docs/decisions/diagnosis.md: Calls that an exception ends are a traceback, with or without its first line
@@ -232,6 +251,8 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         # TensorFlow and some handlers of logs indent the exception itself.
         bare = (replace(line, text=line.text.lstrip()) for line in ranks)
         said = said or [line for line in bare if _PASTED_ERROR.match(line.text)]
+    if not said and len(lines) <= _PASTED:
+        said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
     return next((line for line in reversed(said) if not _LAUNCHERS_OWN.search(line.text)), None)
 
 

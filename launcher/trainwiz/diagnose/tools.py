@@ -15,6 +15,8 @@ _TRAINER = {
     "checkpoint.output_dir": "output_dir",
     "data.num_workers": "dataloader_num_workers",
     "data.chat_template": "the chat template",
+    "data.special_tokens": "the special tokens",
+    "data.added_tokens": "the added tokens",
     "data.packing": "packing",
     "data.text_column": "dataset_text_field",
     "data.train": "the training data",

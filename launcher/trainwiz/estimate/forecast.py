@@ -110,6 +110,7 @@ def host_bytes(strategy: Strategy, work: Work, *, task: Task, built: int, beside
     `built` is the model while it is loaded, `beside` what is kept in host memory on any device.
     """
     process = _PROCESS + (_TRANSFORMERS if task.from_hub else 0) + strategy.library_bytes
+    beside += strategy.offload_buffer_bytes(training_of(work)) if work.optimizer_offloaded else 0
     return process + max(built, _moments_together(needs(strategy, work)) + _tables(strategy, work) + beside)
 
 

@@ -67,6 +67,27 @@ def _mapped(value: object) -> object:
     return value
 
 
+def _tokens(value: object) -> object:
+    # A list or, of special tokens, a mapping in a file, as tools have it: {pad_token: <pad>}.
+    if isinstance(value, dict) and value:
+        more = value.get(v.MORE_SPECIAL_TOKENS) or []
+        roles = [f"{role}={token}" for role, token in value.items() if role != v.MORE_SPECIAL_TOKENS]
+        value = [*roles, *(more if isinstance(more, list) else [more])]
+    if isinstance(value, list | tuple) and value:
+        if wrong := [token for token in value if not isinstance(token, str) or not token.strip() or "," in token]:
+            raise PydanticCustomError("token", "no token", {"token": repr(wrong[0])})
+        return ",".join(token.strip() for token in value)
+    return value
+
+
+def _special(text: str) -> str:
+    for part in text.split(","):
+        role, mark, token = part.partition("=")
+        if mark and role.endswith("_token") and (role not in v.TOKEN_ROLES or not token):
+            raise PydanticCustomError("token_role", "no role of a token", {"role": role})
+    return text
+
+
 def _column_words(text: str) -> str:
     pairs = re.split(rf"[,，](?=\s*(?:{'|'.join(v.COLUMN_WORDS)})\s*=)", text)
     words = [pair.partition("=")[0].strip() for pair in pairs]
@@ -132,6 +153,27 @@ ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+)(,[
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
 WrittenMetrics = Annotated[Text, Field(pattern=r"^(exact_match|bleu|rouge)(, *(exact_match|bleu|rouge))*$")]
 """Metrics of what the model writes, with commas between: `exact_match,bleu`."""
+NewTokens = Annotated[
+    Text,
+    BeforeValidator(_tokens),
+    Field(pattern=r"^[^\s,]+(,[^\s,]+)*$"),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
+]
+"""Tokens that a tokenizer gets: a list, or with commas between: `<tool_call>,</tool_call>`."""
+SpecialTokens = Annotated[
+    NewTokens,
+    AfterValidator(_special),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "string"},
+                {"type": "array", "items": {"type": "string"}, "minItems": 1},
+                {"type": "object"},
+            ]
+        }
+    ),
+]
+"""The same, with roles: `<|im_start|>,eos_token=<|im_end|>`, or a mapping from roles to tokens."""
 Modules = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(,[A-Za-z_][A-Za-z0-9_.-]*)*$")]
 """Names of modules, with commas between: `q_proj,v_proj`."""
 Repository = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$")]
@@ -180,6 +222,9 @@ Infra = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9*][A-Za-z0-9_
 """Where SkyPilot may rent: `aws`, `gcp/us-central1`, `k8s/context`."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 PositiveOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+_ROLES = tuple(f"{role}=" for role in v.TOKEN_ROLES)
 
 
 class _Section(BaseModel):
@@ -233,6 +278,14 @@ class Data(_Section):
     packing: bool
     train_on: v.TrainOn = "answers"
     chat_template: Text | None = None
+    special_tokens: SpecialTokens | None = None
+    added_tokens: NewTokens | None = None
+
+    @property
+    def all_tokens(self) -> tuple[str, ...]:
+        """The tokens that the tokenizer is to have, without their roles."""
+        parts = [part for tokens in (self.special_tokens, self.added_tokens) if tokens for part in tokens.split(",")]
+        return tuple(part.partition("=")[2] if part.startswith(_ROLES) else part for part in parts)
 
 
 class MachineChoice(_Section):

@@ -61,6 +61,8 @@ OTHER_WORDS = {
 """What other tools call a key of the plan."""
 _EXAMPLES = {
     "data.source_weights": "3,1",
+    "data.special_tokens": "<|im_start|>,eos_token=<|im_end|>",
+    "data.added_tokens": "<tool_call>,</tool_call>",
     "evaluation.generation_metrics": "exact_match,bleu",
     "model.modules_to_save": "embed_tokens,lm_head",
     "model.push_to_hub": "my-name/my-model",
@@ -190,6 +192,15 @@ def problem(error: ErrorDetails) -> Message:
             )
         case "source_name":
             return say("{key}: {name} is not a name without commas", key=key, name=context["name"])
+        case "token":
+            return say("{key}: {token} is not a token without commas", key=key, token=context["token"])
+        case "token_role":
+            return say(
+                "{key}: {role} is not a role with a token behind it; roles: {roles}",
+                key=key,
+                role=context["role"],
+                roles=", ".join(v.TOKEN_ROLES),
+            )
         case "value_error" if "control" in str(context.get("error")):
             return say("{key}: {value} must not contain line breaks or control characters", key=key, value=value)
         case "value_error":

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks, vocabulary
-from trainwiz.probe import chat_template, data, hub_model, locks, model
+from trainwiz.probe import chat_template, data, hub_model, locks, model, tokens
 from trainwiz.probe.cache import HubCache, has_token, offline
 from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
@@ -80,7 +80,7 @@ def project(
         ),
     )
     looking = model.Looking(root=root, cache=cache, offline=around.offline, told=plan.model.parameters, ask=ask)
-    return replace(
+    found = replace(
         around,
         train=data.facts(plan.data.train, kind, reading, split="train"),
         eval=data.facts(plan.data.eval, kind, reading, split="validation") if plan.data.eval else None,
@@ -88,6 +88,8 @@ def project(
         reads_bytes=reading.as_bytes,
         chat_template=chat_template.problem(plan.data.chat_template, root) if plan.data.chat_template else "",
     )
+    lacking = tokens.lacking(plan, root, cache) if row.from_hub and not reading.as_bytes else ()
+    return replace(found, new_tokens=lacking, model=found.model and tokens.enlarged(found.model, len(lacking)))
 
 
 def _reads_bytes(plan: Plan) -> bool:

@@ -52,6 +52,10 @@ def _renders_talks(values: Values) -> bool:
     return tasks.named(values.get("task", v.USUAL_TASK)).chats
 
 
+def _reads_texts(values: Values) -> bool:
+    return tasks.named(values.get("task", v.USUAL_TASK)).from_hub
+
+
 def _chooses_attention(values: Values) -> bool:
     return tasks.named(values.get("task", v.USUAL_TASK)).from_hub and _accelerate(values)
 
@@ -428,7 +432,24 @@ ADVANCED: tuple[Question, ...] = (
         when=_renders_talks,
         help="How a conversation is written as text: chatml, or a file with a template in Jinja as transformers has "
         "it. It is rendered once at the start, must show what is said, and is saved with the tokenizer; generation "
-        "then ends with what ends an answer in it. Special tokens that it writes must be in the tokenizer.",
+        "then ends with what ends an answer in it. Special tokens that it writes must be in the tokenizer, or in "
+        "data.special_tokens.",
+    ),
+    Question(
+        key="data.special_tokens",
+        prompt=say("Special tokens to add (<|im_start|>,eos_token=<|im_end|>; null: none)"),
+        when=_reads_texts,
+        help="Tokens that the tokenizer never takes apart, and leaves out of what people read. bos_token=, eos_token=, "
+        "pad_token= and unk_token= give one a role: generation ends with eos_token. Those that the tokenizer lacks are "
+        "added, and the model gets a row for each in its embeddings and its head, near the mean of the others. They "
+        "are saved with the model. Beside an adapter, model.modules_to_save must name embeddings and head.",
+    ),
+    Question(
+        key="data.added_tokens",
+        prompt=say("Other tokens to add (<tool_call>,</tool_call>; null: none)"),
+        when=_reads_texts,
+        help="The same for tokens that stay in what people read: marks of tool calls, of reasoning, or words of a "
+        "field that the tokenizer takes apart.",
     ),
     Question(
         key="data.columns",

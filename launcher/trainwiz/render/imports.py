@@ -38,6 +38,7 @@ NEIGHBOURS = frozenset(
         "model_folder",
         "multilabel",
         "network",
+        "new_tokens",
         "noise",
         "numa",
         "optimizers",

@@ -43,6 +43,7 @@ OPTIONAL = {
     "head_loss.py": "fused",
     "kernels.py": "liger",
     "long_rows.py": "long_rows",
+    "new_tokens.py": "new_tokens",
     "noise.py": "neftune",
     "numa.py": "numa",
     "optimizers.py": "own_optimizer",
@@ -220,7 +221,6 @@ def _preference_features(plan: Plan) -> dict[str, bool]:
         plan.preference.loss: True,
         "prompts": not loss.two_answers or plan.data.eval is not None,
         "torch_functions": loss.real_batch_mean,
-        "loaded_weights": not plan.model.from_scratch,
         **loss.regions,
     }
 
@@ -307,6 +307,7 @@ def _model_features(plan: Plan) -> dict[str, bool]:
     without_tokenizer = from_shape and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)
     reads_bytes = without_tokenizer and (task.generative or task.pairs)
     adapted = task.adapters and plan.model.adapter != "none" and not plan.model.from_scratch
+    new_tokens = not without_tokenizer and task.from_hub and bool(plan.data.special_tokens or plan.data.added_tokens)
     return {
         "preset_model": from_shape,
         "random_weights": plan.model.from_scratch,
@@ -316,6 +317,10 @@ def _model_features(plan: Plan) -> dict[str, bool]:
         "writes": task.generative,
         "judges": not task.generative,
         "loaded_adapter": adapted and (plan.model.merge_adapter or not task.generative),
+        "loaded_weights": not plan.model.from_scratch,
+        "new_tokens": new_tokens,
+        "enlarged_base": new_tokens and adapted,
+        "usual_base": not (new_tokens and adapted),
         "qlora": adapted and plan.model.adapter == "qlora",
         "merged": adapted and plan.model.merge_adapter,
         "config_model": plan.model.from_scratch and not preset,

@@ -37,6 +37,8 @@ def settings(plan: Plan) -> dict[str, Any]:
         "generation_metrics": ",".join(generation.chosen(plan.evaluation.generation_metrics)),
         **_optimizer(plan),
         "modules_to_save": plan.model.modules_to_save or "",
+        "special_tokens": plan.data.special_tokens or "",
+        "added_tokens": plan.data.added_tokens or "",
         "run_name": plan.tracking.run_name or "",
         "tags": plan.tracking.tags or "",
         "train_data": plan.data.train,

@@ -177,9 +177,17 @@ class Script:
     @property
     def clears_gradients(self) -> bool:
         """Whether anything clears gradients, by a method of any name like zero_grad or by `p.grad = None`."""
-        if any("zero_grad" in name for name in self.attributes):
-            return True
-        return any(map(self._clears, self.tree.of(ast.Attribute)))
+        # A method that clears them, but that nothing calls, clears nothing.
+        called = any("zero_grad" in name for name in self.tree.called)
+        own = {f for f in self.tree.functions if "zero_grad" in f.name} if not called or self._only_own_clear else set()
+        nodes = [n for n in self.tree.of(ast.Attribute) if not own or own.isdisjoint(self.tree.above(n))]
+        return any("zero_grad" in n.attr or self._clears(n) for n in nodes)
+
+    @property
+    def _only_own_clear(self) -> bool:
+        """Whether all calls that clear gradients stand in functions that do so for others."""
+        calls = self.calls_like("zero_grad")
+        return all(any("zero_grad" in getattr(a, "name", "") for a in self.tree.above(c.node)) for c in calls)
 
     def _clears(self, node: ast.Attribute) -> bool:
         """Whether this is `p.grad = None`, not of some parameters only, or `p.grad.zero_`."""

@@ -7,7 +7,7 @@ import re
 from typing import TypeGuard
 
 from trainwiz.script.names import Assignment, Names, parameters
-from trainwiz.script.tree import Function, Tree, dotted, method
+from trainwiz.script.tree import Function, Tree, constant, dotted, method
 
 DEPTH = 5
 """How many names are followed from one to the next."""
@@ -171,6 +171,8 @@ class Engines:
         value = assignment.value
         if _gives_on(value):
             return self.is_prepared(value.args[0], depth)
+        if isinstance(value, ast.Subscript):  # `model = state["model"]`
+            return constant(value.slice) == assignment.name and assignment.name in self.prepared_names
         return isinstance(value, ast.Name) and value.id != assignment.name and self.is_prepared(value, depth)
 
     def _of_assignment(self, assignment: Assignment, depth: int) -> str:

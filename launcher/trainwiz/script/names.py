@@ -15,6 +15,7 @@ MODULE_ALIASES = {
     "torch.amp.grad_scaler": "torch.amp",
     "torch.cuda.amp": "torch.amp",
     "torch.distributed.distributed_c10d": "torch.distributed",
+    "torch.distributed._shard.checkpoint": "torch.distributed.checkpoint",
     "torch.distributed._composable.fsdp": "torch.distributed.fsdp",
     "torch.distributed.fsdp.fully_sharded_data_parallel": "torch.distributed.fsdp",
     "torch.nn.utils.clip_grad": "torch.nn.utils",

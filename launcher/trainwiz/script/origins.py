@@ -22,6 +22,7 @@ class Origins:
         self.tree, self.names = tree, names
         self._calls: dict[str, list[ast.Call]] = {}
         self._loops: dict[tuple[ast.AST, int], list[Loop]] = {}
+        self._following = False
 
     @cached_property
     def _classes(self) -> dict[str, ast.ClassDef]:
@@ -48,20 +49,40 @@ class Origins:
         """The module's own function that is called."""
         name = self._own(call)
         found = self.names.function(name) if name else None
-        return self._of_own_class(call, name) if name and found is None else found
+        return self._of_class(call, name) if name and found is None else found
 
     def _within_class(self, function: Function) -> list[ast.Call]:
-        """The calls of a method by its own class, where other functions have its name, too."""
+        """The calls of a method of a class, where other functions have its name, too."""
         calls = self.tree.calls_of(function.name)
-        return [call for call in calls if self._of_own_class(call, function.name) is function]
+        return [call for call in calls if self._of_class(call, function.name) is function]
 
-    def _of_own_class(self, call: ast.Call, name: str) -> Function | None:
-        """The method of this name that the class around a call defines, if that is what `self.…` calls."""
-        if dotted(call.func) != f"self.{name}":
-            return None
-        kind = next((a for a in self.tree.above(call) if isinstance(a, ast.ClassDef)), None)
+    def _of_class(self, call: ast.Call, name: str) -> Function | None:
+        """The method of this name of the class that a call's object is of: the one around it, or what made it."""
+        owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+        if owner == "self":
+            kind = next((a for a in self.tree.above(call) if isinstance(a, ast.ClassDef)), None)
+        else:
+            kinds = self._kinds(call) if owner else []
+            kind = self._classes.get(kinds[0]) if len(set(kinds)) == 1 else None
         found = [f for f in kind.body if isinstance(f, Function) and f.name == name] if kind is not None else []
         return found[0] if len(found) == 1 else None
+
+    def _kinds(self, call: ast.Call) -> list[str]:
+        """The names of what makes the object whose method is called."""
+        if not isinstance(call.func, ast.Attribute):
+            return []
+        owner = call.func.value
+        assigned = self.names.assigned(dotted(owner), call) if self._classes else []
+        if not assigned and (kind := self.names.resolved(owner).rpartition(".")[2]) in self._classes:
+            return [kind]
+        made: list[ast.AST] = [a.value for a in assigned if a.alone]
+        if not assigned and self._classes and isinstance(owner, ast.Name) and not self._following:
+            self._following = True  # which asks for calls in turn
+            made = list(self.makers(owner))
+            self._following = False
+        kinds = [self.names.resolved(m.func) for m in made if isinstance(m, ast.Call)]
+        # `Checkpointer.of(folder)` makes one as well.
+        return [next((part for part in kind.split(".") if part in self._classes), kind) for kind in kinds]
 
     def _own(self, call: ast.Call) -> str:
         """The name of what may be the project's own function: `f(…)`, `module.f(…)`, `self.f(…)`, `object.f(…)`."""
@@ -69,12 +90,12 @@ class Origins:
         owner, _, last = name.rpartition(".")
         if not owner or owner == "self":
             return last
-        if isinstance(call.func, ast.Attribute):
-            made = [a.value for a in self.names.assigned(dotted(call.func.value), call) if a.alone]
-            kinds = [self.names.resolved(m.func) for m in made if isinstance(m, ast.Call)]
-            if kinds and all(kind in self._classes for kind in kinds):
-                return last
-        return ""
+        kinds = self._kinds(call)
+        return last if kinds and all(kind in self._classes for kind in kinds) else ""
+
+    def kind(self, name: str) -> ast.ClassDef | None:
+        """One of the project's own classes."""
+        return self._classes.get(name)
 
     def methods(self, kind: str) -> list[Function]:
         """The methods that one of the project's own classes defines."""
@@ -114,7 +135,11 @@ class Origins:
 
     def _of_call(self, call: ast.Call, index: int | None, depth: int) -> Iterator[ast.expr]:
         function = self.called(call)
-        if function is not None and depth:
+        given = _given_on(function) if function is not None else ""
+        if given and function is not None and depth:
+            value = argument(function, given, call)
+            yield from self._makers(value, depth - 1) if value is not None else ()
+        elif function is not None and depth:
             for node in walk(function):
                 if isinstance(node, ast.Return) and node.value is not None and self.tree.scope(node) is function:
                     value = node.value
@@ -146,6 +171,20 @@ class Origins:
             given = argument(scope, name, site)
             if given is not None:
                 yield from self._makers(given, depth)
+
+
+def _given_on(function: Function) -> str:
+    """The parameter whose items a generator yields, again and again: `for x in loader: yield x`."""
+    yields = [n.value for n in walk(function) if isinstance(n, ast.Yield)]
+    for loop in (n for n in walk(function) if isinstance(n, ast.For)):
+        name = dotted(loop.iter)
+        if name in parameters(function) and any(value is not None and _is_target(value, loop) for value in yields):
+            return name
+    return ""
+
+
+def _is_target(value: ast.expr, loop: ast.For) -> bool:
+    return bool(dotted(value)) and dotted(value) == dotted(loop.target)
 
 
 def argument(function: ast.AST, name: str, call: ast.Call) -> ast.expr | None:

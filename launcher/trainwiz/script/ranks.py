@@ -87,7 +87,7 @@ class Ranks:
     def is_main(self, node: ast.AST) -> bool:
         """Whether this says that the rank is the main one."""
         name = dotted(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
-        if name in MAIN:
+        if name.removeprefix("get_") in MAIN:
             return True
         if not isinstance(node, ast.Name) or node.id in self._asking:
             return False

@@ -12,7 +12,7 @@ from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
 from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method, walk
 
-SHOWING = ("tqdm", "trange", "track", "progress_bar")
+SHOWING = ("tqdm", "trange", "track", "progress_bar", "log_every")
 """Functions that show how far a loop has come."""
 
 
@@ -152,7 +152,8 @@ class Training:
         reset = any(
             isinstance(one.value, ast.Constant) and set(around) & set(self.tree.loops(one.node)) for one in made
         )
-        return added and bool(around) and not reset
+        # A counter of an object outlives the method with the loop.
+        return added and (bool(around) or name.startswith("self.")) and not reset
 
     def expanded(self, test: ast.expr) -> ast.expr:
         """The condition that a name was assigned, if it was one."""
@@ -187,6 +188,12 @@ def loop_source(loop: Loop) -> ast.expr | None:
     if isinstance(source, ast.Call):
         return source if dotted(source.func).endswith("skip_first_batches") else None
     return source if dotted(source) else None
+
+
+def drawn_from(loop: Loop) -> ast.expr | None:
+    """The iterator that a loop over a range, or without end, takes its batches from: `next(batches)`."""
+    calls = (n for n in walk(loop) if isinstance(n, ast.Call) and dotted(n.func) == "next" and n.args)
+    return next((call.args[0] for call in calls), None)
 
 
 # docs/decisions/files.md: Lint stays silent if it does not know

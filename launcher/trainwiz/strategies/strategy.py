@@ -215,6 +215,10 @@ class Strategy:
         """Bytes that each rank sends in one update, in rings."""
         return 0
 
+    def offload_buffer_bytes(self, training: Training) -> int:  # noqa: ARG002
+        """Of a rank on the CPU: buffers that an offloaded optimizer has beside `host_bytes_per_parameter`."""
+        return 0
+
     def host_bytes_per_parameter(self, optimizer_device: str, param_device: str) -> int:  # noqa: ARG002
         """Host memory for offloaded state, in bytes per trained parameter, summed over the ranks."""
         return 0

@@ -136,6 +136,20 @@ class Zero(Strategy):
         reductions = accumulation if self.stage == 2 else 1
         return training.ring_share * b * training.parameters * (reductions + 1)
 
+    def offload_buffer_bytes(self, training: Training) -> int:
+        """At stages 1 and 2: what carries a gradient or weights between the devices, which are one here.
+
+        Weights are copied in the type of the forward pass, of which the 18 bytes count 2; the largest gradient has room
+        on both devices, filled with zeros; and a bucket is reduced in a flat copy while none of it has moved to the
+        host. Source: stage_1_and_2.py of DeepSpeed 0.19 (`param_buffer_of_bit16_for_cpu_offload_groups`,
+        `temp_grad_buffer_for_cpu_offload`, `allreduce_bucket`), and the resident memory of a rank step by step.
+        """
+        if self.stage not in (1, 2):
+            return 0
+        b = training.compute_bytes
+        copied = (b - 2) * training.parameters // training.world
+        return copied + 2 * b * training.table + b * min(training.parameters, training.bucket)
+
     def host_bytes_per_parameter(self, optimizer_device: str, param_device: str) -> int:
         """Master weights, moments and gradients, and the weights where those are offloaded, too."""
         if optimizer_device != "cpu":

@@ -27,6 +27,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 import task
 from batches import Agreement, RealBatches
@@ -132,8 +135,25 @@ def set_rates(
 @torch.no_grad()
 def after_update(config: Config, model: Any, update: int) -> None:
     """Call the task's `after_update` with the model itself, after update 1, 2, …"""
-    if hasattr(task, "after_update"):
+    if not hasattr(task, "after_update"):
+        return
+    with Whole():
         task.after_update(config, bare(model), update)
+
+
+class Whole(TorchDispatchMode):
+    """Lets numbers that are read of sharded weights be those of the whole weights, and not of this rank's part.
+
+    A tensor that is not sharded takes whole weights in. Weights stay sharded.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Gather what `item()`, and tensors that are not sharded, would take of one rank."""
+        given = [part for part in tree_leaves((args, kwargs)) if isinstance(part, torch.Tensor)]
+        reads = func is torch.ops.aten._local_scalar_dense.default
+        if any(isinstance(part, DTensor) for part in given) and (reads or not isinstance(given[0], DTensor)):
+            args, kwargs = tree_map_only(DTensor, DTensor.full_tensor, (args, kwargs))
+        return func(*args, **(kwargs or {}))
 
 
 def bare(model: Any) -> Any:

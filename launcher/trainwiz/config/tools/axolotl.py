@@ -64,6 +64,10 @@ TOOL = Tool(
         "lora_rank": "lora_r",
         "lora_alpha": "lora_alpha",
         "lora_dropout": "lora_dropout",
+        "modules_to_save": "lora_modules_to_save",
+        "special_tokens": "special_tokens",
+        "added_tokens": "tokens",
+        "chat_template": "chat_template",
     },
     defaults={
         **{word: value for word, value in DEFAULTS.items() if word not in ("learning_rate", "warmup_steps")},

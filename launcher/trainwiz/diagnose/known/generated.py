@@ -160,6 +160,18 @@ SIGNATURES = {
         cause="the embeddings of {model} are its head, and model.modules_to_save names one of both",
         remedy="name both in model.modules_to_save, such as embed_tokens,lm_head, or leave it empty",
     ),
+    "untrained_tokens": Signature(
+        r"(?<!\S)(?P<model>\S+): (?P<tokens>.+) would not be learned, because the embeddings or the head are frozen: "
+        r"set modules_to_save to (?P<names>\S+)",
+        cause="the tokenizer of {model} gets the tokens {tokens}, but the embeddings or the head are frozen beside the "
+        "adapter",
+        remedy="set model.modules_to_save to {names}, or leave data.special_tokens and data.added_tokens empty",
+    ),
+    "renamed_first_token": Signature(
+        r"(?<!\S)(?P<model>\S+): bos_token cannot be (?P<token>\S+): its tokenizer puts (?P<first>\S+) before each",
+        cause="the tokenizer of {model} puts {first} before each text, and bos_token is to be {token}",
+        remedy="take bos_token out of data.special_tokens, or change the post_processor in tokenizer.json",
+    ),
     "no_end_token": Signature(
         r"the tokenizer of (?P<model>\S+) has no end-of-text token",
         cause="the tokenizer of {model} has no end-of-text token",

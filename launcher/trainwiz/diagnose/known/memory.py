@@ -62,7 +62,7 @@ SIGNATURES = {
         r"Memory cgroup out of memory: Killed process",
         r"Out of memory: Killed process \d+ \(",
         r"srun: error: \S+: tasks? [\d,-]+: Out Of Memory",
-        r"\bOOMKilled\b|was OOM-killed",
+        r"\bOOMKilled\b(?![\"']?\s*[:=]\s*[\"']?false)|was OOM-killed",
         r"[Ee]xceeded (?:job|step) memory limit|TERM_MEMLIMIT: ",
         r"PBS: job killed: (?:v?mem|pmem) \d+\w* exceeded limit",
         cause="the container or the job reached its host memory limit, and the kernel killed the rank",

@@ -7,11 +7,14 @@ answer early. The answer comes as `{"piece": …}`, and ends with `{"end": …}`
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -22,6 +25,10 @@ NO_CODE = {"trust_remote_code": False}
 """Transformers would ask on standard input, where the questions come, whether to run code of the model's folder."""
 MARK = "\u2042"
 """A word that no template has, to see what follows an answer."""
+
+
+TEMPLATE_SECONDS = 5.0
+"""A template comes with the model, and may have loops inside loops."""
 
 
 class Problem(Exception):
@@ -114,7 +121,9 @@ class Model:
         if self.tokenizer.chat_template is not None:
             talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
             try:
-                text = str(self.tokenizer.apply_chat_template(talk, tokenize=False)).rpartition(MARK)[2].lstrip()
+                with within(TEMPLATE_SECONDS):
+                    text = str(self.tokenizer.apply_chat_template(talk, tokenize=False))
+                text = text.rpartition(MARK)[2].lstrip()
             except Exception:  # it is met again, and reported, where a question is asked
                 text = ""
             special = [token for token in self.tokenizer.added_tokens_decoder.items() if token[1].special]
@@ -163,10 +172,29 @@ class Model:
         if self.tokenizer.chat_template is None:
             raise Problem("no_template")
         try:
-            text = self.tokenizer.apply_chat_template(question["messages"], tokenize=False, add_generation_prompt=True)
+            with within(TEMPLATE_SECONDS):
+                text = self.tokenizer.apply_chat_template(
+                    question["messages"], tokenize=False, add_generation_prompt=True
+                )
         except Exception as error:  # templates may refuse a system message
             raise Problem("refused", detail=first_line(error)) from None
         return self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+
+
+@contextlib.contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Raise `TimeoutError` in what takes longer. For the main thread."""
+
+    def over(*_: object) -> None:
+        raise TimeoutError(f"its chat template takes more than {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, over)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def loaded(folder: Path, device: str) -> Any:
@@ -190,10 +218,25 @@ def loaded(folder: Path, device: str) -> Any:
         settings["device_map"] = {"": best}
     elif free and size <= sum(free.values()):
         settings |= {"device_map": "auto", "max_memory": {number: int(room) for number, room in free.items()}}
-    model: Any = transformers.AutoModelForCausalLM.from_pretrained(folder, **settings)
+    loader: Any = transformers.AutoModelForCausalLM
+    if adapter.is_file() and new_rows(folder):
+        import peft
+
+        loader = peft.AutoPeftModelForCausalLM  # it gives the base model these rows
+    model: Any = loader.from_pretrained(folder, **settings)
     if "device_map" not in settings and model.dtype == torch.float16:
         model.float()  # processors compute fp16 slowly, or not at all
     return model.eval()
+
+
+def new_rows(folder: Path) -> bool:
+    """Whether an adapter's tokenizer has more tokens than its base model has rows for them."""
+    import transformers
+
+    base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+    shape = transformers.AutoConfig.from_pretrained(base, **NO_CODE).get_text_config()
+    tokenizer: Any = transformers.AutoTokenizer.from_pretrained(folder, **NO_CODE)
+    return int(shape.vocab_size) < len(tokenizer)
 
 
 def streamer(tokenizer: Any, write: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fnmatch import fnmatchcase
 
 from trainwiz import tasks
 from trainwiz.engines.transformers import MASKS_SINCE, takes_masks
@@ -111,6 +112,72 @@ def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violation
         )
     elif project.chat_template:
         yield violation("data.chat_template: {name}: {detail}", fix, name=name, detail=project.chat_template)
+
+
+@rule("TW554", level=Level.ERROR, field="data.special_tokens")
+def new_tokens_need_rows_that_are_learned(plan: Plan, project: Project) -> Violations:
+    """Tokens can be added where a model has a tokenizer, and where their rows are trained.
+
+    Without it: the keys are not read, or the training stops before its first update: the rows of new tokens would stay
+    near the mean of all others, and no token could be told from another.
+    Why: a new token has a row in the embeddings and one in the head. An adapter leaves both frozen, and so does
+    model.frozen. Byte models, pictures and own code have no tokenizer.
+    Instead: beside an adapter, name the embeddings and the head in model.modules_to_save; else leave the keys empty.
+    Source: https://huggingface.co/docs/peft/developer_guides/lora (modules to save)
+    """
+    keys = [key for key in ("data.special_tokens", "data.added_tokens") if plan.get(key) is not None]
+    if not keys:
+        return
+    fix = remedy("leave {key} empty", dict.fromkeys(keys), key=", ".join(keys))
+    if not tasks.of(plan).from_hub or project.reads_bytes:
+        yield violation(
+            "{key} is {tokens}, but the model {model} of the task {task} has no tokenizer",
+            fix,
+            key=keys[0],
+            tokens=str(plan.get(keys[0])),
+            model=plan.model.name,
+            task=plan.task,
+        )
+        return
+    names = _ends(plan, project)
+    if project.new_tokens and plan.model.adapter != "none" and not plan.model.modules_to_save:
+        yield violation(
+            "{tokens}: new to the tokenizer of {model}, but the adapter leaves embeddings and head as they are",
+            remedy("set model.modules_to_save to {names}", {"model.modules_to_save": names}, names=names),
+            tokens=", ".join(project.new_tokens),
+            model=plan.model.name,
+        )
+    frozen = [part for part in (plan.model.frozen or "").split(",") if part and _covers(part, names)]
+    if project.new_tokens and plan.model.adapter == "none" and frozen:
+        yield violation(
+            "{tokens}: new to the tokenizer of {model}, but model.frozen has {part}, which freezes their rows",
+            remedy("take {part} out of model.frozen", part=frozen[0]),
+            tokens=", ".join(project.new_tokens),
+            model=plan.model.name,
+            part=frozen[0],
+        )
+
+
+_EMBEDDINGS = {
+    "gpt2": "wte",
+    "gpt_bigcode": "wte",
+    "gpt_neo": "wte",
+    "gptj": "wte",
+    "gpt_neox": "embed_in,embed_out",
+    **dict.fromkeys(("bloom", "falcon", "bert", "roberta", "xlm-roberta", "electra", "distilbert"), "word_embeddings"),
+}
+"""What families call their embeddings, and their head where it is no lm_head; of the others they are embed_tokens."""
+
+
+def _ends(plan: Plan, project: Project) -> str:
+    """The modules with rows for tokens, as model.modules_to_save names them."""
+    shape = project.model.transformer if project.model else None
+    names = _EMBEDDINGS.get(shape.model_type if shape else "", "embed_tokens")
+    return names if "," in names or not tasks.of(plan).generative else f"{names},lm_head"
+
+
+def _covers(part: str, names: str) -> bool:
+    return any(fnmatchcase(f"model.{name}.weight", f"*{part.strip()}*") for name in names.split(","))
 
 
 @rule("TW553", level=Level.ERROR, field="data.packing")

@@ -10,8 +10,10 @@ from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import Backward, Window
-from trainwiz.script.tree import constant, dotted, method, operates, walk
+from trainwiz.script.tree import Loop, constant, dotted, method, operates, walk
 
+_ACCUMULATION = re.compile(r"accum|micro", re.IGNORECASE)
+_STEPS = re.compile(r"accum|acc_steps|acc_iter", re.IGNORECASE)
 _OWN_DIVISION = ("Accelerator", "DeepSpeedEngine")
 
 
@@ -100,6 +102,7 @@ def accumulated_losses_are_divided(script: Script) -> Violations:
     Instead: write `loss = loss / n` before backward.
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient accumulation)
     """
+    yield from _inner_windows(script)
     for window in script.training.windows:
         if window.backward.by in ("DeepSpeedEngine", "Booster") or _is_less_one(window.size):
             continue
@@ -109,6 +112,36 @@ def accumulated_losses_are_divided(script: Script) -> Violations:
                 remedy("divide the loss by {size} before calling backward", size=ast.unparse(window.size)),
                 size=ast.unparse(window.size),
                 place=script.place(window.backward.call),
+            )
+
+
+@rule("TW770", level=Level.WARNING, field="script")
+def divided_losses_are_accumulated(script: Script) -> Violations:
+    """Where the loss is divided by the accumulation, update once per window, not after every micro-batch.
+
+    Without it: each update uses the gradient of one micro-batch, divided by n: the real batch is n times smaller than
+    planned, and with SGD the learning rate, too.
+    Why: the division makes the sum of n gradients their mean; it needs n backward passes before the step.
+    Instead: step under `if (i + 1) % n == 0`, or remove the division.
+    Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient accumulation)
+    """
+    windows = {w.loop for w in script.training.windows}
+    for backward in script.training.backwards:
+        loop = backward.loop
+        if backward.by not in ("Tensor", "GradScaler") or loop is None or loop in windows:
+            continue
+        steps = [s for s in script.training.steps if script.tree.loops(s)[:1] == [loop]]
+        every = [s for s in steps if all(constant(g.test) is True for g in script.tree.guards(s, within=loop))]
+        fed = (n for n in script.names.feeding(backward.loss) if operates(n, ast.Div))
+        sizes = [n.right for n in fed if loop in script.tree.loops(n)]  # type: ignore[attr-defined]
+        size = next((n for n in sizes if dotted(n) and _STEPS.search(dotted(n))), None)
+        same = [b for b in script.training.backwards if ast.unparse(b.loss) == ast.unparse(backward.loss)]
+        if every and len(same) == 1 and size is not None:
+            yield violation(
+                "the loss is divided by {size}, but every micro-batch is an update",
+                remedy("step after {size} micro-batches, or remove the division", size=ast.unparse(size)),
+                size=ast.unparse(size),
+                place=script.place(every[0]),
             )
 
 
@@ -144,6 +177,26 @@ def losses_are_divided_once(script: Script) -> Violations:
             )
 
 
+def _inner_windows(script: Script) -> Violations:
+    """Windows that are loops of their own, `for _ in range(accumulation): …`, with the step after them."""
+    for backward in script.training.backwards:
+        loop, by = backward.loop, backward.by
+        if by not in ("Tensor", "GradScaler") or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+            continue
+        size = loop.iter.args[0] if dotted(loop.iter.func) == "range" and len(loop.iter.args) == 1 else None
+        if size is None or not _ACCUMULATION.search(ast.unparse(size)) or constant(size) is not None:
+            continue
+        steps = [s for s in script.training.steps if script.tree.scope(s) is script.tree.scope(loop)]
+        after = [s for s in steps if loop not in script.tree.loops(s) and script.tree.is_before(loop, s)]
+        if after and not _is_scaled(script, Window(loop, after[0], backward, size, size, None, True), loop):
+            yield violation(
+                "the gradients of {size} micro-batches are added up, but the loss is not divided",
+                remedy("divide the loss by {size} before calling backward", size=ast.unparse(size)),
+                size=ast.unparse(size),
+                place=script.place(backward.call),
+            )
+
+
 def _is_of_loss(script: Script, node: ast.AST) -> bool:
     """Whether a computation is of a loss, not of what the model is given."""
     statement = script.tree.statement(node)
@@ -154,10 +207,16 @@ def _is_less_one(size: ast.expr) -> bool:
     return operates(size, ast.Sub) and constant(size.right) == 1  # type: ignore[attr-defined]
 
 
-def _is_scaled(script: Script, window: Window) -> bool:
-    """Whether the loss is scaled somewhere: divided, multiplied, or computed by a call that gets the size."""
+def _is_scaled(script: Script, window: Window, within: Loop | None = None) -> bool:
+    """Whether the loss is scaled somewhere: divided, multiplied, or computed by a call that gets the size.
+
+    What stands outside of `within` in its function is another loss of the same name.
+    """
     size = ast.unparse(window.size)
     for node in script.names.feeding(window.backward.loss):
+        here = within is not None and script.tree.scope(node) is script.tree.scope(within)
+        if here and within not in script.tree.loops(node):
+            continue
         if operates(node, ast.Div, ast.Mult):
             return True
         if isinstance(node, ast.Call):
@@ -171,7 +230,10 @@ def _is_scaled(script: Script, window: Window) -> bool:
 
 def _scales_gradients(script: Script, window: Window) -> bool:
     """Whether the gradients or the learning rate are scaled instead of the loss."""
-    for node in walk(script.tree.scope(window.step)):
+    scope = script.tree.scope(window.step)
+    for node in walk(scope):
+        if scope is script.tree.module and script.tree.scope(node) is not scope:
+            continue
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult):
             return True
         if isinstance(node, ast.Call) and method(node) in ("div_", "mul_"):

@@ -199,10 +199,14 @@ def _steps(script: Script, part: ast.AST) -> Iterator[tuple[set[str], bool, list
 def _made(script: Script, source: ast.expr) -> ast.expr:
     """What a name holds that a loop goes over, where that is a loader with a counter or a progress bar around it."""
     latest = script.names.latest(source.id, source) if isinstance(source, ast.Name) else None
-    if latest is None or not isinstance(latest.value, ast.Call):
+    value = latest.value if latest is not None else source
+    # With a progress bar on one rank, and without on the others.
+    if isinstance(value, ast.IfExp):
+        value = value.orelse
+    if not isinstance(value, ast.Call):
         return source
-    shows = dotted(latest.value.func).rpartition(".")[2] in (*SHOWING, "enumerate")
-    return latest.value if shows else source
+    shows = dotted(value.func).rpartition(".")[2] in (*SHOWING, "enumerate")
+    return value if shows else source
 
 
 def _batch_names(script: Script, loop: Loop) -> set[str]:

@@ -74,7 +74,7 @@ def collectives_on_every_rank(script: Script) -> Violations:
                 call,
                 say("call {name} on every rank, outside the condition", name=dotted(call.node.func) or call.name),
             )
-    yield from _in_functions(script, script.called(*COLLECTIVES))
+    yield from in_functions(script, script.called(*COLLECTIVES))
 
 
 @rule("TW702", level=Level.ERROR, field="script")
@@ -93,7 +93,7 @@ def states_saved_by_every_rank(script: Script) -> Violations:
         yield from _single(
             script, call, say("call {name} on every rank; each rank writes its own part", name=dotted(call.node.func))
         )
-    yield from _in_functions(script, [*script.called(*SAVES), *own])
+    yield from in_functions(script, [*script.called(*SAVES), *own])
 
 
 @rule("TW703", level=Level.ERROR, field="script")
@@ -189,7 +189,7 @@ def _single(script: Script, call: Call, fix: Message) -> Violations:
     yield Violation(message, Fix(message=fix), place=script.place(call.node))
 
 
-def _in_functions(script: Script, calls: Sequence[Call]) -> Violations:
+def in_functions(script: Script, calls: Sequence[Call]) -> Violations:
     """Calls of the project's own functions that only some ranks reach, where the functions need all of them."""
     needing = _needing(script, calls) if calls else {}
     seen: set[ast.AST] = set()

@@ -101,6 +101,7 @@ def averages_know_their_counts(script: Script) -> Violations:
     Source: https://huggingface.co/docs/transformers/perplexity
     """
     yield from _mean_of_means(script)
+    yield from _over_batches(script)
     seen: set[ast.AST] = set()
     for node in script.tree.of(ast.BinOp):
         if not (operates(node, ast.Div) and _is_len(node.right)):
@@ -127,6 +128,40 @@ def _mean_of_means(script: Script) -> Violations:
                 remedy("add up loss × count and the counts, and divide once at the end"),
                 place=script.place(call.node),
             )
+
+
+def _over_batches(script: Script) -> Violations:
+    """A sum of the losses of an evaluation's batches, divided by their number, which the same loop counts."""
+    added: dict[str, list[ast.AugAssign]] = {}
+    for node in script.tree.of(ast.AugAssign):
+        if isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name | ast.Subscript):
+            added.setdefault(ast.unparse(node.target), []).append(node)
+    counts = {name for name, nodes in added.items() if all(constant(n.value) == 1 for n in nodes)}
+    for mean in script.tree.of(ast.BinOp) if counts else ():
+        if not operates(mean, ast.Div) or not (counted := counts & {ast.unparse(n) for n in _stored(mean.right)}):
+            continue
+        losses = [n for name in {ast.unparse(n) for n in _stored(mean.left)} for n in added.get(name, ())]
+        loops = {loop for name in counted for n in added[name] for loop in script.tree.loops(n)[:1]}
+        if any(_is_unweighed(script, n, loops) and script.tree.scope(n) is script.tree.scope(mean) for n in losses):
+            yield violation(
+                "this averages the batch means: a smaller last batch weighs as much as a full one",
+                remedy("add up loss × count and the counts, and divide once at the end"),
+                place=script.place(mean),
+            )
+
+
+def _stored(node: ast.AST) -> list[ast.AST]:
+    """The names and slots in an expression."""
+    return [n for n in walk(node) if isinstance(n, ast.Name | ast.Subscript)]
+
+
+def _is_unweighed(script: Script, node: ast.AugAssign, loops: set[Loop]) -> bool:
+    """Whether this adds the loss of one batch, in one of these loops, which learns nothing."""
+    around = script.tree.loops(node)[:1]
+    if not around or around[0] not in loops or around[0] in script.training.turns:
+        return False
+    weighed = any(isinstance(n, ast.Mult) for n in walk(node.value))
+    return "loss" in ast.unparse(node).lower() and not weighed and "sum" not in ast.unparse(node)
 
 
 def _appends_means(script: Script, call: Call, over: str, mean: Call) -> bool:
@@ -196,14 +231,20 @@ def _is_len(node: ast.AST) -> bool:
 
 def _adds_losses(script: Script, total: str, at: ast.AST) -> Loop | None:
     """The loop that adds a loss to the name in each iteration."""
-    for assignment in script.names.assigned(total, at):
-        node = assignment.node
+    assigned = [assignment.node for assignment in script.names.assigned(total, at)]
+    slots = [n for n in script.tree.of(ast.AugAssign) if _slot_of(n.target) == total]
+    for node in [*assigned, *slots]:
         if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and "loss" in ast.unparse(node.value):
             loops = script.tree.loops(node)
             weighted = any(isinstance(n, ast.Mult) for n in walk(node.value))
             if loops and not weighted and loops[0] not in script.tree.loops(at):
                 return loops[0]
     return None
+
+
+def _slot_of(target: ast.expr) -> str:
+    """The tensor or list in one of whose slots a sum is kept."""
+    return dotted(target.value) if isinstance(target, ast.Subscript) else ""
 
 
 def _goes_over(script: Script, loop: Loop, loader: str) -> bool:

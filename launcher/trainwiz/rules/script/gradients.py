@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 
 from trainwiz.finding import Fix, Level, Violations, edited, remedy, violation
 from trainwiz.rules.registry import rule
@@ -10,13 +11,15 @@ from trainwiz.script import Call, Script
 from trainwiz.script.edits import instead, main_rank
 from trainwiz.script.engines import BY_HAND
 from trainwiz.script.training import Backward
-from trainwiz.script.tree import dotted, opened
+from trainwiz.script.tree import dotted, method, opened, walk
 
 _BACKWARD = {
     "Accelerator.prepare": "accelerator.backward",
     "Fabric.setup": "fabric.backward",
     "Fabric.setup_module": "fabric.backward",
+    "Booster.boost": "booster.backward",
 }
+_FABRIC_SHARDS = re.compile(r"FSDPStrategy|DeepSpeedStrategy|16-mixed|strategy=.(fsdp|deepspeed)")
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 
 
@@ -28,11 +31,15 @@ def accelerator_runs_backward(script: Script) -> Violations:
     the loss is not divided by the accumulation.
     Why: this method does the scaling, the division and the calls to DeepSpeed's engine. DeepSpeed's own engine accepts
     loss.backward() in recent versions.
-    Instead: call accelerator.backward(loss); under Lightning's Fabric, fabric.backward(loss).
+    Instead: call accelerator.backward(loss); under Lightning's Fabric, fabric.backward(loss); under Colossal-AI,
+    booster.backward(loss, optimizer).
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration (backward)
     """
     owner = next((name for call, name in _BACKWARD.items() if script.called(call)), "")
-    if not owner:
+    # What is boosted without an optimizer, or compared with another model, has a backward pass of its own.
+    other = owner == "booster.backward" and any(b.by in ("Booster", "Optimizer") for b in script.training.backwards)
+    alone = owner == "accelerator.backward" and _prepares_models_only(script)
+    if not owner or other or alone:
         return
     for backward in script.training.backwards:
         if backward.by != "Tensor":
@@ -60,6 +67,7 @@ def accelerator_clips(script: Script) -> Violations:
     its JSON file.
     Source: huggingface/accelerate issues 3807, 2791, 3509; seen with DeepSpeed 0.19.8
     """
+    yield from _clipped_by_shards(script)
     for call in _torch_clips(script):
         if script.called("deepspeed.initialize") and not script.engines.accelerate:
             yield violation(
@@ -137,7 +145,7 @@ def gradients_live_until_the_step(script: Script) -> Violations:
     """
     for scope in script.training.backwards:
         block = _block(script, scope.call)
-        after = [(s, _method(script, s)) for s in block if script.tree.is_before(scope.call, s)]
+        after = [(s, _method(script, s)) for s in block if script.tree.is_before(scope.call, s) and _updates(s)]
         if after and after[0][1] == "zero_grad" and any(method == "step" for _, method in after):
             yield violation(
                 "zero_grad is between backward and step: the update has no gradients",
@@ -146,13 +154,36 @@ def gradients_live_until_the_step(script: Script) -> Violations:
             )
 
 
+def _clipped_by_shards(script: Script) -> Violations:
+    """torch's clipping of a model that FSDP 1 shards, or that a Fabric with shards or a loss scale trains."""
+    own = [c for c in script.methods("clip_grad_norm_", "clip_gradients") if c.name not in _CLIPS]
+    fabric = script.called("Fabric.setup", "Fabric.setup_module") and _FABRIC_SHARDS.search(script.text)
+    wraps = [c for c in script.called(BY_HAND[0]) if isinstance(script.tree.statement(c.node), ast.Assign)]
+    wraps = [c for c in wraps if "NO_SHARD" not in ast.unparse(c.node)]
+    if own or not (fabric or (wraps and not script.called(BY_HAND[1]))):
+        return
+    for call in _torch_clips(script):
+        norm = call.last == "clip_grad_norm_" and "parameters" in ast.unparse(call.node.args[0])
+        tests = " ".join(ast.unparse(guard.test) for guard in script.tree.guards(call.node))
+        if norm and not re.search(r"fsdp|shard|strategy|deepspeed", tests, re.IGNORECASE):
+            yield violation(
+                "torch's {name} clips by the norm of this rank's shard or of scaled gradients",
+                remedy("use fabric.clip_gradients") if fabric else remedy("use the clip_grad_norm_ of the FSDP model"),
+                name=call.last,
+                place=script.place(call.node),
+            )
+
+
 def _through(script: Script, backward: Backward, owner: str) -> Fix:
     """The remedy that calls the engine's method instead."""
-    fix = remedy("{owner}({loss})", owner=owner, loss=ast.unparse(backward.loss))
+    loss = ast.unparse(backward.loss)
+    if owner == "booster.backward":
+        return remedy("booster.backward({loss}, optimizer)", loss=loss)
+    fix = remedy("{owner}({loss})", owner=owner, loss=loss)
     if owner != "accelerator.backward":
         return fix
     name = main_rank(script, backward.call).rpartition(".is_main_process")[0]
-    call = f"{name}.backward({ast.unparse(backward.loss)})"
+    call = f"{name}.backward({loss})"
     return edited(fix, instead(script, backward.call, call) if name else ())
 
 
@@ -237,6 +268,22 @@ def _block(script: Script, call: ast.Call) -> list[ast.stmt]:
         if isinstance(block, list) and statement in block:
             return block
     return []
+
+
+def _prepares_models_only(script: Script) -> bool:
+    """Whether the Accelerator gets nothing but a model, so that it has no loss scale and no accumulation."""
+    given = [call.node.args for call in script.called("Accelerator.prepare")]
+    one = all(len(args) == 1 and not isinstance(args[0], ast.Starred) for args in given)
+    models = one and all("model" in dotted(args[0]).lower() for args in given)
+    return models and script.accumulation is None
+
+
+def _updates(statement: ast.stmt) -> bool:
+    """Whether a statement has a step or a zero_grad in it, or ends the turn."""
+    inside = walk(statement)
+    return any(
+        method(n) in ("step", "zero_grad") or isinstance(n, ast.Break | ast.Continue | ast.Return) for n in inside
+    )
 
 
 def _method(script: Script, statement: ast.stmt) -> str:

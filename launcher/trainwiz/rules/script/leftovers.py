@@ -45,6 +45,11 @@ def no_fixed_gpu(script: Script) -> Violations:
             found[call.node] = value
         elif dotted(value) and (made := _fixed_everywhere(script, value)) is not None:
             found[made] = made
+    for call in script.called("torch.cuda.set_device") if script.engines.several else ():
+        given = call.argument("device", 0)
+        fixed = given is not None and (type(constant(given)) is int or _is_fixed(script, given))
+        if given is not None and fixed and not script.tree.guards(call.node):
+            found[call.node] = given
     for node, value in found.items():
         yield violation(
             "{call}: every process uses this same GPU", fix, call=ast.unparse(value), place=script.place(node)
@@ -128,13 +133,20 @@ def one_wandb_run(script: Script) -> Violations:
     if not script.engines.several or any(call.keyword("group") is not None for call in script.called("wandb.init")):
         return
     for call in script.called("wandb.init", "wandb.log"):
-        if not _knows_rank(script, call):
+        if not _knows_rank(script, call) and not _is_unused(script, call.node):
             yield violation(
                 "{name} is called on every rank",
                 remedy("call it on the main process only"),
                 name=dotted(call.node.func),
                 place=script.place(call.node),
             )
+
+
+def _is_unused(script: Script, node: ast.AST) -> bool:
+    """Whether a method of a plain class stands here, which nothing that is known calls."""
+    scope = script.tree.scope(node)
+    owner = script.tree.parent(scope)
+    return isinstance(owner, ast.ClassDef) and not owner.bases and not script.origins.sites(scope)
 
 
 def _moves(script: Script) -> Iterator[Call]:
@@ -161,9 +173,19 @@ def _is_fixed(script: Script, value: ast.expr) -> bool:
 def _fixed_everywhere(script: Script, value: ast.expr) -> ast.expr | None:
     """The fixed device that a name has, whatever happens."""
     made = script.names.assigned(dotted(value), value)
+    among = [a.value for a in made if a.alone and _is_fixed(script, a.value) and _starts_beside(script, a.node)]
+    if among:
+        return among[0]
     if len(made) != 1 or not made[0].alone or script.tree.guards(made[0].node):
         return None
     return made[0].value if _is_fixed(script, made[0].value) else None
+
+
+def _starts_beside(script: Script, node: ast.AST) -> bool:
+    """Whether the ranks meet in the same block, below the same condition."""
+    parent = script.tree.parent(node)
+    met = [script.tree.statement(c.node) for c in script.called("torch.distributed.init_process_group")]
+    return isinstance(parent, ast.If) and any(one in parent.body and node in parent.body for one in met)
 
 
 def _target(call: Call) -> ast.expr | None:

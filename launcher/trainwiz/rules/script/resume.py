@@ -37,7 +37,7 @@ def samplers_know_the_epoch(script: Script) -> Violations:
     """
     yield from _never_shuffled(script)
     epochs = any(len(script.origins.loops(b.call)) > 1 for b in script.training.backwards)
-    sets = bool(script.methods("set_epoch"))
+    sets = any(not c.node.args or constant(c.node.args[0]) is None for c in script.methods("set_epoch"))
     if not epochs or script.called("Accelerator.prepare") or sets:
         return
     for call in script.calls_like("DistributedSampler$"):

@@ -10,11 +10,12 @@ from trainwiz.engines.names import names
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.training import loop_source
-from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, walk
+from trainwiz.script.training import drawn_from, loop_source
+from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, operates, walk
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _SHARES = re.compile(r"sampler|shard|split_dataset|split_data|rank|world|num_replicas|Iterable|stream|webdataset", re.I)
+_SHARES_OUT = re.compile(r"rank|world|replica|shard|dist", re.I)
 _SEEDS = names("torch.manual_seed numpy.random.seed random.seed transformers.set_seed torch.cuda.manual_seed_all")
 _DRAWS = names(
     """
@@ -118,13 +119,13 @@ def scores_cover_all_ranks(script: Script) -> Violations:
     Instead: sum with accelerator.reduce or dist.all_reduce, or collect with accelerator.gather_for_metrics.
     Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
     """
+    yield from _logged_by_one(script)
     if not script.engines.several:
         return
     turns = set(script.training.turns)
     for loop in script.tree.of(ast.For):
-        if loop in turns or script.training.within(loop):
-            continue
-        if not covers_a_share(script, loop):
+        learns = loop in turns or script.training.within(loop)
+        if (learns and not script.tree.without_gradient(loop)) or not _goes_over_share(script, loop):
             continue
         meter = _unsynchronized(script, loop)
         if meter is not None:
@@ -137,7 +138,11 @@ def scores_cover_all_ranks(script: Script) -> Violations:
             continue
         sums = [n for n in walk(loop) if isinstance(n, ast.AugAssign) and _is_score(script, n, loop)]
         lists = [n for n in walk(loop) if _appends_score(script, n, loop)]
-        for node, name in [*((n, n.target) for n in sums), *((n, n.func.value) for n in lists)][:1]:  # type: ignore[attr-defined]
+        kept = [*((n, n.target) for n in sums), *((n, n.func.value) for n in lists)]  # type: ignore[attr-defined]
+        alone = [
+            (n, name) for n, name in kept if not _is_combined(script, loop, dotted(name)) and not _is_of_all(script, n)
+        ]
+        for node, name in alone[:1]:
             yield violation(
                 "{name} adds up only this rank's share of the data",
                 remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
@@ -159,23 +164,102 @@ def _picks(script: Script, call: ast.Call) -> bool:
 
 def covers_a_share(script: Script, loop: ast.For) -> bool:
     """Whether a loop goes over one rank's share, and nothing in its function collects those of the others."""
-    source = loop_source(loop)
-    if source is None or not _is_split(script, source):
+    if not _goes_over_share(script, loop):
         return False
     scope = script.tree.scope(loop)
     around = [script.tree.scope(site) for site in script.origins.sites(scope)]
     return not any(_combines(script, each) for each in (scope, *around))
 
 
+def _logged_by_one(script: Script) -> Violations:
+    """Of the numbers that a LightningModule logs in its evaluation, those not averaged over ranks as others are."""
+    logs = [c for c in script.methods("log") if script.engines.lightning and dotted(c.node.func) == "self.log"]
+    synced = {script.tree.scope(c.node) for c in logs if (v := c.keyword("sync_dist")) is not None and _may_hold(v)}
+    for call in logs:
+        function = script.tree.scope(call.node)
+        evaluates = [function, *(script.tree.scope(site) for site in script.origins.sites(function))]
+        called = any(re.search(r"^(validation|test)_", getattr(f, "name", "")) for f in evaluates)
+        value = call.argument("value", 1)
+        plain = value is not None and not dotted(value).startswith("self.") and call.keyword("sync_dist") is None
+        if called and plain and function in synced and not call.has_spread():
+            yield violation(
+                "{name} is logged for this rank's share of the data only",
+                remedy("add sync_dist=True, as in the other calls"),
+                name=ast.unparse(call.node.args[0]) if call.node.args else "self.log",
+                place=script.place(call.node),
+            )
+
+
+def _may_hold(value: ast.expr) -> bool:
+    return constant(value) is not False
+
+
+def _goes_over_share(script: Script, loop: ast.For) -> bool:
+    """Whether a loop goes over one rank's share, because its loader is split or because it leaves out the others'."""
+    source = loop_source(loop)
+    if source is not None and _is_split(script, source):
+        return True
+    skips = [s for s in loop.body if isinstance(s, ast.If) and isinstance(s.body[-1], ast.Continue)]
+    tests = [s.test for s in skips if isinstance(s.test, ast.Compare) and isinstance(s.test.ops[0], ast.NotEq)]
+    return any(operates(t.left, ast.Mod) and script.ranks.is_rank(t.comparators[0]) for t in tests)
+
+
+def _is_combined(script: Script, loop: ast.For, name: str) -> bool:
+    """Whether a sum, under its name or the one that callers give it, goes into something that asks all ranks."""
+    scope = script.tree.scope(loop)
+    if not name or "." in name:
+        return any(_combines(script, s) for s in (scope, *map(script.tree.scope, script.origins.sites(scope))))
+    if _gathers_any(script, scope, {name}):
+        return True
+    for site in script.origins.sites(scope):
+        if _gathers_any(script, script.tree.scope(site), _received(script, scope, site, name), site):
+            return True
+    return False
+
+
+def _is_of_all(script: Script, node: ast.AST) -> bool:
+    """Whether what is added was collected from all ranks before."""
+    value = node.value if isinstance(node, ast.AugAssign) else node
+    calls = (n for n in script.names.feeding(value, node) if isinstance(n, ast.Call) and n is not node)
+    return any(_says_gathered(call) and "compute" not in dotted(call.func) for call in calls)
+
+
+def _received(script: Script, function: ast.AST, site: ast.Call, name: str) -> set[str]:
+    """The names that a caller gives to what a function returns of this one."""
+    statement = script.tree.statement(site)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    found: set[str] = set()
+    for value in (n.value for n in walk(function) if isinstance(n, ast.Return) and n.value is not None):
+        for target in targets:
+            whole = isinstance(value, ast.Tuple) and isinstance(target, ast.Tuple)
+            pairs = zip(value.elts, target.elts, strict=False) if whole else [(value, target)]  # type: ignore[attr-defined]
+            for given, bound in pairs:
+                if any(dotted(n) == name for n in script.names.feeding(given)):
+                    found |= {n.id for n in walk(bound) if isinstance(n, ast.Name)}
+    return found
+
+
+def _gathers_any(script: Script, scope: ast.AST, names: set[str], result: ast.Call | None = None) -> bool:
+    """Whether a call in a function collects one of these names, or a result, or does not say what it collects."""
+    for call in _gathering(script, scope):
+        given = [*call.args, *(k.value for k in call.keywords)]
+        fed = [n for value in given for n in script.names.feeding(value)]
+        if not given or any(n is result or dotted(n) in names for n in fed):
+            return True
+    return False
+
+
 def _unsynchronized(script: Script, loop: ast.For) -> ast.Call | None:
     """The update of a meter that could add up over all ranks, in a class of the project, but is never told to."""
+    told = {c.method for c in script.calls if _says_synchronized(c.method)}
     for call in (n for n in walk(loop) if isinstance(n, ast.Call) and method(n) == "update"):
         owner = dotted(call.func.value)  # type: ignore[attr-defined]
         made = script.origins.makers(call.func.value) if owner else []  # type: ignore[attr-defined]
         kinds = [script.names.resolved(m.func) for m in made if isinstance(m, ast.Call)]
         methods = [f for kind in kinds for f in script.origins.methods(kind) if _says_synchronized(f.name)]
         used = {c.method for c in script.calls if dotted(c.node.func).rpartition(".")[0] == owner}
-        if methods and used.isdisjoint(f.name for f in methods):
+        # Where other meters are synchronized, this one was left out on purpose.
+        if methods and used.isdisjoint(f.name for f in methods) and told.isdisjoint(f.name for f in methods):
             return call
     return None
 
@@ -185,14 +269,8 @@ def _says_synchronized(name: str) -> bool:
 
 
 def _source(loop: Loop) -> ast.expr | None:
-    source = loop_source(loop) or _drawn(loop)
+    source = loop_source(loop) or drawn_from(loop)
     return source if source is not None and dotted(source) else None
-
-
-def _drawn(loop: Loop) -> ast.expr | None:
-    """The iterator that a loop over a range, or without end, takes its batches from: `next(batches)`."""
-    calls = (n for n in walk(loop) if isinstance(n, ast.Call) and dotted(n.func) == "next" and n.args)
-    return next((call.args[0] for call in calls), None)
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -203,7 +281,9 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     """Whether a loader may give each rank something of its own: a sampler, or anything about ranks in its data."""
     if not isinstance(loader, ast.Call):
         return True
-    if any(k.arg in ("sampler", "batch_sampler", None) for k in loader.keywords) or len(loader.args) > 3:
+    samplers = [k.value for k in loader.keywords if k.arg == "sampler"]
+    own = any(k.arg in ("batch_sampler", None) for k in loader.keywords) or len(loader.args) > 3
+    if own or any(not is_of_one_rank(script, sampler) for sampler in samplers):
         return True
     fed = [n for value in _data(loader) for n in script.names.feeding(value)]
     words = {n.id for n in fed if isinstance(n, ast.Name)} | {n.attr for n in fed if isinstance(n, ast.Attribute)}
@@ -223,6 +303,21 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         if any(isinstance(t, ast.Call) and script.names.resolved(t.func) in _RANDOM for t in inside):
             return True
     return False
+
+
+def is_of_one_rank(script: Script, sampler: ast.expr) -> bool:
+    """Whether a sampler is surely none, or one that draws from all samples."""
+    made = script.origins.makers(sampler)
+    return bool(made) and all(_is_none(m) or (isinstance(m, ast.Call) and _knows_no_rank(script, m)) for m in made)
+
+
+def _knows_no_rank(script: Script, call: ast.Call) -> bool:
+    name = script.names.resolved(call.func)
+    own = script.origins.kind(name)
+    if own is not None:
+        given = [*call.args, *(k.value for k in call.keywords)]
+        return not _SHARES_OUT.search(ast.unparse(own)) and not any(map(script.ranks.mentions_rank, given))
+    return name in ("torch.utils.data.RandomSampler", "torch.utils.data.SequentialSampler")
 
 
 def _data(loader: ast.Call) -> list[ast.expr]:
@@ -264,18 +359,32 @@ def _is_split(script: Script, source: ast.expr) -> bool:
         return True
     samplers = [k.value for m in made if isinstance(m, ast.Call) for k in m.keywords if k.arg == "sampler"]
     found = [m for s in samplers for m in script.origins.makers(s)]
-    return bool(found) and all(
-        isinstance(m, ast.Call) and script.engines.kind(m) == "DistributedSampler" for m in found
-    )
+    if any(isinstance(m, ast.Call) and script.engines.kind(m) == "DistributedSampler" for m in found):
+        return True
+    return bool(made) and all(isinstance(m, ast.Call) and _is_told_share(script, m) for m in made)
+
+
+def _is_told_share(script: Script, call: ast.Call) -> bool:
+    """Whether a loader of another kind is told which of how many shares is its own."""
+    given = {k.arg: k.value for k in call.keywords if k.arg}
+    ranks = [v for name, v in given.items() if re.search(r"rank|shard_id", name) and script.ranks.mentions_rank(v)]
+    return bool(ranks) and any(re.search(r"world|num_shards|num_replicas|num_processes", name) for name in given)
 
 
 def _prepares(script: Script, call: ast.Call) -> bool:
+    if method(call) == "prepare_dataloader" and "plugin" in dotted(call.func):
+        return script.engines.colossalai
     owner = call.func.value if isinstance(call.func, ast.Attribute) else call
     return method(call) in ("prepare", "prepare_data_loader") and script.engines.kind(owner) == "Accelerator"
 
 
 def _combines(script: Script, scope: ast.AST) -> bool:
     """Whether a function collects anything from other ranks, itself or in what it calls."""
+    return any(True for _ in _gathering(script, scope))
+
+
+def _gathering(script: Script, scope: ast.AST) -> Iterator[ast.Call]:
+    """The calls of a function that collect something from other ranks, themselves or in what they call."""
     if scope is script.tree.module:
         calls: Iterator[ast.Call] = (c.node for c in script.calls if script.tree.scope(c.node) is scope)
     else:
@@ -284,11 +393,13 @@ def _combines(script: Script, scope: ast.AST) -> bool:
         function = script.origins.called(call)
         inside = walk(function) if function is not None and function is not scope else ()
         if any(_says_gathered(n) for n in (call, *inside) if isinstance(n, ast.Call)):
-            return True
-    return False
+            yield call
 
 
 def _says_gathered(call: ast.Call) -> bool:
+    whole = dotted(call.func)
+    if whole.startswith("torch.") and "distributed" not in whole:
+        return False  # torch.gather picks from a tensor, torch.cuda.synchronize waits for the device
     return _GATHERS.search((method(call) or dotted(call.func)).lower()) is not None
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Sequence
 
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import Backward
-from trainwiz.script.tree import constant, dotted, opened
+from trainwiz.script.tree import Guard, Loop, constant, dotted, opened
 
 _PARTITIONING = {2, 3}
 _STAGES = {"DeepSpeedPlugin": "zero_stage", "LowLevelZeroPlugin": "stage"}
@@ -24,6 +26,7 @@ def the_last_micro_batch_synchronises(script: Script) -> Violations:
     Instead: use no_sync for all micro-batches except the last; or use accelerate's accumulate().
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html (no_sync)
     """
+    yield from _told_by_flag(script)
     for call in _no_syncs(script):
         block = _block(script, call)
         inside = [b for b in script.training.backwards if block is not None and _is_in(script, b.call, block)]
@@ -36,11 +39,7 @@ def the_last_micro_batch_synchronises(script: Script) -> Violations:
                     remedy("run the last micro-batch of each window outside no_sync"),
                     place=script.place(call.node),
                 )
-        elif (
-            block is not None
-            and inside
-            and any(g.positive and _is_boundary(script, inside[0], g.test) for g in script.tree.guards(block))
-        ):
+        elif block is not None and any(_is_at_the_end(script, inside, g) for g in script.tree.guards(block)):
             yield violation(
                 "no_sync covers the last micro-batch of the window, which must synchronize",
                 remedy("invert the condition"),
@@ -95,6 +94,44 @@ def one_pass_in_one_accumulate(script: Script) -> Violations:
             )
 
 
+def _told_by_flag(script: Script) -> Violations:
+    """Flags that say when gradients are averaged: never, or in the first micro-batch of a window."""
+    flags = [(c.node, c.keyword("enabled")) for c in script.methods("no_backward_sync")]
+    for node, off in flags:
+        block = script.tree.parent(script.tree.parent(node) or node)
+        inside = [b for b in script.training.backwards if isinstance(block, ast.With) and _is_in(script, b.call, block)]
+        if off is not None and constant(off) is True and inside:
+            yield violation(
+                "every backward pass is inside no_sync: gradients are never averaged over ranks",
+                remedy("run the last micro-batch of each window outside no_sync"),
+                place=script.place(node),
+            )
+    assigned = (n for n in script.tree.of(ast.Assign) if _is_sync_flag(n.targets[0]))
+    told: list[tuple[ast.AST, ast.expr]] = [(n.targets[0], n.value) for n in assigned]
+    told += [(c.node, c.node.args[0]) for c in script.methods("set_requires_gradient_sync") if c.node.args]
+    for place, on in told:
+        loops = script.tree.loops(place)
+        if loops and _is_first_turn(loops[0], on):
+            yield violation(
+                "gradients are averaged in the first micro-batch, and those of the last stay on their rank",
+                remedy("synchronize in the last micro-batch of each window"),
+                place=script.place(place),
+            )
+
+
+def _is_sync_flag(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and target.attr == "require_backward_grad_sync"
+
+
+def _is_first_turn(loop: Loop, test: ast.expr) -> bool:
+    """Whether a condition holds in the first turn of a loop over a range of more than one."""
+    if not isinstance(loop, ast.For) or not isinstance(test, ast.Compare) or not isinstance(loop.iter, ast.Call):
+        return False
+    counts = dotted(loop.iter.func) == "range" and len(loop.iter.args) == 1 and constant(loop.iter.args[0]) != 1
+    first = isinstance(test.ops[0], ast.Eq) and constant(test.comparators[0]) == 0
+    return counts and first and dotted(test.left) == dotted(loop.target) != ""
+
+
 def _no_syncs(script: Script) -> list[Call]:
     return script.methods("no_sync")
 
@@ -118,6 +155,19 @@ def _others(script: Script, backward: Backward) -> bool:
         script.tree.scope(b.call) is scope and not openers.intersection(script.tree.withs(b.call))
         for b in script.training.backwards
     )
+
+
+def _is_at_the_end(script: Script, inside: Sequence[Backward], guard: Guard) -> bool:
+    """Whether a condition holds in the last micro-batch of a window."""
+    steps = bool(inside) and guard.positive and _is_boundary(script, inside[0], guard.test)
+    return steps or _is_last(guard.test, guard.positive)
+
+
+def _is_last(test: ast.expr, positive: bool) -> bool:
+    """Whether a condition says by its name that this is the last micro-batch."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        return _is_last(test.operand, not positive)
+    return positive and re.search(r"(^|[._])(is_)?last(_|$)", dotted(test)) is not None
 
 
 def _is_boundary(script: Script, backward: Backward, test: ast.expr) -> bool:

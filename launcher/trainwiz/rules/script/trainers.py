@@ -68,7 +68,7 @@ def _methods(script: Script) -> Iterator[tuple[str, Function]]:
 def _lightning(script: Script, function: Function) -> Violations:
     if _is_manual(script):
         return
-    for call in _calls(function):
+    for call in [*_calls(function), *_helped(script, function)]:
         name = method(call)
         optimizers = name in ("step", "zero_grad") and _is_optimizer(script, call)
         if (name == "backward" and not call.args) or name == "manual_backward" or optimizers:
@@ -109,6 +109,14 @@ def _trainer(script: Script, function: Function) -> Violations:
                 remedy("remove the division"),
                 place=script.place(node),
             )
+
+
+def _helped(script: Script, function: Function) -> Iterator[ast.Call]:
+    """The calls in the methods that a step calls and returns the loss of: `return self._step(batch)`."""
+    returned = [n.value for n in walk(function) if isinstance(n, ast.Return) and isinstance(n.value, ast.Call)]
+    for call in returned:
+        helper = script.origins.called(call) if dotted(call.func).startswith("self.") else None
+        yield from _calls(helper) if helper is not None and helper is not function else ()
 
 
 def _calls(function: Function) -> Iterator[ast.Call]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Sequence
 
 from trainwiz.finding import Level, Violations, edited, remedy, violation
@@ -11,6 +12,9 @@ from trainwiz.script import Call, Script
 from trainwiz.script.edits import after
 from trainwiz.script.training import Backward, remainder
 from trainwiz.script.tree import constant, dotted
+
+_STEPPED = ("Tensor", "GradScaler", "Accelerator", "Fabric", "Booster")
+"""Whose backward pass changes no weights by itself."""
 
 
 @rule("TW715", level=Level.ERROR, field="script")
@@ -22,23 +26,53 @@ def gradients_are_cleared(script: Script) -> Violations:
     Instead: call optimizer.zero_grad() after each optimizer.step().
     Source: https://docs.pytorch.org/tutorials/recipes/recipes/zeroing_out_gradients.html; seen with torch 2.13
     """
-    if not script.training.steps:
-        return
+    updates = [*script.training.steps, *(b.call for b in script.training.backwards if b.by == "NativeScaler")]
     engines = {b.by for b in script.training.backwards}
-    if "DeepSpeedEngine" in engines or script.clears_gradients:
+    if not updates or "DeepSpeedEngine" in engines:
+        return
+    if script.clears_gradients:
+        yield from _cleared_once(script)
         return
     learning = {loop for b in script.training.backwards for loop in script.origins.loops(b.call)}
-    for step in script.training.steps:
+    for step in updates:
         if not learning.isdisjoint(script.origins.loops(step)) and not _is_made_anew(script, step):
             yield violation(
                 "zero_grad is never called: the gradients of all updates add up",
                 edited(
                     remedy("call optimizer.zero_grad() after the step"),
-                    after(script, step, f"{_object(step)}.zero_grad()"),
+                    after(script, step, f"{_object(step)}.zero_grad()") if step in script.training.steps else (),
                 ),
                 place=script.place(step),
             )
             return
+
+
+@rule("TW769", level=Level.WARNING, field="script")
+def optimizers_step(script: Script) -> Violations:
+    """Call optimizer.step() after the backward pass.
+
+    Without it: the weights never change, and there is no error: the loss stays where it began.
+    Why: backward only computes gradients; the optimizer changes the weights in step().
+    Instead: call optimizer.step() once per update, then optimizer.zero_grad().
+    Source: https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
+    """
+    passes = [b for b in script.training.backwards if b.by in _STEPPED and script.origins.loops(b.call)]
+    loops = {loop for b in passes for loop in script.origins.loops(b.call)}
+    steps = [c for c in script.calls_of("step") if _may_step(script, c)]
+    around = [script.origins.loops(c.node) for c in steps]
+    if not passes or any(not found or not loops.isdisjoint(found) for found in around):
+        return
+    learning = {script.tree.scope(b.call) for b in passes}
+    cleared = [c.node.func.value for c in script.methods("zero_grad") if isinstance(c.node.func, ast.Attribute)]
+    known = [o for o in cleared if script.tree.scope(o) in learning and script.engines.kind(o) == "Optimizer"]
+    known += [c.node.func for c in script.makers("Optimizer") if script.tree.scope(c.node) in learning]
+    if known and not any("optim" in c.last.lower() or "update" in c.last.lower() for c in _given(script, known)):
+        yield violation(
+            "{name}.step() is never called: the weights never change",
+            remedy("call optimizer.step() after the backward pass"),
+            name=dotted(known[0]),
+            place=script.place(passes[0].call),
+        )
 
 
 @rule("TW716", level=Level.ERROR, field="script")
@@ -77,6 +111,8 @@ def deepspeeds_engine_steps(script: Script) -> Violations:
     Source: https://deepspeed.readthedocs.io/en/latest/training.html
     """
     passes = [b for b in script.training.backwards if b.by == "DeepSpeedEngine"]
+    counted_by_engine = bool(passes)
+    passes = passes or [b for b in script.training.backwards if _is_from_engine(script, b)]
     if not passes or not script.called("deepspeed.initialize"):
         return
     for step in script.training.steps:
@@ -91,6 +127,8 @@ def deepspeeds_engine_steps(script: Script) -> Violations:
                 place=script.place(step),
             )
             return
+    if not counted_by_engine:
+        return
     steps = [c for c in script.methods("step") if _is_engine(c, passes)]
     if not steps and not script.training.steps:
         yield violation(
@@ -141,6 +179,40 @@ def accumulation_is_used(script: Script) -> Violations:
             return
 
 
+def _cleared_once(script: Script) -> Violations:
+    """Updates in a loop before which the gradients are cleared, but not in it."""
+    clears = script.calls_like("zero_grad")
+    if "grad" in script.attributes:
+        return  # which may be cleared without a call
+    for step in script.training.steps:
+        loops, function = script.tree.loops(step), script.tree.scope(step)
+        near = [c for c in clears if script.tree.scope(c.node) is function]
+        within = [c for c in clears if loops and loops[0] in script.origins.loops(c.node)]
+        learns = any(loops and b.loop is loops[0] for b in script.training.backwards)
+        if learns and not step.args and near and not within and len(near) == len(clears):
+            yield violation(
+                "zero_grad is called before the loop only: the gradients of all its updates add up",
+                remedy("call optimizer.zero_grad() after the step"),
+                place=script.place(step),
+            )
+            return
+
+
+def _may_step(script: Script, call: Call) -> bool:
+    """Whether a step may be that of an optimizer: not a scheduler's or a profiler's."""
+    if not isinstance(call.node.func, ast.Attribute) or script.engines.kind(call.node.func.value) == "Scheduler":
+        return False
+    return re.search(r"prof|sched", dotted(call.node.func.value), re.IGNORECASE) is None
+
+
+def _given(script: Script, optimizers: Sequence[ast.expr]) -> list[Call]:
+    """The calls in the loops of the training that are given one of these optimizers: they may make the update."""
+    names = {dotted(one) for one in optimizers}
+    loops = set(script.training.turns)
+    inside = [c for c in script.calls if loops.intersection(script.tree.loops(c.node))]
+    return [c for c in inside if any(dotted(value) in names for value in c.arguments)]
+
+
 def _by_accumulation(node: ast.BinOp, told: ast.expr) -> bool:
     """Whether it is a remainder by what the Accelerator is told, or by what is called an accumulation."""
     if not isinstance(node.op, ast.Mod):
@@ -167,11 +239,19 @@ def _owner(call: Call) -> str:
 def _is_of_engine(script: Script, step: ast.Call) -> bool:
     """Whether an optimizer is what `deepspeed.initialize` returned, or was given."""
     owner = step.func.value if isinstance(step.func, ast.Attribute) else step
+    if isinstance(owner, ast.Attribute) and script.engines.kind(owner.value) == "DeepSpeedEngine":
+        return True
     made = script.origins.makers(owner)
     if any(isinstance(m, ast.Call) and script.names.resolved(m.func) == "deepspeed.initialize" for m in made):
         return True
     given = [v for c in script.called("deepspeed.initialize") for v in (c.keyword("optimizer"),) if v is not None]
     return any(dotted(value) == dotted(owner) for value in given if constant(value) is None)
+
+
+def _is_from_engine(script: Script, backward: Backward) -> bool:
+    """Whether a tensor's own backward pass begins at what DeepSpeed's engine computed."""
+    calls = (n for n in script.names.feeding(backward.loss) if isinstance(n, ast.Call))
+    return backward.by == "Tensor" and any(script.engines.is_prepared(call.func) for call in calls)
 
 
 def _is_engine(call: Call, passes: Sequence[Backward]) -> bool:

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
+from trainwiz.rules.script.samples import is_of_one_rank
 from trainwiz.script import Call, Script
 from trainwiz.script.engines import BY_HAND
-from trainwiz.script.training import Backward
-from trainwiz.script.tree import dotted, method, walk
+from trainwiz.script.training import Backward, drawn_from
+from trainwiz.script.tree import Loop, constant, dotted, method, walk
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _ENGINES = ("Accelerator", "Fabric")
@@ -145,7 +146,8 @@ def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
     Instead: leave it out; for quantized models, use device_map={"": accelerator.process_index}.
     Source: https://huggingface.co/docs/accelerate/concept_guides/big_model_inference
     """
-    if not script.engines.several or not (script.training.backwards or script.called("Trainer.train")):
+    trains = script.training.backwards or script.called("Trainer.train")
+    if not trains or not (script.engines.several or _asks_rank(script)):
         return
     for call in script.calls_with("device_map"):
         value = call.keyword("device_map")
@@ -157,6 +159,15 @@ def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
                 map=known.value,
                 place=script.place(value),
             )
+
+
+def _asks_rank(script: Script) -> bool:
+    """Whether a script reads its rank from the environment, as one that torchrun starts does."""
+    return any(
+        constant(value) in ("RANK", "LOCAL_RANK") and not script.tree.guards(call.node)
+        for call in script.called("os.environ.get", "os.getenv")
+        for value in call.node.args[:1]
+    )
 
 
 def _passed(prepares: Sequence[Call]) -> Fix:
@@ -179,7 +190,15 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
         return True
     if latest is None or not latest.alone or latest.scope is not script.tree.scope(call):
         return False
-    value = latest.value
+    return any(_is_inside(script, value) for value in _choices(latest.value))
+
+
+def _choices(value: ast.expr) -> list[ast.expr]:
+    return [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
+
+
+def _is_inside(script: Script, value: ast.expr) -> bool:
+    """Whether this is the model inside a wrapper."""
     if isinstance(value, ast.Attribute) and value.attr == "module":
         return script.engines.is_prepared(value.value)
     return isinstance(value, ast.Call) and _unwraps(script, value)
@@ -240,10 +259,12 @@ def _owner(call: ast.Call) -> str:
 def _sources(loop: ast.AST) -> Iterator[ast.expr]:
     """What a loop goes over, inside progress bars and enumerate."""
     source = getattr(loop, "iter", None)
-    while isinstance(source, ast.Call) and source.args:
+    drawn = drawn_from(loop) if isinstance(loop, Loop) else None
+    while isinstance(source, ast.Call) and source.args and dotted(source.func) != "range":
         source = source.args[0]
-    if source is not None and dotted(source):
-        yield source
+    for one in (source, drawn):
+        if one is not None and dotted(one):
+            yield one
 
 
 def _is_new(script: Script, value: ast.expr, given: set[str], wanted: object) -> bool:
@@ -258,7 +279,9 @@ def _is_new(script: Script, value: ast.expr, given: set[str], wanted: object) ->
 def _is_loader(script: Script, maker: ast.expr) -> bool:
     if not isinstance(maker, ast.Call) or script.names.resolved(maker.func) not in _LOADERS:
         return False
-    own = {k.arg for k in maker.keywords} & {"sampler", "batch_sampler", None}
+    own = any(k.arg in ("batch_sampler", None) for k in maker.keywords)
+    samplers = [k.value for k in maker.keywords if k.arg == "sampler"]
+    own = own or any(not is_of_one_rank(script, sampler) for sampler in samplers)
     return not own and not any(map(script.ranks.is_rank, script.names.feeding(maker)))
 
 

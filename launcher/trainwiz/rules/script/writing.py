@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from trainwiz.finding import Fix, Level, Violation, Violations, edited, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
+from trainwiz.rules.script.divergence import in_functions
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import main_rank, under
 from trainwiz.script.training import describe
@@ -20,7 +21,10 @@ _COLLECTS = {
     "torch.distributed.checkpoint.state_dict.get_model_state_dict",
     "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict",
     "torch.distributed.checkpoint.state_dict.get_state_dict",
+    "torch.distributed.checkpoint.async_save",
+    "torch.distributed.checkpoint.load",
     "torch.distributed.checkpoint.save",
+    "torch.distributed.checkpoint.save_state_dict",
     "Trainer.save_model",
     "Trainer.save_checkpoint",
 }
@@ -58,7 +62,9 @@ def weights_are_collected_by_every_rank(script: Script) -> Violations:
     """
     sharded = [c for c in script.methods("state_dict") if _is_sharded(script, c.node)]
     lightning = script.called(*_LIGHTNINGS) if script.engines.lightning else []
-    for call in [*script.called(*_COLLECTS), *lightning, *sharded]:
+    collecting = [*script.called(*_COLLECTS), *lightning, *sharded]
+    yield from in_functions(script, collecting)
+    for call in collecting:
         if not script.ranks.is_single(call.node):
             continue
         guard = script.ranks.guard(call.node)
@@ -132,7 +138,8 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     Source: https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html (general checkpoint)
     """
     loads = [c for c in script.methods("load_state_dict") if c.node.args]
-    if not loads or not script.training.steps or script.engines.colossalai:
+    updates = script.training.steps or any(b.by == "NativeScaler" for b in script.training.backwards)
+    if not loads or not (updates or _trains_elsewhere(script)) or script.engines.colossalai:
         return
     progress = list(_progress(script))
     resumed = [c for c in loads if _resumes(script, c, progress)]
@@ -155,6 +162,11 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
             missing=", ".join(missing),
             place=script.place(resumed[0].node),
         )
+
+
+def _trains_elsewhere(script: Script) -> bool:
+    """Whether a script makes an optimizer and gives it to functions that it calls epoch by epoch."""
+    return bool(script.makers("Optimizer")) and bool(script.calls_like("^train(_one)?_epoch"))
 
 
 def _guarded(script: Script, call: Call) -> Fix:
@@ -193,6 +205,8 @@ def _written(script: Script, call: Call) -> ast.expr | None:
     if call.name in ("os.mkdir", "os.makedirs") and call.node.args:
         loose = constant(call.keyword("exist_ok")) is True or call.keyword("exist_ok") is not None
         return None if loose or script.tree.guards(call.node) or _is_tried(script, call) else call.node.args[0]
+    if call.method == "open" and call.last == "open" and constant(call.argument("mode", 0)) in _WRITING:
+        return call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
     if call.name == "open" and constant(call.argument("mode", 1)) in _WRITING:
         return call.node.args[0] if call.node.args else None
     if call.method == "save_pretrained" and call.node.args and call.keyword("is_main_process") is None:
