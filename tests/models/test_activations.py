@@ -204,6 +204,32 @@ def test_the_gradient_is_the_same_to_the_last_bit(half: bool) -> None:
         assert count == multiplied + more, how
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
+def test_attention_that_drops_at_random_drops_the_same_again(kind: str) -> None:
+    """Eager attention and its neighbours, computed again, draw what they drew the first time."""
+
+    def trained(how: Checkpointing, seed: int) -> tuple[float, list[torch.Tensor]]:
+        torch.manual_seed(0)
+        model = built(kind, 2, "eager")
+        for module in model.modules():
+            if hasattr(module, "attention_dropout") and isinstance(module.attention_dropout, float):
+                module.attention_dropout = 0.3
+            if type(module) is nn.Dropout:
+                module.p = 0.3
+        recompute(model, how)
+        torch.manual_seed(seed)
+        loss = forward(model, kind).pow(4).mean()
+        loss.backward()
+        return loss.item(), [p.grad for p in model.parameters() if p.grad is not None]
+
+    loss, gradients = trained("none", 1)
+    assert trained("none", 2)[0] != loss, "nothing was dropped"
+    for how in ("full", "offload", "selective"):
+        again, found = trained(how, 1)
+        assert again == loss, how
+        assert all(map(torch.equal, found, gradients)), how
+
+
 @pytest.mark.filterwarnings("default")  # of dynamo itself
 @pytest.mark.parametrize("how", ["full", "selective", "offload"])
 def test_compiled_layers_are_recomputed_too(how: Checkpointing) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import io
 import itertools
 import os
@@ -187,30 +188,36 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
             names = [node.module] if node.module else [alias.name for alias in node.names]
         for name in names:
             absolute = isinstance(node, ast.ImportFrom) and not node.level
-            for base in [folder, *(_roots(folder, name) if absolute else [])]:
-                module = os.path.join(base, name.replace(".", "/") + ".py")
+            for base in [folder, *(_roots(folder) if absolute else ())]:
+                module = f"{base}/{name.replace('.', '/')}.py"
                 if module not in is_other:
-                    is_other[module] = os.path.isfile(module) and os.path.realpath(module) != os.path.realpath(file)
+                    is_other[module] = _is_file(module) and os.path.realpath(module) != os.path.realpath(file)
                 if is_other[module]:
                     yield name, Path(module)
                     break
 
 
-def _roots(folder: Path, name: str) -> Iterator[Path]:
-    """The folders from which a script's project may be imported: above it, up to where its package lies.
-
-    A module of a package is also looked for where a folder above has that package.
-    """
-    yield folder.parent
-    package, dot, _ = name.partition(".")
-    above = folder
+@functools.lru_cache(maxsize=10_000)
+def _roots(folder: Path) -> tuple[Path, ...]:
+    """The folders from which a script's project may be imported: above it, up to where its package lies."""
+    found, above = [folder.parent], folder
     for _ in range(_MOST_LEVELS):
-        if not (above / "__init__.py").is_file():
+        if not _is_file(f"{above}/__init__.py"):
             break
         above = above.parent
-        yield above
-    if dot:
-        yield from (one for one in list(above.parents)[:_MOST_LEVELS] if (one / package).is_dir())
+        found.append(above)
+    return tuple(found)
+
+
+@functools.lru_cache(maxsize=50_000)
+def _is_file(path: str) -> bool:
+    return os.path.isfile(path)
+
+
+def look_anew() -> None:
+    """Forget which files and folders there are."""
+    _roots.cache_clear()
+    _is_file.cache_clear()
 
 
 def read_text(path: str) -> str:

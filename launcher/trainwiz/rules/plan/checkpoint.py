@@ -111,7 +111,7 @@ def checkpoints_can_be_copied(plan: Plan, machine: Machine, estimate: Estimate) 
 
     Without it: the training prints `no memory to copy … bytes: the training waits for its checkpoints`, and does.
     Why: what is saved must not change while it is written. The copy is pinned, and is kept for the next save; it comes
-    beside what is offloaded.
+    beside what is offloaded. The copy's bytes are a lower bound: each tensor's block is rounded up to a power of two.
     Instead: save in the foreground, or use more memory.
     Source: the generated staging.py
     """

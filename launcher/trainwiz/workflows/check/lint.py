@@ -36,6 +36,7 @@ def lint(
     chosen_format = findings.chosen_format(format, as_json=json)
     if not scripts:
         raise UsageError(say("no script given"), say("run: trainwiz lint train.py"))
+    store.look_anew()
     wanted, left_out = selection.prefixes(select) or ("TW",), selection.prefixes(ignore)
     if fix:
         _mend(list(dict.fromkeys(scripts)), wanted, left_out, yes=yes)
