@@ -285,7 +285,7 @@ def test_without_a_gpu_it_says_what_the_host_needs(tmp_path: Path, capsys: pytes
     out = capsys.readouterr()
     assert "tiny on the CPU" in out.out
     assert "to see what it takes on some: --gpus" in out.err
-    assert plan(*QWEN, "--set", "model.parameters=900_000_000_000", "--machine", "here.json") == 1
+    assert plan(*QWEN, "--set", "model.parameters=9_000_000_000_000", "--machine", "here.json") == 1
     assert "does not fit into the memory" in capsys.readouterr().err
     assert plan(*small, "--strategy", "ddp") == 2
     assert "this machine has no GPU to plan for" in capsys.readouterr().err
