@@ -14,7 +14,6 @@ import resource
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -40,7 +39,6 @@ EARLY = (
     "_TYPER_",
 )
 """Beginnings of variables that Python, typer or pydantic reads before trainwiz does anything."""
-_beginning = threading.Lock()
 
 
 def run(
@@ -60,8 +58,7 @@ def run(
     folder = os.path.abspath(cwd or os.curdir)
     if warm.cold or early(env) != early(os.environ):
         return _cold(words, env, folder, timeout, text, memory, script)
-    with _beginning:
-        address = warm.server(sys.executable, os.environ, "trainwiz")
+    address = warm.server(sys.executable, os.environ, "trainwiz")
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(text.encode())
         given.seek(0)

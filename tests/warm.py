@@ -18,6 +18,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +102,7 @@ class Server:
 
 
 _servers: dict[object, Server] = {}
+_beginning = threading.Lock()
 
 
 def close() -> None:
@@ -112,8 +114,9 @@ def close() -> None:
 def server(python: str, environ: Mapping[str, str], use: str = "warm") -> str:
     """The address of the server for these. Another use has a server of its own, with other modules imported."""
     key = (use, python, *(environ.get(name) for name in IN_STANDIN))
-    if key not in _servers:
-        _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"}, use)
+    with _beginning:  # threads of a test may want the first one at once
+        if key not in _servers:
+            _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"}, use)
     return _servers[key].address
 
 

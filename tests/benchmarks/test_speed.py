@@ -12,6 +12,7 @@ import projects
 import pytest
 import torch
 import transformers
+import warm
 from patience import patience
 from plans import BASE
 
@@ -163,16 +164,10 @@ KERNELS = operators.CACHE.with_name("kernels")
 def test_compiled_layers_give_the_same_loss_gradient_and_names(tmp_path: Path) -> None:
     values = {"model.compile": "true", "data.packing": "false"}
     folder = projects.make(tmp_path / "project", {**projects.SMALL, **values})
-    done = subprocess.run(
-        [sys.executable, "-c", COMPARE],
-        cwd=folder,
-        env=projects.environment({"TORCHINDUCTOR_CACHE_DIR": str(KERNELS)}),
-        capture_output=True,
-        text=True,
-        timeout=400,
-    )
-    assert done.returncode == 0, done.stderr
-    plain, compiled, distance, same_names, n_layers = json.loads(done.stdout.splitlines()[-1])
+    (folder / "compare.py").write_text(COMPARE)
+    done = warm.child(folder / "compare.py", env={"TORCHINDUCTOR_CACHE_DIR": str(KERNELS)})
+    assert done.code == 0, done.err
+    plain, compiled, distance, same_names, n_layers = json.loads(done.out.splitlines()[-1])
     assert compiled == pytest.approx(plain, rel=1e-5)
     assert distance < 1e-5
     assert same_names
@@ -206,17 +201,10 @@ def test_an_update_searches_no_disk_and_notes_no_stack(tmp_path: Path) -> None:
     """accelerate's optimizer looks for a package at each step, `torch.manual_seed` notes three stacks: 1 ms."""
     values = {"strategy.kind": "single", "machine.num_processes": 1, "batch.gradient_accumulation_steps": 4}
     folder = projects.make(tmp_path / "project", {**projects.REGRESSION, **values})
-    done = subprocess.run(
-        [sys.executable, "-c", COUNTED, str(tmp_path / "output")],
-        cwd=folder,
-        env=projects.environment(),
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    at_updates = json.loads(done.stdout.splitlines()[-1])
+    (folder / "counted.py").write_text(COUNTED)
+    done = warm.child(folder / "counted.py", str(tmp_path / "output"))
+    assert done.code == 0, done.err
+    at_updates = json.loads(done.out.splitlines()[-1])
     assert len(at_updates) == 6
     assert at_updates[-1] == at_updates[1], "the first update may still import something"
 
