@@ -2,8 +2,8 @@
 
 import functools
 import json
-import re
 import math
+import re
 from pathlib import Path
 from typing import Any
 
