@@ -116,8 +116,8 @@ def expected(plan: Plan, found: dict[str, Any]) -> dict[str, str]:
         del environ["KMP_AFFINITY"]  # would pin all ranks to the same cores
     if on_cpu or plan.strategy.offload_optimizer_device != "none":
         environ["OMP_NUM_THREADS"] = str(CORES // local)
-    if on_cpu and plan.strategy.kind == "deepspeed":
-        environ["DS_ACCELERATOR"] = "cpu"
+    if on_cpu and plan.engine == "accelerate":
+        environ["DS_ACCELERATOR"] = "cpu"  # accelerate imports DeepSpeed under other strategies, too
     return environ
 
 

@@ -160,6 +160,12 @@ SIGNATURES = {
         cause="the embeddings of {model} are its head, and model.modules_to_save names one of both",
         remedy="name both in model.modules_to_save, such as embed_tokens,lm_head, or leave it empty",
     ),
+    "uneven_shards": Signature(
+        r"(?<!\S)(?P<name>\S+) is cut in another way than by rows: (?P<how>.+)",
+        r"(?<!\S)(?P<name>\S+): read .+ for a shard of (?P<how>.+)",
+        cause="FSDP2 shards {name} in another way ({how}) than sharding.py reads it from the model's files",
+        remedy="let rank 0 load the weights: return {{}} at the beginning of found_in in sharding.py",
+    ),
     "untrained_tokens": Signature(
         r"(?<!\S)(?P<model>\S+): (?P<tokens>.+) would not be learned, because the embeddings or the head are frozen: "
         r"set modules_to_save to (?P<names>\S+)",
