@@ -84,6 +84,14 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
+def tokens_of(strategy: str, adapter: str) -> dict[str, str]:
+    """Nine tokens of the data, two more than there are rows to spare, where the embeddings are trained."""
+    tokens = {"data.special_tokens": ",".join(f"<{i}>" for i in range(9))}
+    if adapter == "lora":
+        return {**tokens, "model.modules_to_save": "embed_tokens,lm_head"} if strategy == "ddp" else {}
+    return tokens
+
+
 # docs/decisions/tasks.md: Whatever is not an adapter may be missing in an adapter's checkpoint
 @pytest.mark.parametrize("adapter", ["none", "lora"])
 @pytest.mark.parametrize("strategy", ["single", "ddp", "zero2", "zero3", "fsdp"])
@@ -92,13 +100,21 @@ def test_a_family_is_resumed_exported_and_loaded_as_it_was_trained(
 ) -> None:
     alone = strategy == "single"
     spread = SINGLE if alone else STRATEGIES[strategy]
-    # All weights are trained with two tokens more than there are rows.
-    tokens = {"data.special_tokens": ",".join(f"<{i}>" for i in range(9))} if adapter == "none" else {}
+    talks = conversations_file(tmp_path)
+    talks.write_text(talks.read_text().replace(" + ", " <0> ").replace('"oo', '"<1><8>oo'))
+    tokens = tokens_of(strategy, adapter)
     values = {"model.adapter": adapter, "model.name": str(published["llama-tied"]), **tokens}
-    project = make(tmp_path / "project", {**TUNED, **spread, **values, "data.train": str(conversations_file(tmp_path))})
+    project = make(tmp_path / "project", {**TUNED, **spread, **values, "data.train": str(talks)})
     shutil.copy(CHILD, project)
     jobs = {
-        name: {"output": str(tmp_path / name), "config": {"model_name": str(folder), "tokenizer_name": str(folder)}}
+        name: {
+            "output": str(tmp_path / name),
+            "config": {
+                "model_name": str(folder),
+                "tokenizer_name": str(folder),
+                **({"special_tokens": "<0>,<1>"} if tokens and name.endswith("-untied") else {}),
+            },
+        }
         for name, folder in published.items()
         if alone or name.startswith(DIFFERENT)
     }
