@@ -35,7 +35,9 @@ def main() -> None:
             if plugin := getattr(accelerator.state, "fsdp_plugin", None):
                 plugin.transformer_cls_names_to_wrap = None  # it keeps those of the first model
             trained(train, accelerator, config, output)
-            found = [*by_hand(train, config, output), *exported(config, output)] if accelerator.is_main_process else []
+            found = list(exported(config, output)) if accelerator.is_main_process else []
+            if accelerator.is_main_process and accelerator.num_processes > 1:
+                found += by_hand(train, config, output)
         except (Exception, SystemExit):
             found = [traceback.format_exc()]
         if accelerator.is_main_process:

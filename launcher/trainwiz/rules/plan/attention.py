@@ -222,7 +222,6 @@ def only_conversations_have_words_for_columns(plan: Plan) -> Violations:
         )
 
 
-# docs/decisions/tasks.md: Weights of sources are for tasks whose data is cut into rows of tokens
 @rule("TW547", level=Level.ERROR, field="data.source_weights")
 def each_source_has_a_weight(plan: Plan) -> Violations:
     """data.source_weights needs a positive number for each source of data.train, and a task that learns documents.
