@@ -1,6 +1,6 @@
 """Train many models one after another in one world of ranks, resume each, export it, load it again: what differs?
 
-Arguments: a JSON list of jobs (`name`, `output`, and `config`: values of Config). Runs in the folder of a generated
+Arguments: a JSON list of jobs (`output`, `by_hand`, and `config`: values of Config). Runs in the folder of a generated
 project. Rank 0 writes `output`/findings.json for each job.
 """
 
@@ -36,7 +36,7 @@ def main() -> None:
                 plugin.transformer_cls_names_to_wrap = None  # it keeps those of the first model
             trained(train, accelerator, config, output)
             found = list(exported(config, output)) if accelerator.is_main_process else []
-            if accelerator.is_main_process and accelerator.num_processes > 1:
+            if accelerator.is_main_process and job["by_hand"]:
                 found += by_hand(train, config, output)
         except (Exception, SystemExit):
             found = [traceback.format_exc()]
