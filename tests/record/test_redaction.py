@@ -1,9 +1,10 @@
 """Secrets are hidden in what is shown and recorded, and nothing else is."""
 
 import pytest
-from plans import product
+from plans import BASE, product
 
 from trainwiz import cluster, command
+from trainwiz import plan as plans
 from trainwiz.record import redaction
 from trainwiz.record.variables import RECORDED
 
@@ -117,6 +118,13 @@ def test_every_variable_that_trainwiz_adds_may_be_recorded() -> None:
     assert looked_at > 100
 
 
+def test_no_key_of_a_plan_is_taken_for_a_secret() -> None:
+    """What a script says of its settings is compared with the plan: a hidden one would differ."""
+    changes = {"data.special_tokens": "eos_token=<|im_end|>", "data.added_tokens": "<tool>,<call>"}
+    said = {key.rpartition(".")[2]: str(value) for key, value in {**plans.flat(BASE), **changes}.items()}
+    assert redaction.settings(said) == said
+
+
 @pytest.mark.parametrize(
     ("argv", "shown"),
     [
@@ -127,6 +135,10 @@ def test_every_variable_that_trainwiz_adds_may_be_recorded() -> None:
         (["--password", "--token=abc"], ["--password", "***"]),
         (["https://u:p@host/x", "AKIAABCDEFGHIJKLMNOP"], ["https://***@host/x", "***"]),
         (["author=me", "token"], ["author=me", "token"]),
+        (
+            ["--added_tokens=<tool>,<call>", "--eos_token", "<end>"],
+            ["--added_tokens=<tool>,<call>", "--eos_token", "<end>"],
+        ),
     ],
 )
 def test_arguments_hide_secrets_only(argv: list[str], shown: list[str]) -> None:

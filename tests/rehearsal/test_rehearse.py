@@ -3,6 +3,7 @@
 import functools
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,14 @@ def test_a_task_that_stops_is_shown_with_its_line(project: Path, tmp_path: Path)
     line = (folder / "task.py").read_text().split("return Net(config.hidden)")[0].count("\n") + 1
     found = card(folder, "--task", code=1)["task"]["found"]
     assert found.startswith(f"build_model failed at task.py:{line}: AttributeError")
+
+
+def test_a_conflict_that_is_left_is_named(project: Path, tmp_path: Path) -> None:
+    both = "\n<<<<<<< yours\nreturn Net(config)\n=======\nreturn Net(config.hidden)\n>>>>>>> trainwiz"
+    folder = planted(project, "return Net(config)", both, tmp_path / "planted")
+    done = trainwiz("rehearse", str(folder), "--task")
+    assert done.code == 2
+    assert re.search(r"task\.py:\d+ still holds both sides of a conflict", done.err), done.err
 
 
 @pytest.mark.train

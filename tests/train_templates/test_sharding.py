@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from projects import SMALL, make, metrics
 from test_sft import instructed
 from test_tasks import load
 from test_training import ON_STANDIN, STRATEGIES, one_rank  # noqa: F401 - a fixture
+from torch import nn
 from warm import launch, run
 
 from trainwiz.engines.transformers import LOADED_AS_SAVED
@@ -150,6 +153,44 @@ def test_what_transformers_changes_as_it_loads_is_not_read_in_parts(tmp_path: Pa
     assert found["lm_head.weight"] == found["model.embed_tokens.weight"]
     assert len({path for path, _ in found.values()}) > 1
     assert sharding.found_in(judge, str(saved)) == sharding.found_in(untied, str(saved)) == {}
+
+
+def test_what_task_py_changes_after_loading_is_not_lost(tmp_path: Path) -> None:
+    """Each rank would read what the files hold; whoever edits build_model means the weights that it returns."""
+    saved = published(tmp_path / "model", tied=False, width=64, file_size="100KB")
+    added = {"data__added_tokens": "<new>", "model__name": str(saved), "model__from_scratch": False}
+    added |= {"strategy__kind": "fsdp", "machine__num_processes": 2}
+    new_tokens = load(tmp_path / "code", "sft", "new_tokens", **added)
+    sharding = load(tmp_path / "code", "sft", "sharding", **added)
+
+    def head(model: Any) -> nn.Parameter:
+        found: nn.Parameter = model.get_output_embeddings().weight
+        return found
+
+    def replaced(model: Any) -> None:
+        model.get_output_embeddings().weight = nn.Parameter(head(model) * 2)
+
+    changes: dict[str, Callable[[Any], object]] = {
+        "nothing": lambda _: None,
+        "only read": lambda model: head(model).sum(),
+        "frozen": lambda model: head(model).requires_grad_(requires_grad=False),
+        "in place": lambda model: head(model).data.mul_(2),
+        "several": lambda model: torch._foreach_mul_([head(model).data], 2.0),
+        "out": lambda model: torch.add(head(model).data, 1, out=head(model).data),
+        "a row of a new token": lambda model: new_tokens.fill(head(model), {5: "<new>"}),
+        "initialised": lambda model: model.get_output_embeddings().reset_parameters(),
+        "replaced": replaced,
+    }
+    for name, change in changes.items():
+
+        def build_model(change: Callable[[Any], object] = change) -> Any:
+            model = sharding.loader(transformers.AutoModelForCausalLM)(str(saved), dtype=torch.float32)
+            change(model)
+            return model
+
+        with torch.no_grad():
+            sharding.build(SimpleNamespace(is_main_process=False), build_model)
+        assert bool(sharding.places) == (name in ("nothing", "only read", "frozen")), name
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -110,8 +110,7 @@ def fill(table: nn.Parameter, new: dict[int, str]) -> None:
             set_rows(table.data, new)
         return
     # end: zero3
-    if not table.is_meta:  # else rank 0 has the weights
-        set_rows(table.data, new)
+    set_rows(table.data, new)
 
 
 def set_rows(rows: Tensor, new: dict[int, str]) -> None:

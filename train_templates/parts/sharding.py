@@ -2,7 +2,8 @@
 
 All ranks build it around memory that nothing was written to, which takes no space. After `prepare` has cut it, each
 reads its rows of each tensor from the safetensors files. Where these do not hold the model's parameters by name and
-shape, or the weights are new, rank 0 alone holds the model meanwhile, and `prepare` sends each rank its shards.
+shape, task.py changes some after they are loaded, or the weights are new, rank 0 alone holds the model meanwhile, and
+`prepare` sends each rank its shards.
 """
 
 from __future__ import annotations
@@ -20,11 +21,14 @@ from accelerate import Accelerator, init_empty_weights
 from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard
+from torch.utils._python_dispatch import TorchDispatchMode
 
 empty = False  # whether this rank builds the model without its weights
 published = ""  # the folder of the hub, or of this machine, that the weights are in
 Places = dict[str, tuple[Path, str]]
 places: Places = {}  # where each parameter lies: its file, and its name there; empty: rank 0 holds the model
+loaded: dict[int, Any] = {}  # the memory of the parameters as they were loaded
+changed: set[int] = set()  # the memory that was written to since the model was loaded
 PLAIN = {"F32", "F16", "BF16"}  # types of numbers that are cast as they are; others are quantized
 
 
@@ -42,9 +46,34 @@ def loader(auto_class: Any) -> Callable[..., Any]:
             name, "generation_config.json", _raise_exceptions_for_missing_entries=False
         ):
             model.generation_config = transformers.GenerationConfig.from_pretrained(name)
+        changed.clear()
+        loaded.update((memory(parameter), parameter.untyped_storage()) for parameter in model.parameters())
         return model
 
     return load
+
+
+class Writes(TorchDispatchMode):
+    """Note the memory that is written to, which on this rank has no numbers in it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **(kwargs or {})}
+        for argument in func._schema.arguments:
+            value = given.get(argument.name) if argument.is_write else None
+            written = value if isinstance(value, list | tuple) else [value]
+            changed.update(memory(tensor) for tensor in written if isinstance(tensor, Tensor))
+        return func(*args, **(kwargs or {}))
+
+
+def memory(tensor: Tensor) -> int:
+    """Return what tells a tensor's memory from that of others, which is there also without numbers in it."""
+    return tensor.untyped_storage()._cdata
+
+
+def as_loaded(model: nn.Module) -> bool:
+    """Return whether task.py left the weights that it loaded as they were."""
+    own = {memory(parameter) for parameter in model.parameters()}
+    return own <= loaded.keys() and not own & changed
 
 
 def build(accelerator: Accelerator, build_model: Callable[[], Any]) -> Any:
@@ -54,15 +83,16 @@ def build(accelerator: Accelerator, build_model: Callable[[], Any]) -> Any:
     """
     global empty, places
     empty = True
-    with torch.random.fork_rng(devices=[]), init_empty_weights():
+    with torch.random.fork_rng(devices=[]), init_empty_weights(), Writes():
         model = build_model()
     empty = False
+    kept = as_loaded(model)
     model.tie_weights()
-    found = found_in(model, published) if published else {}
+    found = found_in(model, published) if published and kept else {}
     places = found if all(gather_object([bool(found)])) else {}
     if accelerator.is_main_process and not places:
         if published:
-            print(f"{published}: its files do not hold the weights as the model has them, so rank 0 loads all of them")
+            print(f"{published}: its files do not hold the weights as the model has them; rank 0 loads all of them")
         return build_model()
     replace(model, lambda parameter: torch.empty_like(parameter, device="cpu"))
     return model

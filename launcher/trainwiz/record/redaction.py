@@ -22,6 +22,8 @@ _NAME = re.compile(
 _VARIABLE = re.compile(r"(?i)(?:^|_)(?:key|auth|authorization|sas|signature|session)s?$")
 """Names of variables that hold secrets. An option of that name is rather the key of a column: --text_key content."""
 _TOKENS = re.compile(r"(?i)tokens?$")
+_OF_A_TOKENIZER = re.compile(r"(?i)(?:add|added|special|stop|bos|eos|pad|unk|sep|cls|mask|image|audio|video)_tokens?$")
+"""Names of words and marks of a vocabulary."""
 _SHORTEST = 6
 """Characters; a shorter secret would also be found in ordinary words."""
 
@@ -106,7 +108,8 @@ def values(value: Any, secrets: frozenset[str] = frozenset()) -> Any:
 
 def _is_secret(name: str, value: str) -> bool:
     # `--max_new_tokens=128` is a number of tokens, not a secret.
-    return bool(_NAME.search(name)) and not (_TOKENS.search(name) and value.isdecimal())
+    number = _TOKENS.search(name) and value.isdecimal()
+    return bool(_NAME.search(name)) and not number and not _OF_A_TOKENIZER.search(name)
 
 
 def _is_secret_variable(name: str, value: str) -> bool:

@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trainwiz import tasks
@@ -18,7 +19,7 @@ from trainwiz.rehearsal import comparison, schedule, setup, task
 from trainwiz.rehearsal.check import Check, failed
 from trainwiz.rehearsal.result import RunResult
 from trainwiz.rehearsal.setup import Setup
-from trainwiz.store import plans, rehearsals
+from trainwiz.store import artifacts, plans, rehearsals
 from trainwiz.store.rehearsals import Workspace
 from trainwiz.ui import console
 from trainwiz.ui import rehearsal as card
@@ -35,6 +36,7 @@ def rehearse(request: Request) -> int:
     began = time.monotonic()
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent.absolute()
+    _refuse_conflicts(folder)
     fields = setup.declared_fields(rehearsals.sources(folder))
     small = setup.small_copy(plan, fields, by_hand=_by_hand(request.arguments, fields), updates=request.updates)
     workspace = Workspace(request.keep or None)
@@ -52,6 +54,15 @@ def rehearse(request: Request) -> int:
         workspace.remove()
     _report(checks, small, request, time.monotonic() - began, workspace)
     return 1 if failed(checks) else 0
+
+
+def _refuse_conflicts(folder: Path) -> None:
+    """Raise `UsageError` for a file that a merge left with both sides: task.py would be blamed for it."""
+    for path, line in artifacts.conflict_markers(folder, sorted(file.name for file in folder.glob("*.py"))):
+        raise UsageError(
+            say("{file} still holds both sides of a conflict", file=f"{path}:{line}"),
+            say("keep the lines that are right, and delete the markers"),
+        )
 
 
 def _by_hand(words: Sequence[str], fields: Mapping[str, Any]) -> dict[str, str]:
