@@ -221,7 +221,6 @@ def test_a_template_without_end_is_given_up(model: Path) -> None:
     program.TEMPLATE_SECONDS = 0.2
     for template, says in (
         ("{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3, "its chat template takes more than 0.2 s"),
-        ("{{ 9 ** (8 + messages | length) ** 9 }}", "its chat template takes more than 0.2 s"),
         ("{{ messages[0].content * 9999999999 }}", "its chat template takes more than 512 MiB of memory"),
         ("{{ messages[0].content * 3000000 }}", "its chat template makes 3,000,000 characters of 1"),
     ):
