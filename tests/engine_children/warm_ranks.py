@@ -143,10 +143,10 @@ def made_ready(transformers):
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
     generate = transformers.GenerationMixin.generate
 
-    def generate_less(model, *inputs, max_new_tokens=None, **options):
-        if max_new_tokens and max_new_tokens > LONG_TEXT:
-            max_new_tokens = LENGTH_OF_TEXT
-        return generate(model, *inputs, max_new_tokens=max_new_tokens, **options)
+    def generate_less(model, *inputs, **options):
+        if (options.get("max_new_tokens") or 0) > LONG_TEXT:
+            options["max_new_tokens"] = LENGTH_OF_TEXT
+        return generate(model, *inputs, **options)
 
     transformers.GenerationMixin.generate = generate_less
 

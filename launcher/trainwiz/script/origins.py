@@ -23,6 +23,10 @@ class Origins:
         self._calls: dict[str, list[ast.Call]] = {}
         self._loops: dict[tuple[ast.AST, int], list[Loop]] = {}
         self._following = False
+        # What is followed depends on whether an object's own makers are being followed already.
+        self._called: dict[tuple[ast.Call, bool], Function | None] = {}
+        self._returns: dict[Function, list[ast.expr]] = {}
+        self._made: dict[tuple[ast.AST, int, bool], tuple[ast.expr, ...]] = {}
 
     @cached_property
     def _classes(self) -> dict[str, ast.ClassDef]:
@@ -47,9 +51,12 @@ class Origins:
 
     def called(self, call: ast.Call) -> Function | None:
         """The module's own function that is called."""
-        name = self._own(call)
-        found = self.names.function(name) if name else None
-        return self._of_class(call, name) if name and found is None else found
+        key = call, self._following
+        if key not in self._called:
+            name = self._own(call)
+            found = self.names.function(name) if name else None
+            self._called[key] = self._of_class(call, name) if name and found is None else found
+        return self._called[key]
 
     def _within_class(self, function: Function) -> list[ast.Call]:
         """The calls of a method of a class, where other functions have its name, too."""
@@ -116,11 +123,18 @@ class Origins:
 
     def makers(self, node: ast.AST) -> list[ast.expr]:
         """The expressions that may have made a value, as far as it can be followed."""
-        return list(dict.fromkeys(self._makers(node, _DEPTH)))
+        return list(self._makers(node, _DEPTH))
 
-    def _makers(self, node: ast.AST, depth: int) -> Iterator[ast.expr]:
+    def _makers(self, node: ast.AST, depth: int) -> tuple[ast.expr, ...]:
+        """Each once, and found once: many ways lead to the same value."""
         if depth == 0 or not isinstance(node, ast.expr):
-            return
+            return ()
+        key = node, depth, self._following
+        if key not in self._made:
+            self._made[key] = tuple(dict.fromkeys(self._found(node, depth)))
+        return self._made[key]
+
+    def _found(self, node: ast.expr, depth: int) -> Iterator[ast.expr]:
         if isinstance(node, ast.IfExp):
             yield from self._makers(node.body, depth - 1)
             yield from self._makers(node.orelse, depth - 1)
@@ -140,16 +154,21 @@ class Origins:
             value = argument(function, given, call)
             yield from self._makers(value, depth - 1) if value is not None else ()
         elif function is not None and depth:
-            for node in walk(function):
-                if isinstance(node, ast.Return) and node.value is not None and self.tree.scope(node) is function:
-                    value = node.value
-                    if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
-                        value = value.elts[index]
-                    yield from self._makers(value, depth - 1)
+            for value in self._returned(function):
+                if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
+                    value = value.elts[index]
+                yield from self._makers(value, depth - 1)
         elif dotted(call.func).rpartition(".")[2] in _PASSING and call.args:
             yield from self._makers(call.args[0], depth - 1)
         else:
             yield call
+
+    def _returned(self, function: Function) -> list[ast.expr]:
+        """What a function returns, in order."""
+        if function not in self._returns:
+            found = [n for n in walk(function) if isinstance(n, ast.Return) and self.tree.scope(n) is function]
+            self._returns[function] = [n.value for n in found if n.value is not None]
+        return self._returns[function]
 
     def _of_assignment(self, assignment: Assignment, depth: int) -> Iterator[ast.expr]:
         value = assignment.value
@@ -174,8 +193,17 @@ class Origins:
 
 
 def _given_on(function: Function) -> str:
-    """The parameter whose items a generator yields, again and again: `for x in loader: yield x`."""
+    """The parameter whose items a generator yields, again and again: `for x in loader: yield x`; kept on the node."""
+    if "_given_on" not in function.__dict__:
+        function._given_on = _yielded_of(function)  # type: ignore[union-attr]
+    given: str = function.__dict__["_given_on"]
+    return given
+
+
+def _yielded_of(function: Function) -> str:
     yields = [n.value for n in walk(function) if isinstance(n, ast.Yield)]
+    if not yields:
+        return ""
     for loop in (n for n in walk(function) if isinstance(n, ast.For)):
         name = dotted(loop.iter)
         if name in parameters(function) and any(value is not None and _is_target(value, loop) for value in yields):

@@ -70,6 +70,8 @@ class Outline:
             values = node.__dict__
             for name in _own_branches(kind):  # type: ignore[arg-type]
                 value = values.get(name)
+                if value is None:
+                    continue
                 if value.__class__ is list:
                     for one in reversed(value):
                         if isinstance(one, ast.AST):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import itertools
+from collections.abc import Iterator
 from functools import cached_property
 
 from trainwiz.engines.names import names
 from trainwiz.script.names import Names
-from trainwiz.script.tree import Guard, Tree, constant, dotted, walk
+from trainwiz.script.tree import Function, Guard, Tree, constant, dotted, walk
 
 MAIN = names(
     """
@@ -46,6 +47,7 @@ class Ranks:
         """`differ` is whether a text of the program has one of `STEMS`; without, all ranks do the same."""
         self.tree, self.names, self._differ = tree, names, differ
         self._asking: set[str] = set()
+        self._own_guards: dict[ast.AST, Guard | None] = {}
 
     @cached_property
     def single(self) -> dict[ast.AST, Guard | None]:
@@ -67,7 +69,10 @@ class Ranks:
         """The condition within the node's own function."""
         if not self._differ:
             return None
-        return next((g for g in self.tree.guards(node) if self.differs(g.test, g.positive)), None)
+        if node not in self._own_guards:
+            guards = self.tree.guards(node)
+            self._own_guards[node] = next((g for g in guards if self.differs(g.test, g.positive)), None)
+        return self._own_guards[node]
 
     def differs(self, test: ast.expr, positive: bool) -> bool:
         """Whether the branch where the test is so is taken on some ranks, and never on the others."""
@@ -123,15 +128,15 @@ class Ranks:
             if any(mark.rpartition(".")[2] in _DECORATORS for mark in marks):
                 self.single[function] = None
         fresh: set[ast.AST] | None = None
+        called = [pair for pair in self._called() if pair[0] not in self.single]
         for _ in range(3):  # a function called only by such a function, and so on
             known = set(self.single)
-            for function in self.tree.functions:
-                if function in self.single or not self.names.function(function.name):
+            for function, sites in called:
+                if function in self.single:
                     continue
-                sites = [site for site in self.tree.calls_of(function.name) if dotted(site.func)]
                 if fresh is not None and not any(self.tree.scope(site) in fresh for site in sites):
                     continue
-                if sites and all(self._is_site(site) for site in sites) and all(self.is_single(site) for site in sites):
+                if all(self.is_single(site) for site in sites):
                     pairs = itertools.combinations(sites[:_MOST_SITES], 2)
                     if not any(self.tree.exclusive(one, other) for one, other in pairs):
                         self.single[function] = self.guard(sites[0])
@@ -140,6 +145,14 @@ class Ranks:
             fresh = self.single.keys() - known
             if not fresh:
                 return
+
+    def _called(self) -> Iterator[tuple[Function, list[ast.Call]]]:
+        """The functions of a name of their own, each with its calls, where all of these are surely that."""
+        for function in self.tree.functions:
+            if function.name in self.tree.called and self.names.function(function.name):
+                sites = [site for site in self.tree.calls_of(function.name) if dotted(site.func)]
+                if sites and all(self._is_site(site) for site in sites):
+                    yield function, sites
 
     def _is_site(self, call: ast.Call) -> bool:
         """A call that is surely one of the module's own function: `f(…)` or `self.f(…)`."""

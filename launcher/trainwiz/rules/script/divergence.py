@@ -138,8 +138,7 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
             script, call, say("call it on every rank; the Trainer itself prints and writes on one rank only")
         )
     for call in script.calls if script.engines.prepares_any else ():
-        function = script.origins.called(call.node)
-        if function is not None and function not in script.ranks.single and _runs_prepared(script, call, function):
+        if _runs_prepared(script, call):
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
 
 
@@ -157,10 +156,13 @@ def _forwards(script: Script) -> Iterator[Call]:
             yield call
 
 
-def _runs_prepared(script: Script, call: Call, function: Function) -> bool:
+def _runs_prepared(script: Script, call: Call) -> bool:
     """Whether one of the script's own functions goes through batches with the prepared model that it is given."""
     given = [v for v in call.arguments if script.engines.is_prepared(v)]
     if not given or script.ranks.own_guard(call.node) is None:
+        return False
+    function = script.origins.called(call.node)
+    if function is None or function in script.ranks.single:
         return False
     names = {p for p in parameters(function) if any(argument(function, p, call.node) is v for v in given)}
     for node in walk(function):
