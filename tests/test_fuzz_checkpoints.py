@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_fuzz import BOUNDED, VALUES, _in_bounds, changed, dumped, quickly
 
@@ -88,6 +88,7 @@ CONFIG = {"model_type": "llama", "num_hidden_layers": 2, "architectures": ["Llam
     length=st.none() | st.sampled_from([0, 1 << 26, 1 << 40, (1 << 64) - 1]),
     pipe=st.sampled_from(["", "tokenizer.json", "special_tokens_map.json"]),
 )
+@example(header={"a": {**TENSOR, "data_offsets": []}}, config=CONFIG, length=None, pipe="")
 def test_folders_of_strangers(
     header: dict[str, Any],
     config: dict[str, Any],

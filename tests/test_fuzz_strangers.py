@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from plans import BASE
 from test_fuzz import BOUNDED, SCALARS, VALUES, _in_bounds, changed, dumped, quickly
@@ -271,6 +271,7 @@ COMMAND = {
 
 @BOUNDED
 @given(command=changed(COMMAND))
+@example(command={**COMMAND, "argv": ["\ud800"]})
 def test_records_that_are_replayed(command: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> None:
     run = Run(tmp_path_factory.mktemp("replay") / "runs" / RUN)
     run.logs.mkdir(parents=True)

@@ -18,6 +18,7 @@ from trainwiz.cli import examples, launch, run
 from trainwiz.cli.app import application, command
 from trainwiz.errors import UsageError
 from trainwiz.outcome import HANG_CODE, STOPPED_CODE
+from trainwiz.workflows import explain
 
 COMMANDS = [command.name for command in application().registered_commands]
 
@@ -212,3 +213,14 @@ def test_the_guide_for_agents_names_what_can_be_typed(capsys: pytest.CaptureFixt
     for code in (UsageError.exit_code, STOPPED_CODE, HANG_CODE):
         assert re.search(rf"^    {code} ", shown, re.MULTILINE)
     assert {name for _, name, *_ in typed} <= set(COMMANDS)
+
+
+def test_ctrl_c_is_told_and_has_its_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever typer makes of it: 0.29 ended every command without a word."""
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(explain, "explain", interrupted)
+    assert run(["explain", "TW101"]) == 130
+    assert capsys.readouterr() == ("", "\ninterrupted\n")

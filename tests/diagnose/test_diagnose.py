@@ -198,6 +198,13 @@ def test_what_pythons_warnings_say_is_no_cause() -> None:
     assert failed(text=f"{NO_DRIVER}{text}RuntimeError: Found no NVIDIA driver on your system\n").name == "no_cuda"
 
 
+def test_that_no_gpu_is_used_is_named_only_where_nothing_else_fails() -> None:
+    found = of_log(f"{NO_DRIVER}update 1 loss 0.5\n", log="x")
+    assert found is not None
+    assert (found.name, found.certainty) == ("no_cuda", "likely")
+    assert failed(text=NO_DRIVER + LOGS["shape"]).name == "shape"
+
+
 @pytest.mark.parametrize(
     "before",
     [

@@ -1,6 +1,6 @@
 """Train many models one after another in one world of ranks, resume each, export it, load it again: what differs?
 
-Arguments: a JSON list of jobs (`name`, `output`, and `config`: values of Config). Runs in the folder of a generated
+Arguments: a JSON list of jobs (`output`, `by_hand`, and `config`: values of Config). Runs in the folder of a generated
 project. Rank 0 writes `output`/findings.json for each job.
 """
 
@@ -10,6 +10,7 @@ import dataclasses
 import gc
 import importlib
 import json
+import math
 import shutil
 import sys
 import traceback
@@ -35,6 +36,8 @@ def main() -> None:
                 plugin.transformer_cls_names_to_wrap = None  # it keeps those of the first model
             trained(train, accelerator, config, output)
             found = list(exported(config, output)) if accelerator.is_main_process else []
+            if accelerator.is_main_process and job["by_hand"]:
+                found += by_hand(train, config, output)
         except (Exception, SystemExit):
             found = [traceback.format_exc()]
         if accelerator.is_main_process:
@@ -55,6 +58,29 @@ def trained(train: Any, accelerator: Any, base: Any, output: Path) -> None:
         shutil.copytree(output / "whole" / name, output / "again" / name)
     accelerator.wait_for_everyone()
     train.train(dataclasses.replace(base, output_dir=str(output / "again"), resume="auto"), accelerator)
+
+
+def by_hand(train: Any, config: Any, output: Path) -> Iterator[str]:
+    """Compare losses and norms with those of a loop of PyTorch alone, which takes each real batch at once."""
+    task, batches = importlib.import_module("task"), importlib.import_module("batches")
+    whole = {"num_processes": 1, "gradient_accumulation_steps": 1, "per_device_batch_size": config.real_batch_size}
+    config = dataclasses.replace(config, **whole)
+    torch.manual_seed(config.seed)
+    model, data = task.build_model(config).train(), task.load_train_data(config)
+    optimizer = train.build_optimizer(config, model, torch.device("cpu"))
+    updates = batches.RealBatches(config, len(data), 0, 0, config.n_steps)
+    records = [json.loads(line) for line in (output / "whole" / "metrics.jsonl").open()]
+    written = [record for record in records if "loss" in record]
+    for record, (batch, count) in zip(written, batches.load_batches(config, data, updates), strict=True):
+        for group in optimizer.param_groups:
+            group["lr"] = train.learning_rate(config, record["update"] - 1, config.n_steps)
+        (loss := task.loss_sum(model, batch) / count).backward()
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.gradient_clipping)
+        optimizer.step()
+        optimizer.zero_grad()
+        for name, value in (("loss", float(loss)), ("grad_norm_pre_clip", float(norm))):
+            if not math.isclose(record[name], value, rel_tol=1e-4):
+                yield f"{name} of update {record['update']} is {record[name]}, by hand {value}"
 
 
 def exported(config: Any, output: Path) -> Iterator[str]:

@@ -144,7 +144,7 @@ def made_ready(transformers):
     generate = transformers.GenerationMixin.generate
 
     def generate_less(model, *inputs, **options):
-        if options.get("max_new_tokens", 0) > LONG_TEXT:
+        if (options.get("max_new_tokens") or 0) > LONG_TEXT:
             options["max_new_tokens"] = LENGTH_OF_TEXT
         return generate(model, *inputs, **options)
 

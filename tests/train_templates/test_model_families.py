@@ -92,20 +92,32 @@ def test_a_family_is_resumed_exported_and_loaded_as_it_was_trained(
 ) -> None:
     alone = strategy == "single"
     spread = SINGLE if alone else STRATEGIES[strategy]
-    # All weights are trained with two tokens more than there are rows.
-    tokens = {"data.special_tokens": ",".join(f"<{i}>" for i in range(9))} if adapter == "none" else {}
+    talks = conversations_file(tmp_path)
+    tokens: dict[str, str] = {}
+    if adapter == "none":  # all weights are trained, with two tokens more than there are rows
+        talks.write_text(talks.read_text().replace(" + ", " <0> ").replace('"oo', '"<1><8>oo'))
+        tokens = {"data.special_tokens": ",".join(f"<{i}>" for i in range(9))}
     values = {"model.adapter": adapter, "model.name": str(published["llama-tied"]), **tokens}
-    project = make(tmp_path / "project", {**TUNED, **spread, **values, "data.train": str(conversations_file(tmp_path))})
+    project = make(tmp_path / "project", {**TUNED, **spread, **values, "data.train": str(talks)})
     shutil.copy(CHILD, project)
+    compared = (*DIFFERENT, "llama") if tokens else DIFFERENT
     jobs = {
-        name: {"output": str(tmp_path / name), "config": {"model_name": str(folder), "tokenizer_name": str(folder)}}
+        name: {
+            "output": str(tmp_path / name),
+            "by_hand": bool(tokens) and not alone and name.startswith("llama"),
+            "config": {
+                "model_name": str(folder),
+                "tokenizer_name": str(folder),
+                **({"special_tokens": "<0>,<1>"} if tokens and name == "llama-untied" else {}),
+            },
+        }
         for name, folder in published.items()
-        if alone or name.startswith(DIFFERENT)
+        if alone or name.startswith(compared)
     }
     (project / "jobs.json").write_text(json.dumps(list(jobs.values())))
     environment = ON_STANDIN if strategy == "fsdp" else None
     ended = run(project, [CHILD.name, "jobs.json"], 1 if alone else 2, env=environment, seconds=240)
     assert [done.code for done in ended] == [0] * len(ended), ended[0].err[-2000:]
     found = {name: json.loads((tmp_path / name / "findings.json").read_text()) for name in jobs}
-    assert len(found) == (2 * len(FAMILIES) if alone else 2 * len(DIFFERENT))
+    assert len(found) == 2 * len(FAMILIES if alone else compared)
     assert {name: "\n".join(problems[:3]) for name, problems in found.items() if problems} == {}

@@ -6,10 +6,12 @@ import json
 import os
 import re
 import socket
+import subprocess
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import pytest
@@ -239,3 +241,93 @@ def test_a_browser_paints_fifty_runs_within_a_second(large: Path, tmp_path: Path
         shot = tmp_path / "shot.png"
         browse(tmp_path, "--window-size=1300,1400", "--virtual-time-budget=8000", f"--screenshot={shot}", server.url)
         assert shot.stat().st_size > 50_000
+
+
+class Browser:
+    """A page in a browser with somebody at its keyboard: Chromium's own protocol, over a pipe."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        assert CHROMIUM
+        to, self._to = os.pipe()
+        self._from, back = os.pipe()
+        words = ["--headless", "--no-sandbox", "--disable-gpu", "--remote-debugging-pipe", f"--user-data-dir={folder}"]
+        # Chromium reads commands from its descriptor 3, and answers on 4.
+        shell = f'exec "$@" 3<&{to} 4>&{back}'
+        self._process = subprocess.Popen(
+            ["bash", "-c", shell, "bash", CHROMIUM, *words, "about:blank"],
+            pass_fds=(to, back),
+            stderr=subprocess.DEVNULL,
+        )
+        os.close(to)
+        os.close(back)
+        self._session = self._number = 0
+        self._rest = b""
+        target = next(t for t in self("Target.getTargets")["targetInfos"] if t["type"] == "page")
+        self._session = self("Target.attachToTarget", targetId=target["targetId"], flatten=True)["sessionId"]
+        self("Emulation.setDeviceMetricsOverride", width=400, height=800, deviceScaleFactor=1, mobile=False)
+        self("Page.navigate", url=url)
+
+    def __call__(self, method: str, **params: object) -> dict[str, Any]:
+        self._number += 1
+        asked = {"id": self._number, "method": method, "params": params}
+        if self._session:
+            asked["sessionId"] = self._session
+        os.write(self._to, json.dumps(asked).encode() + b"\0")
+        while True:
+            while b"\0" not in self._rest:
+                read = os.read(self._from, 1 << 16)
+                assert read, "the browser ended"
+                self._rest += read
+            one, _, self._rest = self._rest.partition(b"\0")
+            answer = json.loads(one)
+            if answer.get("id") == self._number:
+                return answer["result"]
+
+    def value(self, expression: str) -> Any:
+        return self("Runtime.evaluate", expression=expression, returnByValue=True)["result"].get("value")
+
+    def until(self, expression: str) -> None:
+        end = time.monotonic() + 60
+        while not self.value(expression):
+            assert time.monotonic() < end, expression
+            time.sleep(0.05)
+
+    def press(self, key: str, code: int, text: str = "") -> None:
+        for kind in ("keyDown", "keyUp"):
+            self(
+                "Input.dispatchKeyEvent",
+                type=kind,
+                key=key,
+                windowsVirtualKeyCode=code,
+                text=text * (kind == "keyDown"),
+            )
+
+    def close(self) -> None:
+        self("Browser.close")
+        self._process.wait(60)
+        os.close(self._to)
+        os.close(self._from)
+
+
+@pytest.mark.skipif(not CHROMIUM, reason="no chromium here: the board was NOT used with a keyboard")
+def test_a_keyboard_is_enough_on_a_narrow_page(served: PageServer, project: Path, tmp_path: Path) -> None:
+    """While a run goes on, and the table with it: Tab goes on where it was, and a chosen run comes into view."""
+    browser = Browser(tmp_path / "browser", served.url)
+    try:
+        browser.until("document.querySelector('#detail h1') && document.querySelector('#runs tbody').dataset.text")
+        assert browser.value("document.documentElement.scrollWidth") <= 400
+        for _ in range(4):
+            browser.press("Tab", 9)
+        at = f"show-{NAMES[1]}"
+        assert browser.value("document.activeElement.id") == at
+        Run(project / "runs" / NAMES[2]).metrics.write_text(json.dumps({"update": 4321, "loss": 0.125}) + "\n")
+        browser.until("document.querySelector('#runs').textContent.includes('4321')")
+        assert browser.value("document.activeElement.id") == at
+        browser.press("Enter", 13, "\r")
+        browser.until("document.activeElement.id === 'tabs'")
+        assert browser.value("document.querySelector('#tabs b').textContent") == NAMES[1]
+        assert 0 <= browser.value("document.querySelector('#tabs').getBoundingClientRect().top") < 800
+        browser.press("Tab", 9)
+        assert browser.value("document.activeElement.dataset.tab") == "run"
+    finally:
+        browser.close()

@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import pytest
 
+from trainwiz import quantities
+from trainwiz.estimate.forecast import forecast
 from trainwiz.finding import Finding, Level
 from trainwiz.message import Message
 from trainwiz.store import machines
@@ -45,3 +47,18 @@ def test_what_the_interpreter_has_installed_decides_before_anything_is_judged(
     decided = planner.decide(answers).plan
     assert not decided.data.packing
     assert "TW553" not in {finding.rule for finding in planner.findings(decided, complete=True)}
+
+
+def test_the_gauge_of_a_cpu_rank_is_its_whole_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the choices beside it and the forecast of the run: Python and torch are most of a small one."""
+    there = machines.read(Path(__file__).parents[1] / "machines" / "cpu.json")
+    monkeypatch.setattr(facts, "machine", lambda **_: there)
+    planner = Planner(folder=tmp_path)
+    plan = planner.decide({"model.name": "gpt2-124m"}).plan
+    model = planner.model(plan)
+    assert model
+    expected = forecast(plan, model.parameters or 0, model.transformer, gpu=None).host_bytes
+    assert expected
+    gauge = dialogue._gauge(planner, plan)
+    assert gauge.partition(" ")[2].startswith(quantities.size(expected))
+    assert gauge[0] == "█"

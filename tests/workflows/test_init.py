@@ -363,7 +363,8 @@ def test_resume_without_a_folder_takes_the_last_one_with_its_options(
     monkeypatch.chdir(tmp_path)
     older, newer = tmp_path / "older", tmp_path / "newer"
     for folder, machine in ((older, CPU), (newer, H100)):
-        saved = store.Saved(answers={"seed": 9}, folder=str(folder), options={"machine": machine, "yes": True})
+        options: dict[str, str | bool] = {"machine": machine, "yes": True}
+        saved = store.Saved(answers={"seed": 9}, folder=str(folder), options=options, given=("seed", "gone.key"))
         assert store.write(store.session_file(folder), saved)
     os.utime(store.session_file(older), (1, 1))
     assert run(["init", "--resume", "--defaults"]) == 0

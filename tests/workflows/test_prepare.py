@@ -78,13 +78,14 @@ def test_the_cache_is_listed_and_cleaned_by_age(tmp_path: Path) -> None:
     assert trainwiz("prepare", str(folder), "--python", warm.python()).code == 0
     (tokens,) = folder.glob(".cache/tokens-*")
     (folder / ".cache" / "tokens-0000.partial").mkdir()
+    (folder / ".cache" / "removed-tokens-1.77" / "part").mkdir(parents=True)  # a removal that was ended
     listed = trainwiz("cache", str(folder))
     assert tokens.name in listed.out
-    assert "unfinished" in listed.out
+    assert listed.out.count("unfinished") == 2
     assert trainwiz("cache", str(folder), "--clean").code == 0
-    assert [path.name for path in folder.glob(".cache/tokens-*")] == [tokens.name], "it was just used"
+    assert [path.name for path in folder.glob(".cache/*tokens-*")] == [tokens.name], "it was just used"
     os.utime(tokens, (time.time() - 40 * 86400,) * 2)
     done = trainwiz("cache", str(tokens.parent), "--clean", "--json")
     assert [each["removed"] for each in json.loads(done.out)] == [True]
-    assert not list(folder.glob(".cache/tokens-*"))
+    assert not list(folder.glob(".cache/*tokens-*"))
     assert "no tokenized data here" in trainwiz("cache", str(folder)).err

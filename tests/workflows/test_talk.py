@@ -1,7 +1,9 @@
 """`trainwiz chat` and `trainwiz sample`: a trained model answers, as transformers itself would let it."""
 
+import functools
 import hashlib
 import json
+import resource
 import shutil
 import subprocess
 import sys
@@ -205,19 +207,51 @@ def test_a_checkpoint_answers_and_is_kept_for_the_next_time(tmp_path: Path) -> N
     assert done.out.rstrip("\n") == shown(expected(kept, "user:\nhello<|end|>assistant:\n")).rstrip("\n")
     again = talk("chat", str(checkpoint), *GREEDY, lines="hello\n")
     assert (again.out, "gathering" in again.err) == (done.out, False), again.err
+    rewrite(checkpoint, config={"vocab_size": 1 << 18, "hidden_size": 4096})
+    refused = talk("chat", str(checkpoint), *GREEDY, lines="hello\n")
+    size = sum(file.stat().st_size for file in checkpoint.iterdir())
+    assert refused.code == 1
+    assert f"a model of at least 1,073,741,824 parameters; its files have {size:,} bytes" in refused.err
 
 
-def test_a_template_with_loops_inside_loops_is_given_up(model: Path) -> None:
-    loops = "{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3
+def test_a_template_without_end_is_given_up(model: Path) -> None:
     program, tokenizer = gather_weights.loaded(PROGRAM), AutoTokenizer.from_pretrained(model)
-    tokenizer.chat_template = loops
     talker = SimpleNamespace(tokenizer=tokenizer)
+    talker.templated = functools.partial(program.Model.templated, talker)
     program.TEMPLATE_SECONDS = 0.2
-    began = time.process_time()
-    with pytest.raises(program.Problem) as refused:
-        program.Model.ids(talker, {"messages": [{"role": "user", "content": "a"}]})
-    assert refused.value.said == {"problem": "refused", "detail": "its chat template takes more than 0.2 s"}
-    assert time.process_time() - began < 5
+    for template, says in (
+        ("{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3, "its chat template takes more than 0.2 s"),
+        ("{{ messages[0].content * 9999999999 }}", "its chat template takes more than 512 MiB of memory"),
+        ("{{ messages[0].content * 3000000 }}", "its chat template makes 3,000,000 characters of 1"),
+    ):
+        tokenizer.chat_template = template
+        began = time.process_time()
+        with pytest.raises(program.Problem) as refused:
+            program.Model.ids(talker, {"messages": [{"role": "user", "content": "a"}]})
+        assert refused.value.said == {"problem": "refused", "detail": says}
+        assert time.process_time() - began < 5
+    assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.getrlimit(resource.RLIMIT_DATA)[1]
+
+
+def test_a_model_that_its_checkpoint_does_not_hold(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is refused before it takes memory; what other files hold is loaded."""
+    (tmp_path / "model.safetensors").write_bytes(bytes(1000))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    says = r"a model of at least 67,108,864 parameters; its files have 1,000 bytes"
+    with pytest.raises(OverflowError, match=says), gather_weights.no_larger_than(tmp_path, OverflowError):
+        torch.nn.Linear(1 << 13, 1 << 13)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 << 10, "kilobytes"
+    with pytest.raises(OverflowError), gather_weights.no_larger_than(tmp_path, OverflowError):
+        torch.nn.ModuleList(torch.nn.PReLU() for _ in range(70_000))
+    monkeypatch.setattr(gather_weights, "SMALL", 0)
+    shape = AutoModelForCausalLM.from_pretrained(model).config
+    with gather_weights.no_larger_than(tmp_path, OverflowError):
+        assert AutoModelForCausalLM.from_pretrained(model).num_parameters() > 1000
+    with pytest.raises(OverflowError), gather_weights.no_larger_than(tmp_path, OverflowError):
+        AutoModelForCausalLM.from_config(shape)
+    AutoModelForCausalLM.from_config(shape)
 
 
 def test_of_a_project_the_newest_run_with_a_model_answers(

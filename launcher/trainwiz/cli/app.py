@@ -66,6 +66,7 @@ def command(arguments: Sequence[str]) -> Any:
     fast_options.install(built)
     help_text.install(built)
     completion.install(built)
+    _tell_of_interruption(built)
     return built
 
 
@@ -87,6 +88,20 @@ def application(arguments: Sequence[str] = ()) -> typer.Typer:
         module = importlib.import_module(f"trainwiz.cli.{_MODULES.get(name, own)}")
         app.command(name, cls=getattr(module, "Command", None), help=text(COMMANDS[name]))(getattr(module, own))
     return app
+
+
+def _tell_of_interruption(command: Any) -> None:
+    # typer turns Ctrl-C into its own exit code without a word (seen with 0.29), so it must not see it.
+    invoke = command.invoke
+
+    def heard(context: Any) -> Any:
+        try:
+            return invoke(context)
+        except KeyboardInterrupt:
+            console.talk()  # behind the terminal's ^C
+            raise typer.Abort from None
+
+    command.invoke = heard
 
 
 def _accept_language_everywhere(command: Any) -> None:

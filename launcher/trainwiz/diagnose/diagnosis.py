@@ -22,6 +22,8 @@ _FROM_OUTSIDE = (-9, -15, -1)
 _ABORTED = -6
 _ABORTS = ("connection_lost", "no_answer", "rendezvous_lost", "native_exception")
 """Secondary causes after which native code aborts; they say more than that."""
+_ENDED_WELL = re.compile(r"\b(?:finished|completed?|done|succe\w+|saved)\b", re.IGNORECASE)
+"""Last words of a program after which its warnings were none that it failed by."""
 _GOES_ON = 50
 """Lines; a program that wrote so many after a failure went on."""
 _MIB = 2**20
@@ -123,7 +125,7 @@ def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
     found = (recognise(lines, rank=rank) if rank is not None else None) or recognise(lines)
     blocks = tuple(log_text.tracebacks(lines))
     pasted = log_text.bare_exception(lines)
-    if failure is None and not blocks and not pasted and not (found and _is_a_failure(found)):
+    if failure is None and not blocks and not pasted and not (found and _is_a_failure(found, lines)):
         return None
     if rank is None or _only_followed(lines, rank, blocks):
         first = _first(lines, blocks, found)
@@ -293,7 +295,9 @@ def _lines(text: str | Sequence[Line]) -> Sequence[Line]:
     return log_text.read(text) if isinstance(text, str) else text
 
 
-def _is_a_failure(found: Recognised) -> bool:
+def _is_a_failure(found: Recognised, lines: Sequence[Line]) -> bool:
+    if found.warned:
+        return not (log_text.is_finished(lines) or _ENDED_WELL.search(log_text.last_of_script(lines)))
     words = ("Error", "error", "Killed", "CANCELLED", "nan")
     return found.final or any(word in found.line.text for word in words)
 

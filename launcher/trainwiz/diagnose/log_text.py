@@ -241,7 +241,8 @@ def without_ignored(lines: Sequence[Line]) -> Sequence[Line]:
 
 def bare_exception(lines: Sequence[Line]) -> Line | None:
     """The line that names an exception at the end of a log that has no traceback, such as one that was pasted."""
-    ranks = [line for line in lines if not _LAUNCHERS_LINE.match(line.text) and not _ASIDE.match(line.text)]
+    others = (_LAUNCHERS_LINE.match, _ASIDE.match, _LAUNCHERS_OWN.search)
+    ranks = [line for line in lines if not any(found(line.text) for found in others)]
     said = [line for line in ranks[-_PASTED:] if _PASTED_ERROR.match(line.text)]
     if not said and any(line.text.startswith('  File "') for line in ranks[-2 * _PASTED :]):
         said = [line for line in ranks[-_PASTED:] if _BARE_ERROR.match(line.text)]
@@ -253,7 +254,7 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         said = said or [line for line in bare if _PASTED_ERROR.match(line.text)]
     if not said and len(lines) <= _PASTED:
         said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
-    return next((line for line in reversed(said) if not _LAUNCHERS_OWN.search(line.text)), None)
+    return said[-1] if said else None
 
 
 def _ends(lines: Sequence[Line]) -> list[Line]:

@@ -41,6 +41,8 @@ class Recognised:
     """The named groups of its pattern."""
     final: bool
     """Whether the line belongs to the end of its rank's log."""
+    warned: bool = False
+    """Whether a warning of Python's `warnings` shows it: the program went on."""
 
 
 # docs/decisions/diagnosis.md: A failure is recognised by the place of its words in the log
@@ -49,7 +51,8 @@ def recognise(
 ) -> Recognised | None:
     """The most likely cause; None if no signature fits.
 
-    A match in or after a rank's last traceback counts before one that was logged earlier; then the order of the
+    A match in or after a rank's last traceback counts before one that was logged earlier, and a warning counts only
+    where nothing else is found; then the order of the
     signatures decides; then the earliest line, since the first failure causes the others. If a rank ended with an
     exception that no signature explains, a line logged earlier is not taken for its cause. With `rank`, the lines of
     other ranks are left out.
@@ -64,17 +67,21 @@ def recognise(
         for match in _found(signature, whole):
             i = bisect_right(ends, max(match.start(), match.end() - 1))
             own = last[lines[i].rank]
-            if _is_source(lines, i) or (_WARNING.match(lines[i].text) and not signature.as_warning):
+            warned = bool(_WARNING.match(lines[i].text))
+            if _is_source(lines, i) or (warned and not signature.as_warning):
                 continue
             if signature.at_exit and own.explains(i):
                 continue
-            earlier = i < own.begin
+            earlier = i < own.begin or warned
             if not earlier:
                 explained.add(lines[i].rank)
-            key = (signature.secondary, earlier, place, i)
+            key = (signature.secondary or warned, earlier, place, i)
             if best is None or key < best[0]:
                 values = {name: value.strip() for name, value in match.groupdict(default="").items()}
-                best = key, Recognised(signature=signature, line=lines[i], values=values, final=not earlier)
+                best = (
+                    key,
+                    Recognised(signature=signature, line=lines[i], values=values, final=not earlier, warned=warned),
+                )
     if best is None or best[1].final or best[1].line.rank in explained:
         return best[1] if best else None
     return None if last[best[1].line.rank].own_exception(best[0][-1]) else best[1]

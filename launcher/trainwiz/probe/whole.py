@@ -20,7 +20,7 @@ def lacking(folder: Path) -> str:
     """What of the weights is missing or damaged; empty if nothing is found. Nothing large is read."""
     try:
         return next(_problems(folder), "")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return ""  # an index that nothing can be said of is the loader's to judge
 
 

@@ -61,8 +61,13 @@ class Dialogue:
 
     @contextlib.contextmanager
     def on_interrupt(self, value: Mapping[str, Any]) -> Iterator[None]:
-        """Meanwhile, a Ctrl-C says this to the program, and does nothing else."""
-        before = signal.signal(signal.SIGINT, lambda *_: self.send(value))
+        """Meanwhile, a first Ctrl-C says this to the program, and does nothing else; it may not be listening."""
+
+        def stop(*_: object) -> None:
+            signal.signal(signal.SIGINT, before)
+            self.send(value)
+
+        before = signal.signal(signal.SIGINT, stop)
         try:
             yield
         finally:

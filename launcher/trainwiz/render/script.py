@@ -193,6 +193,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
         "attention": flash or attention != "auto",
         "found_attention": attention == "auto",
         "chosen_attention": attention != "auto",
+        # docs/decisions/tasks.md: Weights of sources are for tasks whose data is cut into rows of tokens
         "weighted": plan.data.source_weights is not None and task.packs,
         "unweighted": plan.data.source_weights is None or not task.packs,
         "answers_learned": plan.data.train_on == "answers" or not task.packs,

@@ -38,6 +38,8 @@ class Saved:
     """The language of the project's files: en or zh."""
     options: Mapping[str, str | bool] = field(default_factory=dict)
     """Options of its command line that are not answers, by the names of the request's fields."""
+    given: tuple[str, ...] = ()
+    """Keys of the answers that its command line gave, which are never asked."""
 
 
 def session_file(folder: str | Path, environ: Mapping[str, str] = os.environ) -> Path:
@@ -70,7 +72,7 @@ def write(path: Path, saved: Saved) -> bool:
     if saved.language:
         values["language"] = saved.language
     if saved.folder:
-        values |= {"folder": saved.folder, "options": dict(saved.options)}
+        values |= {"folder": saved.folder, "options": dict(saved.options), "given": list(saved.given)}
     try:
         atomic.write_all(path.parent, {path.name: json.dumps(values, indent=2, ensure_ascii=False) + "\n"})
     except TrainwizError:
@@ -89,6 +91,7 @@ def read(path: Path) -> Saved | None:
             folder=str(values.get("folder", "")),
             language=str(values.get("language", "")),
             options={str(k): v for k, v in values.get("options", {}).items() if isinstance(v, str | bool)},
+            given=tuple(str(k) for k in values.get("given", ())),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,33 @@ from trainwiz.project import TokenFolder
 from trainwiz.record.shapes import readable
 
 _PARTIAL = ".partial"
+_REMOVED = "removed-"
 
 
 def every(cache: Path) -> list[TokenFolder]:
-    """The folders of a cache, the one that was used last first."""
-    found = [_read(path) for path in cache.glob("tokens-*") if path.is_dir()]
+    """The folders of a cache, the one that was used last first; and what is left of those whose removal was ended."""
+    paths = [*cache.glob("tokens-*"), *cache.glob(f"{_REMOVED}tokens-*")]
+    found = []
+    for path in filter(Path.is_dir, paths):
+        with contextlib.suppress(FileNotFoundError):  # somebody else removes it
+            found.append(_read(path))
     return sorted(found, key=lambda each: -each.used)
 
 
 def remove(folder: TokenFolder) -> None:
-    """Delete a folder; it is renamed first, so that no training takes a half-deleted one for complete."""
+    """Delete a folder; it is renamed first, so that no training takes a half-deleted one for complete.
+
+    Raises `OSError`, and does nothing where somebody else has deleted it.
+    """
     path = Path(folder.path)
-    aside = path.with_name(f"removed-{path.name}")
-    with contextlib.suppress(OSError):
-        path.rename(aside)
-        shutil.rmtree(aside, ignore_errors=True)
+    with contextlib.suppress(FileNotFoundError):
+        if not path.name.startswith(_REMOVED):
+            path = path.rename(path.with_name(f"{_REMOVED}{path.name}.{os.getpid()}"))
+        shutil.rmtree(path)
 
 
 def _read(path: Path) -> TokenFolder:
-    complete = not path.name.endswith(_PARTIAL)
+    complete = not path.name.endswith(_PARTIAL) and not path.name.startswith(_REMOVED)
     about: dict[str, Any] = {}
     with contextlib.suppress(OSError, ValueError):
         found = files.read_json(path / ("about.json" if complete else "progress.json"))

@@ -63,7 +63,12 @@ def plain(typed: str) -> str:
 
 def available() -> bool:
     """Whether there is a terminal to ask on."""
-    return sys.stdin.isatty() and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stdin.isatty() and sys.stderr.isatty() and not is_dumb()
+
+
+def is_dumb() -> bool:
+    """Whether the terminal cannot move its cursor, so that no question can be drawn on it."""
+    return os.environ.get("TERM") == "dumb"
 
 
 def size() -> os.terminal_size:

@@ -91,7 +91,8 @@ class Board:
 
     def _shell(self) -> Page:
         nonce, html = pages.shell(self._summaries(), self._project.resolve().name, self._templates)
-        policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; connect-src 'self'"
+        allowed = ("style-src 'unsafe-inline'", f"script-src 'nonce-{nonce}'", "connect-src 'self'", "img-src data:")
+        policy = "; ".join(("default-src 'none'", *allowed))
         return Page(body=html, policy=policy)
 
     def _table(self) -> Page:

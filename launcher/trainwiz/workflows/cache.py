@@ -5,7 +5,9 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from trainwiz.errors import TrainwizError
 from trainwiz.language import t
+from trainwiz.message import say
 from trainwiz.project import TokenFolder
 from trainwiz.quantities import size
 from trainwiz.store import plans, tokens
@@ -21,7 +23,12 @@ def show(folder: str, *, clean: bool, days: float, as_json: bool) -> None:
     found, now = tokens.every(place), time.time()
     removed = [each for each in found if clean and _is_old(each, now - days * _DAY_SECONDS)]
     for each in removed:
-        tokens.remove(each)
+        try:
+            tokens.remove(each)
+        except OSError as error:
+            raise TrainwizError(
+                say("cannot delete {folder}: {problem}", folder=each.path, problem=error.strerror or error)
+            ) from None
     kept = [each for each in found if each not in removed]
     if as_json:
         console.data_json([table.to_dict(each, removed=each in removed) for each in found])

@@ -213,6 +213,10 @@ SIGNATURES = {
         r"torch\._(?:dynamo|inductor)\.exc\.\w+: (?:backend='\w+' raised:\n)?(?P<problem>(?:.*? got "
         r"(?=\w+Error\())?.+)$",
         r"torch\._(?:dynamo|inductor)\.exc\.\w+:?$(?P<problem>)",
+        r"^(?:LoweringException|BackendCompilerFailed|InductorError): (?P<problem>.+)$",
+        r"/torch/(?:_inductor/(?!runtime)|_dynamo/(?:output_graph|convert_frame|symbolic_convert|variables|repro|backends)|"
+        r"_functorch/_?aot_autograd)[^\"\n]*\", line \d+, in .+\n(?:  .*\n)*"
+        r"(?P<problem>(?!torch\.|[\w.]*(?:OutOfMemoryError|Interrupt))[\w.]*(?:Error|Exception)(?:: .+|:?$))",
         cause="torch.compile could not compile the model: {problem}",
         remedy="to run without it: TORCHDYNAMO_DISABLE=1 trainwiz launch; to see where: TORCH_LOGS=graph_breaks",
     ),

@@ -9,6 +9,7 @@ SIGNATURES = {
     "backend_device": Signature(
         r"No backend type associated with device type (?P<device>\w+)",
         r"RuntimeError: Tensors must be (?P<device>CUDA) and dense",
+        r"(?P<device>CUDA) tensor detected and the MPI used doesn't have CUDA-aware MPI support",
         cause="a collective got a tensor on a device that its process group does not serve ({device})",
         remedy="NCCL serves GPUs alone: move the tensor to the rank's GPU, or make the group for both: "
         "init_process_group('cpu:gloo,cuda:nccl')",
@@ -25,6 +26,12 @@ SIGNATURES = {
         cause="this machine does not have the configured network interface {interface}",
         remedy="to list the interfaces, run `ip -brief address`; set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to one "
         "of them, or unset both",
+    ),
+    "address_families": Signature(
+        r"ss1\.ss_family == ss2\.ss_family",
+        cause="one rank's host name leads to an IPv4 address and another's to IPv6, and Gloo cannot connect them",
+        remedy="set GLOO_SOCKET_IFNAME to the same network on each machine, and give each host name one kind of "
+        "address (getent ahosts NAME, /etc/hosts)",
     ),
     "unused_parameters": Signature(
         r"Expected to have finished reduction in the prior iteration before starting a new one",
@@ -76,6 +83,8 @@ SIGNATURES = {
         r"(?!\nncclInternalError)",
         r"RuntimeError: NCCL error in: (?P<problem>\w+)$",
         r"NCCL WARN (?P<problem>Error : ring \d+ does not .+)$",
+        r"NCCL WARN (?:Cuda|HIP) failure (?:\d+ )?'(?P<problem>[^'\n]+)'",
+        r"Test NCCL failure \S+ '(?P<problem>[^'\n]+)'",
         r"RuntimeError: NCCL Error \d+: (?P<problem>(?:internal|unhandled \w+|remote process) error)[^\n]*",
         cause="NCCL failed because of the network, memory or a driver: {problem}",
         remedy="to see which, run: NCCL_DEBUG=INFO trainwiz launch; then select the network with NCCL_SOCKET_IFNAME, "

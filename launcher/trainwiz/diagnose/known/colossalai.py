@@ -24,6 +24,12 @@ SIGNATURES = {
         cause="Gemini accepts only FusedAdam, CPUAdam and HybridAdam",
         remedy="set optimizer.name to adamw or strategy.kind to colossal_zero2; in a script, use HybridAdam",
     ),
+    "colossal_bucket": Signature(
+        r"param bucket max size (?P<bucket>\d+) is exceeded ?by tensor \(size (?P<size>\d+)\)",
+        cause="a parameter has {size} numbers, and the buckets of Colossal-AI's ZeRO hold {bucket}",
+        remedy="pass a larger reduce_bucket_size_in_m to LowLevelZeroPlugin (millions of numbers), or update "
+        "Colossal-AI",
+    ),
     "colossal_no_sync": Signature(
         r"AssertionError: The plugin \S+ does not support no_sync",
         r"AssertionError: ZeRO2\(partition_grads\) and no_sync are not compatible",

@@ -98,6 +98,13 @@ SIGNATURES = {
         cause="a YAML file has the key {key} twice",
         remedy="delete one of the two: the lines are below in the log",
     ),
+    "column_too_large": Signature(
+        r"(?:ArrowInvalid|ArrowCapacityError|OverflowError): .*(?P<problem>offset overflow while concatenating arrays|"
+        r"array cannot contain more than 2147483646 bytes[^\n]*)",
+        cause="a column of the data set has more than 2 GB in one part: {problem}",
+        remedy="give map() a smaller batch_size and writer_batch_size, or fewer num_proc; cast the column to "
+        "Value('large_string') or Array2D",
+    ),
     "malformed_data": Signature(
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: item \d+)): not a JSON object",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: (?:item|row|text) \d+): (?:no column|column) \".*)$",

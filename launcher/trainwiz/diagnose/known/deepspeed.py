@@ -44,6 +44,14 @@ SIGNATURES = {
         remedy="apt-get install libaio-dev, or offload to the CPU: strategy.offload_optimizer_device cpu",
         plan_change="offload_to_cpu",
     ),
+    "nvme_failed": Signature(
+        r"deepspeed_\w*aio_handle_t::\w+\([^\n]*Assertion|Assertion `0 == _num_pending_ops' failed",
+        cause="reading or writing what is offloaded to NVMe failed",
+        remedy="check the free space and the permissions of nvme_path; it must be on a local disk whose file system "
+        "supports O_DIRECT (not tmpfs, overlay or a network), and the buffers must be large enough; offload to the CPU "
+        "to go on",
+        plan_change="offload_to_cpu",
+    ),
     "other_world": Signature(
         r"The checkpoint being loaded used a DP world size of (?P<saved>\d+) "
         r"but the current world size is (?P<now>\d+)",
@@ -82,6 +90,19 @@ SIGNATURES = {
         cause="FSDP 1 flattens the parameters of a layer into one tensor, but they differ in {what}",
         remedy="use FSDP 2, which has no such limit; in FSDP 1, set use_orig_params=True and use one dtype for all "
         "weights",
+    ),
+    "partition_twice": Signature(
+        r"AssertionError: ZeRO parameter intra parallel group is already initialized",
+        cause="two models in one process use ZeRO++'s secondary partition (zero_hpz_partition_size), which DeepSpeed "
+        "makes once",
+        remedy="set zero_hpz_partition_size to 1, or give it to one engine alone: a reference or a reward model does "
+        "not need it",
+    ),
+    "fsdp_lost_name": Signature(
+        r"FSDP assumes (?P<name>\S+) is in the state_dict but the state_dict only has",
+        cause="FSDP looks for {name} in the state dict, and another hook or wrapper has renamed or removed it",
+        remedy="save the state dict of the outermost FSDP module, inside one state_dict_type for the whole model; if "
+        "activation checkpointing, LoRA or torch.compile wraps it, update torch",
     ),
     "fsdp_unsharded": Signature(
         r"can only be used when parameters are flatten and sharded",

@@ -34,16 +34,18 @@ SIGNATURES = {
         r"(?:CUDA error: |cuda runtime error \(\d+\) : |error=\d+ : )(?:misaligned address|unspecified launch failure)",
         r"Xid \(PCI:[\w:.]+\): (?:13|31|43)\b",
         r"Memory access fault by GPU node|HSA_STATUS_ERROR_(?:MEMORY_\w+|EXCEPTION)|CUDA error: hardware stack error",
+        r"\bhipError(?:LaunchFailure|IllegalAddress)\b|(?:HIP|MUSA) error: unspecified launch failure",
         cause="a GPU kernel accessed invalid memory",
         remedy="to find the operation, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; usually an extension (flash-attn, "
         "xformers, your own kernel) does not match the torch build",
         transient=None,
     ),
     "kernel_refused": Signature(
-        r"CUDA error: (?P<problem>an illegal instruction was encountered|invalid (?:argument|configuration argument|"
-        r"program counter|resource handle)|named symbol not found|"
+        r"(?:CUDA|HIP|MUSA) error: (?P<problem>an illegal instruction was encountered|"
+        r"invalid (?:argument|configuration argument|program counter|resource handle)|named symbol not found|"
         r"operation not (?:permitted(?! when stream is capturing)|supported)|too many resources requested for launch|"
-        r"too many blocks in cooperative launch|invalid device context|context is destroyed|unsupported limit)",
+        r"too many blocks in cooperative launch|invalid device context|context is destroyed|unsupported limit|"
+        r"shared object initialization failed|the operation cannot be performed in the present state)",
         cause="the GPU refused an operation: {problem}",
         remedy="to find the operation, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; usually an extension (xformers, "
         "flash-attn, bitsandbytes) or torch itself was built for another GPU or CUDA: run trainwiz doctor; at changing "
@@ -55,6 +57,20 @@ SIGNATURES = {
         cause="an operation on an NPU failed, and was noticed only when the stream was waited for (code {code})",
         remedy="to see which operation, run: ASCEND_LAUNCH_BLOCKING=1 trainwiz launch; then read plog/ in ~/ascend/log",
         transient=None,
+    ),
+    "npu_kernels": Signature(
+        r"Op (?P<operation>\w+) does not has any binary",
+        r"call acln{1,2}(?P<operation>\w+) failed, detail:[^\n]*\n[^\n]*Parse dynamic kernel config fail",
+        cause="CANN has no compiled kernel for {operation} on this NPU",
+        remedy="install the kernels for this chip in the version of the toolkit (Ascend-cann-kernels-910b …), run "
+        "source set_env.sh, and take the torch_npu that fits this CANN; if there is none for this chip, compute in "
+        "another precision",
+    ),
+    "npu_python": Signature(
+        r"EC0010: [^\n]*?Failed to import Python module \[(?P<problem>[^\]\n]+)",
+        cause="CANN compiles operators with Python, and a module is missing there: {problem}",
+        remedy="run source set_env.sh of the toolkit in the shell of the launch; if it is still missing, pip install "
+        "attrs cloudpickle decorator psutil scipy tornado ml-dtypes absl-py 'numpy<2'",
     ),
     "npu_operation": Signature(
         r"Could not run '(?P<operation>npu::\w+)' with arguments from the 'CPU' backend",
@@ -85,11 +101,13 @@ SIGNATURES = {
         cause="the running NVIDIA driver and its libraries have different versions",
         remedy="after a driver update, reboot; in a container, remove the image's own libcuda (cuda-compat) from "
         "LD_LIBRARY_PATH",
+        as_warning=True,
     ),
     "fabric_manager": Signature(
         r"(?:Error|Cuda failure) 802\b|CUDA error: system not yet initialized",
         cause="the switches between the GPUs (NVSwitch) are not initialized",
         remedy="run systemctl start nvidia-fabricmanager; its version must match the driver exactly",
+        as_warning=True,
     ),
     "peer_mapping": Signature(
         r"peer mapping resources exhausted",
@@ -123,14 +141,16 @@ SIGNATURES = {
         remedy="usually it was forked from a process that had used a GPU: start processes by spawn, and use torch.cuda "
         "only in them; else look at `nvidia-smi`, and restart the driver or the machine",
         transient=None,
+        as_warning=True,
     ),
     "gpu_unknown": Signature(
-        r"(?:CUDA|HIP) error: unknown error",
+        r"(?:CUDA|HIP|MUSA) error: unknown error|RuntimeError: UR error$",
         cause="the driver reports an error that has no name",
         remedy="check `dmesg | grep -i -e xid -e nvrm` and `nvidia-smi`; after a suspend or a driver update, reboot; "
         "under WSL, update the driver of Windows and run wsl --update; in a container, compare the driver with "
         "torch's CUDA",
         transient=None,
+        as_warning=True,
     ),
     "graph_capture": Signature(
         r"operation (?:not permitted when stream is capturing|failed due to a previous error during capture)",
@@ -182,6 +202,7 @@ SIGNATURES = {
         r"the provided PTX was compiled with an? unsupported toolchain",
         cause="the NVIDIA driver is too old for torch's CUDA version",
         remedy="update the driver, or install a torch built for an older CUDA (https://pytorch.org/get-started)",
+        as_warning=True,
     ),
     "no_kernel": Signature(
         r"no kernel image is available for execution on the device|(?<!Triton Error \[CUDA\]: )device kernel image is "
@@ -199,6 +220,7 @@ SIGNATURES = {
         r"No CUDA GPUs are available",
         r"Found no NVIDIA driver on your system",
         r"CUDA error: no CUDA-capable device is detected|no ROCm-capable device is detected",
+        r"hipErrorNoDevice\b|CUDA is not available\. +Disabling|[Aa]ttempt?ing to run training on a CPU",
         r"No (?:HIP|XPU) (?:GPUs|devices) are available|ProcessGroupNCCL is only supported with GPUs, no GPUs found",
         r"CUDA driver initialization failed, you might not have a CUDA gpu",
         r"CUDA unknown error - this may be due to an incorrectly set up environment",
@@ -206,6 +228,7 @@ SIGNATURES = {
         cause="torch finds no GPU",
         remedy="to see why, run: trainwiz doctor (a CPU build of torch, the driver, CUDA_VISIBLE_DEVICES, the "
         "container)",
+        as_warning=True,
     ),
     "cuda_fork": Signature(
         r"Cannot re-initialize CUDA in forked subprocess",
@@ -232,6 +255,7 @@ SIGNATURES = {
         r"module must have its parameters and buffers on device",
         r"Expected object of (?:device|backend) type|Placeholder storage has not been allocated on MPS device",
         r"Input, output and indices must be on the current device",
+        r"Pointer argument \(at \d+\) cannot be accessed from Triton",
         cause="an operation got tensors on different devices",
         remedy="move tensors created in task.py to the model's device: tensor.to(inputs.device)",
     ),

@@ -172,6 +172,7 @@ SIGNATURES = {
         r"HfHubHTTPError: (?P<problem>(?!401|403|404|429|5\d\d).+)$",
         r"(?P<problem>thrown while requesting (?:GET|HEAD) \S+)\s*$(?!(?:\n.*thrown while requesting.*)*\nRetrying)",
         r"httpx\.(?P<problem>(?:Connect|Read|Proxy|Pool|RemoteProtocol|Write)\w+: .+)$",
+        r"^(?:fsspec\.exceptions\.)?(?P<problem>FSTimeoutError):?$",
         r"requests\.exceptions\.(?:ConnectionError|HTTPError|ConnectTimeout|ReadTimeout): (?P<problem>.+)$",
         cause="download failed: {problem}",
         remedy="download it before the training on a machine with network access; to test the connection from here, "

@@ -90,6 +90,20 @@ SIGNATURES = {
         cause="a part of the model was compiled before it was prepared, and accelerate looks for a whole one",
         remedy="update accelerate (1.15 takes such a model), or compile after accelerator.prepare",
     ),
+    "unsloth_modules": Signature(
+        r"RuntimeError: (?P<problem>(?:Unsloth: Failed to create dynamic compiled modules|"
+        r"Direct module loading failed for Unsloth)[^\n]*)",
+        cause="unsloth could not load the code that it generates for this version of the libraries: {problem}",
+        remedy="run: pip install --upgrade --no-deps unsloth unsloth_zoo, and delete unsloth_compiled_cache in the "
+        "working folder; with UNSLOTH_COMPILE_DISABLE=1 it compiles nothing",
+    ),
+    "empty_hypothesis": Signature(
+        r"ValueError: Hypothesis is empty",
+        cause="ROUGE got an empty text: the model generated nothing for a sample, or the text lost its words when it "
+        "was cut into them",
+        remedy="skip samples whose prediction is empty before the metric is computed; raise max_new_tokens, and check "
+        "the prompt's end and what is decoded",
+    ),
     "image_tokens": Signature(
         r"Image features and image tokens do not match|Videos? features and video tokens do not match",
         cause="a sample has more or fewer places for its images than its images need: it was cut in the middle of "

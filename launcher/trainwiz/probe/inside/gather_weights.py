@@ -7,6 +7,7 @@ Needs neither a GPU nor other ranks.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
@@ -14,6 +15,7 @@ import inspect
 import json
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,6 +26,10 @@ IN_PARTS = ("colossal_zero", "gemini", "colossal_fsdp")
 PEFT_PREFIX = "base_model.model."
 AVERAGE = "average"
 """Which weights are written; also the name of an average in the optimizer's state (average.py)."""
+SMALL = 4 << 20
+"""Parameters that a model may have beside any files."""
+LEAST = 64
+"""What the smallest parameter counts as: each takes kilobytes of objects."""
 
 
 def main() -> None:
@@ -37,11 +43,15 @@ def main() -> None:
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     trained = {field.name for field in dataclasses.fields(task.TaskConfig)}
     config = task.TaskConfig(**{name: value for name, value in manifest["config"].items() if name in trained})
-    model = task.build_model(config)
     if manifest["layout"].startswith("zero"):
         importlib.import_module("deepspeed")  # its known classes
     trust = loaded(reading)
     try:
+        if trusted or trust.is_own(manifest):
+            model = task.build_model(config)
+        else:
+            with no_larger_than(checkpoint, trust.Unsound):
+                model = task.build_model(config)
         with trust.known_classes_only(checkpoint, trusted):
             weights = gather(manifest, checkpoint, model)
             averaged = put_averages(manifest, checkpoint, model) if wanted == AVERAGE else 0
@@ -51,6 +61,62 @@ def main() -> None:
         answer(unsound=str(unsound))
     save(task, config, model, dict(weights), output)  # transformers empties the mapping
     sys.stdout.write("\n" + json.dumps({**compared(weights, output), "averaged": averaged}) + "\n")
+
+
+@contextlib.contextmanager
+def no_larger_than(checkpoint: Path, unsound: type[Exception]) -> Iterator[None]:
+    """Raise `unsound` where a model is built that has more parameters than the checkpoint's files have bytes.
+
+    A parameter is counted before it is filled, which is when it takes memory. What `from_pretrained` loads is not
+    counted: the files of another model hold it, such as the base of an adapter, which no checkpoint repeats.
+    """
+    from torch.nn.modules.module import register_module_parameter_registration_hook as on_parameter
+
+    size = sum(file.stat().st_size for file in checkpoint.rglob("*") if file.is_file())
+    numbers: dict[tuple[int, str], int] = {}
+    total = 0
+
+    def count(module: object, name: str, parameter: Any) -> None:
+        nonlocal total
+        if loading or parameter.is_meta:
+            return
+        number = max(parameter.numel(), LEAST)
+        total += number - numbers.get((id(module), name), 0)
+        numbers[id(module), name] = number
+        if total > size + SMALL:
+            raise unsound(f"manifest.json: a model of at least {total:,} parameters; its files have {size:,} bytes")
+
+    loading: list[bool] = []
+    handle = on_parameter(count)
+    try:
+        with from_pretrained_noted(loading):
+            yield
+    finally:
+        handle.remove()
+
+
+@contextlib.contextmanager
+def from_pretrained_noted(loading: list[bool]) -> Iterator[None]:
+    """While transformers loads a model from files, `loading` is not empty."""
+    transformers: Any = sys.modules.get("transformers")
+    if transformers is None:  # the task does without it
+        yield
+        return
+    owner = transformers.PreTrainedModel
+    before = vars(owner)["from_pretrained"]
+
+    def noted(cls: Any, *arguments: Any, **options: Any) -> Any:
+        loading.append(True)
+        try:
+            return before.__func__(cls, *arguments, **options)
+        finally:
+            loading.pop()
+
+    owner.from_pretrained = classmethod(noted)
+    try:
+        yield
+    finally:
+        owner.from_pretrained = before
 
 
 def loaded(file: Path) -> Any:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -25,10 +26,12 @@ NO_CODE = {"trust_remote_code": False}
 """Transformers would ask on standard input, where the questions come, whether to run code of the model's folder."""
 MARK = "\u2042"
 """A word that no template has, to see what follows an answer."""
-
-
 TEMPLATE_SECONDS = 5.0
 """A template comes with the model, and may have loops inside loops."""
+TEMPLATE_BYTES = 512 << 20
+"""Memory that a template may take: a few characters of one can make gigabytes."""
+TEMPLATE_CHARACTERS = 1 << 20
+"""What a template may add to the messages; those that describe tools add some thousands."""
 
 
 class Problem(Exception):
@@ -121,8 +124,7 @@ class Model:
         if self.tokenizer.chat_template is not None:
             talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
             try:
-                with within(TEMPLATE_SECONDS):
-                    text = str(self.tokenizer.apply_chat_template(talk, tokenize=False))
+                text = self.templated(talk)
                 text = text.rpartition(MARK)[2].lstrip()
             except Exception:  # it is met again, and reported, where a question is asked
                 text = ""
@@ -172,13 +174,19 @@ class Model:
         if self.tokenizer.chat_template is None:
             raise Problem("no_template")
         try:
-            with within(TEMPLATE_SECONDS):
-                text = self.tokenizer.apply_chat_template(
-                    question["messages"], tokenize=False, add_generation_prompt=True
-                )
+            text = self.templated(question["messages"], add_generation_prompt=True)
         except Exception as error:  # templates may refuse a system message
             raise Problem("refused", detail=first_line(error)) from None
         return self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
+
+    def templated(self, messages: list[dict[str, str]], **options: Any) -> str:
+        """What the template makes of messages."""
+        with within(TEMPLATE_SECONDS), in_memory(TEMPLATE_BYTES):
+            text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, **options))
+        given = sum(len(message["content"]) for message in messages)
+        if len(text) > 2 * given + TEMPLATE_CHARACTERS:
+            raise ValueError(f"its chat template makes {len(text):,} characters of {given:,}")
+        return text
 
 
 @contextlib.contextmanager
@@ -195,6 +203,26 @@ def within(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def in_memory(size: int) -> Iterator[None]:
+    """Raise `MemoryError` in what takes more bytes than that."""
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[5])
+    except OSError:  # no Linux: no such limit either
+        yield
+        return
+    most = pages * resource.getpagesize() + size
+    limits = [limit for limit in before if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min([most, *limits]), before[1]))
+    try:
+        yield
+    except MemoryError:
+        raise MemoryError(f"its chat template takes more than {size >> 20} MiB of memory") from None
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def loaded(folder: Path, device: str) -> Any:

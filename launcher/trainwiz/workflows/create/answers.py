@@ -90,6 +90,13 @@ def with_edited_plan(answers: Answers, folder: Path) -> Answers:
     return dataclasses.replace(answers, edited_plan=values, sources={**sources, **answers.sources})
 
 
+def with_given(answers: Answers, keys: Iterable[str]) -> Answers:
+    """The same answers, of which those that an interrupted call gave are asked no more than there."""
+    kept = {key: answers.earlier[key] for key in keys if key in answers.earlier}
+    earlier = {key: value for key, value in answers.earlier.items() if key not in kept}
+    return dataclasses.replace(answers, given={**kept, **answers.given}, earlier=earlier)
+
+
 def _values(folder: Path) -> dict[str, Any]:
     values = plans.values_of(plans.document(folder / PLAN_FILE))
     values.pop("version", None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,7 @@ def hold(
             step=step,
             folder=str(request.folder.absolute()),
             options=request.options,
+            given=tuple(interview.fixed),
         )
         is_saved = store.write(session, state)
 
@@ -79,12 +81,19 @@ def _gauge(planner: Planner, plan: Plan) -> str:
     from trainwiz.decide.candidates import MOMENTS
     from trainwiz.decide.memory import FILLED
     from trainwiz.decide.memory_bar import bar
+    from trainwiz.estimate.forecast import forecast
     from trainwiz.estimate.state import device_needs
 
     model, machine = planner.model(plan), planner.machine
     if model is None or not model.parameters:
         return ""
     need = device_needs(plan, model.parameters, model.transformer)
+    if host := forecast(plan, model.parameters, model.transformer, gpu=None).host_bytes:
+        # A CPU rank is a process, too: what Python and torch take themselves is most of a small one.
+        beside = host - need.total
+        need = replace(
+            need, moments={at: {**each, "state": each["state"] + beside} for at, each in need.moments.items()}
+        )
     if plan.machine.device != "cpu" and machine.gpus:
         memory = min(gpu.memory_bytes for gpu in machine.gpus)
     else:

@@ -114,6 +114,8 @@ def _collect(request: InitRequest, saved: store.Saved | None, recipe: Recipe | N
     if saved is not None:
         earlier, edited = answers.legal(saved.answers), set()
     collected = answers.collect(request.flags, request.assignments, request.answers, earlier, edited, recipe=recipe)
+    if saved is not None:
+        collected = answers.with_given(collected, saved.given)
     return answers.with_edited_plan(collected, request.folder) if edited and not collected.given else collected
 
 
@@ -130,7 +132,9 @@ def _refuse_incomplete(request: InitRequest, answers: Answers) -> None:
     if missing:
         raise PlanError(
             missing,
-            head=say("cannot ask questions without a terminal; missing: {n}", n=len(missing)),
+            head=say("cannot ask questions with TERM=dumb; missing: {n}", n=len(missing))
+            if terminal.is_dumb()
+            else say("cannot ask questions without a terminal; missing: {n}", n=len(missing)),
             remedy=say(
                 "pass answers with --set KEY=VALUE or --answers FILE, or use the defaults: trainwiz init {folder} "
                 "--defaults --yes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import sys
@@ -195,7 +196,10 @@ def _plan(command: Mapping[str, Any]) -> Plan:
 def _recorded_python(command: Mapping[str, Any]) -> str:
     """The interpreter that trained, where it still is."""
     first = next(iter(command.get("argv") or ()), "")
-    return interpreter.located(first if isinstance(first, str) and os.access(first, os.X_OK) else sys.executable)
+    with contextlib.suppress(ValueError):  # NUL, or half a surrogate pair
+        if isinstance(first, str) and os.access(first, os.X_OK):
+            return interpreter.located(first)
+    return interpreter.located(sys.executable)
 
 
 def _then(recorded: _Recorded, found: sources.Sources) -> Recorded:

@@ -17,6 +17,8 @@ from trainwiz.process.dialogue import Dialogue
 from trainwiz.ui import console
 from trainwiz.workflows.talk.model import Answerer
 
+STOPPED = "stopped"
+
 
 class Unanswered(TrainwizError):
     """The model cannot answer this; it can be asked something else."""
@@ -53,7 +55,7 @@ class Model:
         self.facts = facts
 
     def answer(self, question: Mapping[str, Any], choice: Choice, write: Callable[[str], None]) -> Answer:
-        """Ask, and write each piece as it comes. Ctrl-C ends the answer, not the talk. Raises `TrainwizError`."""
+        """Ask, and write each piece as it comes. The first Ctrl-C ends the answer only. Raises `TrainwizError`."""
         self._dialogue.send({**question, **vars(choice)})
         pieces: list[str] = []
         with self._dialogue.on_interrupt({"stop": True}):

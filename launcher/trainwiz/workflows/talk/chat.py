@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-from trainwiz.errors import UsageError
+from trainwiz.errors import Cancelled, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.store.runs import LATEST
 from trainwiz.ui import console, talk
 from trainwiz.workflows.talk import answers, model
-from trainwiz.workflows.talk.answers import Answer, Choice, Model
+from trainwiz.workflows.talk.answers import STOPPED, Answer, Choice, Model
 from trainwiz.workflows.talk.model import Wanted
 
 
@@ -55,12 +55,14 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
             answer = talker.answer(question, own, (lambda _: None) if as_json else talk.piece)
             if as_json:
                 written.append({"prompt": prompt, **vars(answer)})
-                continue
-            talk.end_answer()
-            talk.notes(answer)
+            else:
+                talk.end_answer()
+                talk.notes(answer)
+            if answer.reason == STOPPED:
+                break
     if as_json:
         console.data_json(written, as_written=True)
-    return 0
+    return Cancelled.exit_code if answer.reason == STOPPED else 0
 
 
 def _converse(talker: Model, choice: Choice, system: str) -> int:
@@ -79,8 +81,12 @@ def _converse(talker: Model, choice: Choice, system: str) -> int:
         failed = answer is None
         if answer is not None:
             messages += [_message("user", line), _message("assistant", answer.text)]
-        if failed and not sys.stdin.isatty():
+        if sys.stdin.isatty():
+            continue
+        if failed:
             break
+        if answer is not None and answer.reason == STOPPED:
+            return Cancelled.exit_code
     return int(failed)
 
 
