@@ -75,8 +75,12 @@ class Rank:
 def begun(
     address: str, argv: Sequence[str], cwd: str, environ: Mapping[str, str], imports: Sequence[str], *streams: int
 ) -> Rank:
-    """A rank of the server at this address. `argv` begins with its script, `streams` are its three."""
-    order = json.dumps({"argv": list(argv), "cwd": cwd, "environ": dict(environ), "imports": list(imports)}).encode()
+    """A rank of the server at this address. `argv` begins with its script, `streams` are its three.
+
+    It has the mounts and the control groups of this process.
+    """
+    wanted = {"argv": list(argv), "cwd": cwd, "environ": dict(environ), "imports": list(imports), "like": os.getpid()}
+    order = json.dumps(wanted).encode()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     socket.send_fds(connection, [LENGTH.pack(len(order))], streams)

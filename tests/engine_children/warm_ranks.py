@@ -1,7 +1,8 @@
 """Ranks that have nothing to import any more: forked from here, where torch and its kin were imported once.
 
 `python warm_ranks.py SOCKET ROOM`. Who connects sends the length of an order, with the rank's standard streams, and
-then the order: JSON with `argv`, `cwd`, `environ` and `imports`. Told is the rank's process id and, once it has ended,
+then the order: JSON with `argv`, `cwd`, `environ` and `imports`, and perhaps `like`, the process whose mounts and
+control groups it has. Told is the rank's process id and, once it has ended,
 its exit code. A connection that closes before ends the rank; the end of standard input ends them all.
 
 What a rank imported later than at its top, it leaves in a file when it ends, and the next ones find it imported.
@@ -33,6 +34,8 @@ HOOK = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "inside
 LENGTH = struct.Struct("!I")
 LONG_TEXT, LENGTH_OF_TEXT = 150, 20
 """Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
+NEW_MOUNTS = 0x20000
+"""CLONE_NEWNS of setns(2)."""
 ready = []
 """transformers, once it is."""
 
@@ -153,6 +156,8 @@ def made_ready(transformers):
 
 def become(order):
     """Be the rank, as an interpreter that was started with this environment would; its exit code."""
+    if "like" in order:
+        join(order["like"])
     os.chdir(order["cwd"])
     os.environ.clear()  # nothing points there any more
     os.environ.update(order["environ"])
@@ -177,6 +182,18 @@ def become(order):
     threading._shutdown()
     atexit._run_exitfuncs()
     return code
+
+
+def join(pid):
+    """Have the mounts and the control groups of that process, as its child would."""
+    mounts, own = f"/proc/{pid}/ns/mnt", Path("/proc/self/cgroup").read_text().splitlines()
+    if os.readlink(mounts) != os.readlink("/proc/self/ns/mnt"):
+        with open(mounts) as file:
+            assert ctypes.CDLL(None).setns(file.fileno(), NEW_MOUNTS) == 0
+    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+        _, kind, place = line.split(":", 2)
+        if line not in own:
+            Path(f"/sys/fs/cgroup/{kind}{place}/cgroup.procs").write_text(str(os.getpid()))
 
 
 def show(order):
