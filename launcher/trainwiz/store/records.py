@@ -90,7 +90,7 @@ def _record(kind: type[Any], values: Any, key: str, problems: list[Message]) -> 
 
 
 @functools.cache
-def _hints(kind: type[Any]) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 
