@@ -195,9 +195,11 @@ def test_parts_of_an_older_script_are_told_from_those_with_names(reference: Path
     """
     (checkpoint := tmp_path / "checkpoint-00000001").mkdir()
     (checkpoint / "manifest.json").write_text(json.dumps({"layout": "gemini", "world": 1, "config": {}}))
-    subprocess.run([str(PYTHON), "-c", program, str(checkpoint)], check=True, timeout=120)
+    (tmp_path / "program.py").write_text(program)
+    python = warm.python(str(PYTHON))
+    subprocess.run([python, str(tmp_path / "program.py"), str(checkpoint)], check=True, env=projects.environment())
     found = weights_of(
-        str(PYTHON),
+        python,
         project=reference,
         checkpoint=checkpoint,
         output=tmp_path / "exported",
