@@ -300,7 +300,9 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Violations:
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     train, held_out = project.train, project.eval
-    if not train or not held_out or (train.parts and not held_out.shared) or held_out.kind not in ("file", "folder"):
+    if not train or not held_out or not plan.data.eval or held_out.kind not in ("file", "folder"):
+        return
+    if train.parts and not held_out.shared:
         return
     same = [name for name in _sources(plan.data.eval) if name in _sources(plan.data.train)] or [held_out.shared]
     if same[0]:
