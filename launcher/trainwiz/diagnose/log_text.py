@@ -320,6 +320,14 @@ def exception(lines: Sequence[Line]) -> Line | None:
     return None
 
 
+def cut_call(lines: Sequence[Line]) -> Frame | None:
+    """The last call of a traceback that ends the lines before its exception."""
+    blocks = tuple(tracebacks(lines))
+    if not blocks or blocks[-1][1] < len(lines) or exception(lines[slice(*blocks[-1])]) is not None:
+        return None
+    return next(reversed(frames(lines[slice(*blocks[-1])])), None)
+
+
 def ends_with_exception(lines: Sequence[Line]) -> bool:
     """Whether the rank raised and wrote little after the traceback."""
     ends = [end for _, end in tracebacks(lines)]

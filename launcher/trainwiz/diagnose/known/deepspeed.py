@@ -104,6 +104,13 @@ SIGNATURES = {
         remedy="save the state dict of the outermost FSDP module, inside one state_dict_type for the whole model; if "
         "activation checkpointing, LoRA or torch.compile wraps it, update torch",
     ),
+    "fsdp_state": Signature(
+        r"expected to be in states? .*TrainingState\.\w+.*but current state is (?:\w*TrainingState\.)?(?P<state>\w+)",
+        cause="FSDP found a module in another state than its forward and backward lead to ({state}): a hook was "
+        "skipped, or ran again",
+        remedy="call the outermost FSDP module, once per backward; with gradient checkpointing, set use_reentrant to "
+        "false and wrap FSDP around the checkpointed layers; let no exception of the forward be caught",
+    ),
     "fsdp_unsharded": Signature(
         r"can only be used when parameters are flatten and sharded",
         cause="FSDP does not shard these weights (one rank, or NO_SHARD), so there is no sharded state dict",

@@ -24,6 +24,12 @@ SIGNATURES = {
         "the node (sbatch --exclude NODE), then run: trainwiz launch --resume",
         transient=True,
     ),
+    "slurm_unconfigured": Signature(
+        r"(?:fatal|error): Could not establish a configuration source",
+        cause="this machine does not belong to a Slurm cluster: it finds neither slurm.conf nor the controller",
+        remedy="submit from the cluster's login node; in a container, mount /etc/slurm and munge's socket, or set "
+        "SLURM_CONF; without a cluster, start the script with torchrun instead of sbatch",
+    ),
     "preempted": Signature(
         r"CANCELLED AT \S+ DUE TO (?:PREEMPTION|JOB REQUEUE)",
         r"[Pp]reempted by (?:higher priority|scheduler)",
@@ -113,6 +119,21 @@ SIGNATURES = {
         cause="the launcher passes the local rank as an argument, which the script does not accept",
         remedy="start it with torchrun or trainwiz launch, and read os.environ['LOCAL_RANK']; or accept the argument: "
         "parser.add_argument('--local-rank', '--local_rank', type=int)",
+    ),
+    "rendezvous_address": Signature(
+        r"The (?:hostname|port number) of the rendezvous endpoint '(?P<endpoint>[^']*)' must be",
+        r"error: argument (?:--master[-_]addr|--rdzv[-_]endpoint)\S*: expected one argument(?P<endpoint>)",
+        cause="torchrun got no valid address of machine 0 ({endpoint})",
+        remedy="give it as HOST:PORT; if it comes from a variable, that variable is empty here: print it on every "
+        "machine before the launch (Slurm: MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1))",
+    ),
+    "program_moved": Signature(
+        r"^failed to create process\.(?P<python>)$",
+        r"Fatal error in launcher: Unable to create process using '\"?(?P<python>[^\"'\n]*)",
+        cause="the command's .exe starts a Python that is not there any more: the environment was moved, copied or "
+        "renamed ({python})",
+        remedy="start it as a module: python -m accelerate.commands.launch, python -m torch.distributed.run; or "
+        "install the package again in this environment: pip install --force-reinstall --no-deps PACKAGE",
     ),
     "arguments": Signature(
         r"error: unrecognized arguments: (?P<words>.+)$",

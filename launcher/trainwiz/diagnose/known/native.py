@@ -6,6 +6,15 @@ from trainwiz.diagnose.signature import Signature
 
 TIER = 5
 SIGNATURES = {
+    "collective_aborted": Signature(
+        r"Some NCCL operations have failed or timed out",
+        r"we are taking the entire process down",
+        cause="torch ended the process because a collective failed or timed out; these words do not say which",
+        remedy="look further up, and in the other ranks' logs, for the first `Watchdog caught` or exception; the rank "
+        "that wrote it, or the one that it waits for, is to blame",
+        transient=None,
+        secondary=True,
+    ),
     "native_exception": Signature(
         r"terminate called after throwing an instance of '(?P<type>[^'\n]+)'\n\s*what\(\): +(?P<words>[^\n]+)",
         cause="native code ended the program by an exception that nobody caught ({type}): {words}",

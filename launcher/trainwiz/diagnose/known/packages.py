@@ -157,6 +157,7 @@ SIGNATURES = {
         r"'(?P<name>(?!keep_torch_compile)\w+)'",
         r"AttributeError: Can't get attribute '(?P<name>\w+)' on <module '(?P<package>(?!__main__)\w+)",
         r"^cannot import name '(?P<name>\w+)' from '(?P<package>\w+)",
+        r"^module '(?P<package>\w+)[\w.]*' has no attribute '(?P<name>\w+)'\.?$",
         cause="{package} has no {name}: the code needs another version of the package, or has a typo",
         remedy="pip install -r requirements.txt, or install the version that the code needs; to see yours, run pip "
         "show PACKAGE",
@@ -197,6 +198,7 @@ SIGNATURES = {
         r"python[\d.]*: No module named (?P<package>\w+)$",
         r"ImportError: No module named (?P<package>\w+)(?:\.\w+)*$",
         r"ImportError: \w+ requires the (?P<package>[\w.]+) library",
+        r"ImportError: No (?P<package>[\w-]+) / ",
         r"requires the following packages that were not found in your environment: (?P<package>[\w-]+)",
         r"the package (?:for )?(?P<package>\w+) (?:seems to be not|doesn't seem to be) installed",
         r"PackageNotFoundError: No package metadata was found for (?P<package>[\w.-]+)",
