@@ -356,6 +356,11 @@ def _unknown(exception: Line | None, code: int | None, lines: Sequence[Line], lo
         return say("unknown exception, raised in {raised}", raised=raised), remedy
     if exception:
         return say("unknown failure; see the exception"), remedy
+    if named := log_text.cut_notebook(lines):
+        return (
+            say("the log ends inside a traceback, before the words of its {exception}", exception=named),
+            say("read on in the whole log: the exception is the line below the last call"),
+        )
     if cut := log_text.cut_call(lines):
         return (
             say(

@@ -75,6 +75,9 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:?$)")
 _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b")
 _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
+_SHORT = 16
+_HEAD = 2
+"""Lines; whoever pastes so few as `_SHORT` may begin with the failure, whose words go on for several lines."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 # A question that quotes the exception: `after an hour it says KeyError: 'labels'`
 _NAMED_IN_WORDS = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
@@ -252,6 +255,8 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         # TensorFlow and some handlers of logs indent the exception itself.
         bare = (replace(line, text=line.text.lstrip()) for line in ranks)
         said = said or [line for line in bare if _PASTED_ERROR.match(line.text)]
+    if not said and len(lines) <= _SHORT:
+        said = [line for line in ranks[:_HEAD] if _PASTED_ERROR.match(line.text)]
     if not said and len(lines) <= _PASTED:
         said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
     return said[-1] if said else None
@@ -318,6 +323,15 @@ def exception(lines: Sequence[Line]) -> Line | None:
         if raised and _RAISED.match(raised.text):
             return raised
     return None
+
+
+def cut_notebook(lines: Sequence[Line]) -> str:
+    """The exception that a notebook names at the head of a traceback which ends before its words; else empty."""
+    heads = [i for i, line in enumerate(lines) if _BARE_ERROR.match(line.text)]
+    i = heads[-1] if heads else len(lines)
+    begins = i + 1 < len(lines) and _TRACEBACK.match(lines[i + 1].text)
+    words = f"{lines[i].text}:" if begins else ""
+    return "" if not begins or any(line.text.startswith(words) for line in lines[i + 2 :]) else lines[i].text
 
 
 def cut_call(lines: Sequence[Line]) -> Frame | None:

@@ -75,6 +75,13 @@ SIGNATURES = {
         cause="DeepSpeed's configuration sets the micro-batch to auto, and there is no loader to take it from",
         remedy="set train_micro_batch_size_per_gpu in the JSON, or also pass the loader to accelerator.prepare",
     ),
+    "deepspeed_twice": Signature(
+        r"When using `deepspeed_config_file`, the following accelerate config variables will be ignored: "
+        r"\[(?P<keys>[^\]]+)\]",
+        cause="accelerate's file sets what DeepSpeed's own file decides: {keys}",
+        remedy="delete these keys from deepspeed_config (and mixed_precision) of the accelerate YAML, and from the "
+        "options of accelerate launch; set them in the JSON that deepspeed_config_file names",
+    ),
     "deepspeed_differs": Signature(
         r"Please correct the following DeepSpeed config values that mismatch",
         cause="DeepSpeed's JSON and the Trainer's arguments do not match",

@@ -139,7 +139,7 @@ SIGNATURES = {
         r"error: unrecognized arguments: (?P<words>.+)$",
         r"error: the following arguments are required: (?P<words>.+)$",
         r"error: argument (?P<words>\S+): (?:invalid|expected)",
-        r"^Error: No such option:? '?(?P<words>--?[\w-]+)",
+        r"^Error: No such (?:option|command):? '?(?P<words>[\w-]+)",
         r"^\S+\.py: error: (?P<words>.+)$",
         r"(?:ConfigAttributeError: |^Could not override )(?P<words>.+)$",
         cause="the script does not accept these arguments, or needs them: {words}",
@@ -156,6 +156,13 @@ SIGNATURES = {
         cause="the process group is initialized twice: by the script and by a library, or by two calls",
         remedy="call init_process_group only if torch.distributed.is_initialized() is false; leave it to Accelerator, "
         "Trainer, Lightning or deepspeed.initialize where one of them is used",
+    ),
+    "state_missing": Signature(
+        r"properly initialize your accelerator via `accelerator = Accelerator\(\)`",
+        r"You must initialize the accelerate state by calling either `PartialState\(\)` or `Accelerator\(\)`",
+        cause="accelerate is used before an Accelerator was created: its state does not exist yet",
+        remedy="create the Accelerator first; get_logger, trackers and set_seed with device_specific come after it; "
+        "a tracker that makes a state of its own needs a newer version of its package",
     ),
     "state_twice": Signature(
         r"AcceleratorState has already been initialized and cannot be changed",
@@ -247,6 +254,7 @@ SIGNATURES = {
         r"mpi(?:run|exec) detected that one or more processes exited with non-zero status",
         r"^Error: failed to run torchrun ",
         r"\] exits with return code = [1-9]\d*$",
+        r"\[launch\.py:\d+:sigkill_handler\] Killing subprocess \d+",
         r"\b(?:exited with code|exitCode:|terminated with exit code) [1-9]\d*\b",
         cause="a rank failed, but this log has nothing of what it wrote",
         remedy="read that rank's own log; torchrun writes them with --log-dir logs --redirects 3, and trainwiz launch "

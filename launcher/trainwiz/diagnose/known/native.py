@@ -15,6 +15,14 @@ SIGNATURES = {
         transient=None,
         secondary=True,
     ),
+    "replica_failed": Signature(
+        r"Caught (?P<type>\w+) in replica \d+ on device \d+",
+        cause="a copy of the model failed ({type}): one process sees several GPUs, and torch's DataParallel splits "
+        "each batch over them",
+        remedy="read the original traceback below these words; start one process per GPU (torchrun, accelerate "
+        "launch), or show the process one GPU: CUDA_VISIBLE_DEVICES=0",
+        secondary=True,
+    ),
     "native_exception": Signature(
         r"terminate called after throwing an instance of '(?P<type>[^'\n]+)'\n\s*what\(\): +(?P<words>[^\n]+)",
         cause="native code ended the program by an exception that nobody caught ({type}): {words}",

@@ -199,6 +199,7 @@ SIGNATURES = {
         r"ImportError: No module named (?P<package>\w+)(?:\.\w+)*$",
         r"ImportError: \w+ requires the (?P<package>[\w.]+) library",
         r"ImportError: No (?P<package>[\w-]+) / ",
+        r"^No module named '(?P<package>\w+)'$",
         r"requires the following packages that were not found in your environment: (?P<package>[\w-]+)",
         r"the package (?:for )?(?P<package>\w+) (?:seems to be not|doesn't seem to be) installed",
         r"PackageNotFoundError: No package metadata was found for (?P<package>[\w.-]+)",

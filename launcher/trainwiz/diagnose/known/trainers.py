@@ -132,7 +132,8 @@ SIGNATURES = {
         "tokenizer",
     ),
     "engine_lacks": Signature(
-        r"/(?:site|dist)-packages/(?P<package>deepspeed|colossalai|accelerate)/[^\"\n]+\", line \d+, in \w+\n"
+        r"/(?:site|dist)-packages/(?P<package>deepspeed|colossalai|accelerate|torch(?=/nn/parallel/))"
+        r"/[^\"\n]+\", line \d+, in \w+\n"
         r"(?:    .*\n)*"
         r"(?:  File \"[^\"\n]*/torch/nn/modules/module\.py\".*\n(?:    .*\n)*)?"
         rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",
