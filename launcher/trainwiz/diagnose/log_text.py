@@ -287,7 +287,9 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         bare = (replace(line, text=line.text.lstrip()) for line in ranks)
         said = said or [line for line in bare if _PASTED_ERROR.match(line.text)]
     if not said and len(lines) <= _SHORT:
-        said = [line for line in ranks[:_HEAD] if _PASTED_ERROR.match(line.text)]
+        said = [
+            line for line in ranks[:_HEAD] if _PASTED_ERROR.match(line.text) and line.text.endswith((",", "(", "["))
+        ]
     if not said and len(lines) <= _PASTED:
         said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
     return said[-1] if said else None

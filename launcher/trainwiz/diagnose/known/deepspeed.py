@@ -141,6 +141,8 @@ SIGNATURES = {
     "zero3_ungathered": Signature(
         r"'status': '?(?:<?ZeroParamStatus\.)?(?:NOT_AVAILABLE|INFLIGHT)",
         r"RuntimeError: still have inflight params|IndexError: pop from an empty deque",
+        # Only a placeholder of ZeRO 3 makes a layer's weight empty.
+        r"/peft/tuners/[^\n]*, in merge\n(?:    [^\n]*\n)*RuntimeError: The size of tensor a \(0\) must match",
         r"RuntimeError: disagreement between rank\d+ and rank\d+",
         r"RuntimeError: (?:'weight' must be 2-D|weight should have at least three dimensions)",
         r"RuntimeError: Function \w+ returned an invalid gradient at index \d+ - got "

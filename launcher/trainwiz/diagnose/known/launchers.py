@@ -146,6 +146,12 @@ SIGNATURES = {
         remedy="to list the arguments, run python script.py --help; in trainwiz launch, put the script's arguments "
         "after --",
     ),
+    "shell_by_python": Signature(
+        r"File \"(?P<file>[^\"\n]+\.(?:sh|bash|sbatch|slurm))\", line \d+\n"
+        r"(?:.*\n){0,4}?(?:\[rank\d+\]: )?SyntaxError: ",
+        cause="{file} is a shell script, and was started with python",
+        remedy="run: bash {file}",
+    ),
     "syntax": Signature(
         r"^(?:\[rank\d+\]: )?(?:SyntaxError|IndentationError|TabError): (?P<problem>.+)$",
         cause="the code is not valid Python: {problem}",
