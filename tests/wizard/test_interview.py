@@ -342,7 +342,7 @@ def test_the_summary_has_about_ten_lines() -> None:
     assert re.fullmatch(r"zero2: [\d.]+ GiB of 40.0 GiB per GPU \[#+\.+\]", shown["strategy.kind"])
     assert re.fullmatch(r"\d+ = \d+ × \d+ × 4, of 2048 tokens each", shown["batch.real_batch_size"])
     assert shown["schedule.n_steps"] == "3 epochs"
-    assert "12.3 GiB each" in shown["checkpoint.checkpointing_steps"]
+    assert "14.3 GiB each" in shown["checkpoint.checkpointing_steps"]
 
 
 def test_the_summary_foretells_tokens_and_time() -> None:
