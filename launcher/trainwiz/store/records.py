@@ -69,7 +69,7 @@ def _value(kind: Any, value: Any, key: str, problems: list[Message]) -> Any:
     return None
 
 
-def _record(kind: type[Any], values: Any, key: str, problems: list[Message]) -> Any:
+def _record(kind: Any, values: Any, key: str, problems: list[Message]) -> Any:
     if not isinstance(values, Mapping):
         problems.append(say("{key}: {value} is not {kind}", key=key or "/", value=_shown(values), kind=_named(kind)))
         return None
