@@ -16,7 +16,8 @@ import sys
 def main():
     words = [word for word in sys.argv[1:] if word != "-u"]
     early = {name: value for name, value in os.environ.items() if name.startswith(tuple(EARLY))}  # noqa: F821
-    early.pop("PYTHONUNBUFFERED", None)  # a forked script writes at once
+    for name in ("PYTHONUNBUFFERED", "PYTHON_EXEC"):  # a forked script writes at once; torchrun has read the other
+        early.pop(name, None)
     if "TRAINWIZ_STACKS" in os.environ and "PYTHONPATH" in early:  # its hook is loaded without the path
         early["PYTHONPATH"] = early["PYTHONPATH"].replace(f"{HOOK}:", "")  # noqa: F821
     if not words or not words[0].endswith(".py") or early != ENVIRON:  # noqa: F821

@@ -31,6 +31,8 @@ from pathlib import Path
 
 HOOK = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "inside" / "sitecustomize.py"
 LENGTH = struct.Struct("!I")
+PEER = struct.Struct("iII")
+"""struct ucred: socket(7)."""
 LONG_TEXT, LENGTH_OF_TEXT = 150, 20
 """Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
 ready = []
@@ -104,6 +106,7 @@ def imported(before):
 def started(connection, server, later):
     """The process id of a rank that was forked."""
     length, streams, *_ = socket.recv_fds(connection, LENGTH.size, 3)
+    asking, *_ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     order = json.loads(connection.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL))
     for name in (*order["imports"], *later):
         with contextlib.suppress(Exception):
@@ -120,6 +123,7 @@ def started(connection, server, later):
     code = 1
     try:
         os.setsid()
+        join(asking)
         server.close()
         connection.close()
         for number, stream in enumerate(streams):
@@ -134,6 +138,17 @@ def started(connection, server, later):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def join(asking):
+    """Be on the host of the process that asks for the rank, where that is a network namespace of its own."""
+    if os.readlink("/proc/self/ns/net") == os.readlink(f"/proc/{asking}/ns/net"):
+        return
+    for name in ("net", "mnt"):  # names of hosts are in a file that is mounted
+        namespace = os.open(f"/proc/{asking}/ns/{name}", os.O_RDONLY)
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
 
 
 def made_ready(transformers):
