@@ -1,8 +1,7 @@
 """Ranks that have nothing to import any more: forked from here, where torch and its kin were imported once.
 
 `python warm_ranks.py SOCKET ROOM`. Who connects sends the length of an order, with the rank's standard streams, and
-then the order: JSON with `argv`, `cwd`, `environ` and `imports`, and perhaps `like`, the process whose mounts and
-control groups it has. Told is the rank's process id and, once it has ended,
+then the order: JSON with `argv`, `cwd`, `environ` and `imports`. Told is the rank's process id and, once it has ended,
 its exit code. A connection that closes before ends the rank; the end of standard input ends them all.
 
 What a rank imported later than at its top, it leaves in a file when it ends, and the next ones find it imported.
@@ -34,12 +33,12 @@ from pathlib import Path
 HOOK = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "inside" / "sitecustomize.py"
 STANDIN = Path(__file__).parents[1] / "standin" / "sitecustomize.py"
 LENGTH = struct.Struct("!I")
+PEER = struct.Struct("iII")
+"""struct ucred: socket(7)."""
 STREAMS = 16
 """At most: the three of everybody, and those that a rank was given besides."""
 LONG_TEXT, LENGTH_OF_TEXT = 150, 20
 """Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
-NEW_MOUNTS = 0x20000
-"""CLONE_NEWNS of setns(2)."""
 ready = []
 """transformers, once it is."""
 
@@ -111,6 +110,7 @@ def imported(before):
 def started(connection, server, later):
     """The process id of a rank that was forked."""
     length, streams, *_ = socket.recv_fds(connection, LENGTH.size, STREAMS)
+    asking, *_ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     order = json.loads(connection.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL))
     for name in (*order["imports"], *later):
         with contextlib.suppress(Exception):
@@ -127,6 +127,7 @@ def started(connection, server, later):
     code = 1
     try:
         os.setsid()
+        join(asking)
         server.close()
         connection.close()
         streams = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 256) for stream in streams]
@@ -143,6 +144,17 @@ def started(connection, server, later):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def join(asking):
+    """Be on the host of the process that asks for the rank, where that is a network namespace of its own."""
+    if os.readlink("/proc/self/ns/net") == os.readlink(f"/proc/{asking}/ns/net"):
+        return
+    for name in ("net", "mnt"):  # names of hosts are in a file that is mounted
+        namespace = os.open(f"/proc/{asking}/ns/{name}", os.O_RDONLY)
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
 
 
 def made_ready(transformers):
@@ -162,8 +174,6 @@ def made_ready(transformers):
 
 def become(order):
     """Be the rank, as an interpreter that was started with this environment would; its exit code."""
-    if "like" in order:
-        join(order["like"])
     os.chdir(order["cwd"])
     os.environ.clear()  # nothing points there any more
     os.environ.update(order["environ"])
@@ -194,18 +204,6 @@ def become(order):
     threading._shutdown()
     atexit._run_exitfuncs()
     return code
-
-
-def join(pid):
-    """Have the mounts and the control groups of that process, as its child would."""
-    mounts, own = f"/proc/{pid}/ns/mnt", Path("/proc/self/cgroup").read_text().splitlines()
-    if os.readlink(mounts) != os.readlink("/proc/self/ns/mnt"):
-        with open(mounts) as file:
-            assert ctypes.CDLL(None).setns(file.fileno(), NEW_MOUNTS) == 0
-    for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
-        _, kind, place = line.split(":", 2)
-        if line not in own:
-            Path(f"/sys/fs/cgroup/{kind}{place}/cgroup.procs").write_text(str(os.getpid()))
 
 
 def load(name, file):
