@@ -307,6 +307,8 @@ def run(
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(claimed.port())}
     environ = projects.environment({**world, **meeting, **(env or {})})
     imports = imported(folder / argv[0])
+    # What a rank on a stand-in starts would not be forked.
+    executable = "" if cold or set(IN_STANDIN) & set(env or ()) else _forking(python)
     with contextlib.ExitStack() as open_files:
 
         def temporary() -> Any:
@@ -322,8 +324,7 @@ def run(
             else:
                 streams = (file.fileno() for file in (nothing, out, err))
                 address = server(python, environ)
-                rank_of = begun(address, argv, str(folder), own, imports, *streams, executable=_forking(python))
-                started.append(rank_of)
+                started.append(begun(address, argv, str(folder), own, imports, *streams, executable=executable))
         until = time.monotonic() + seconds * patience()
         codes = [rank.wait(max(0.1, until - time.monotonic())) for rank in started]
         for file in itertools.chain(*said):
