@@ -267,7 +267,7 @@ def test_no_task_takes_more_than_eight_times_enter(task: str) -> None:
     review(talk)
     assert set(talk.answers) <= {"task"}
     assert 5 <= len(person.asked) <= 8
-    assert ("Adapter" in person.prompts) == (task in ("sft", "preference", "reward_model"))
+    assert "Adapter" not in person.prompts, "the preset has random weights, beside which none is trained"
 
 
 def test_what_is_trained_shows_its_bytes() -> None:
