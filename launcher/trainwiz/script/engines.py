@@ -173,6 +173,9 @@ class Engines:
             return self.is_prepared(value.args[0], depth)
         if isinstance(value, ast.Subscript):  # `model = state["model"]`
             return constant(value.slice) == assignment.name and assignment.name in self.prepared_names
+        if isinstance(value, ast.Name) and not assignment.alone:  # `generator, discriminator = models`
+            given = value.id in parameters(assignment.scope)
+            return given and assignment.name in self.prepared_names
         return isinstance(value, ast.Name) and value.id != assignment.name and self.is_prepared(value, depth)
 
     def _of_assignment(self, assignment: Assignment, depth: int) -> str:

@@ -20,10 +20,10 @@ class Origins:
 
     def __init__(self, tree: Tree, names: Names) -> None:
         self.tree, self.names = tree, names
-        self._calls: dict[str, list[ast.Call]] = {}
         self._loops: dict[tuple[ast.AST, int], list[Loop]] = {}
         self._following = False
         # What is followed depends on whether an object's own makers are being followed already.
+        self._calls: dict[tuple[str, bool], list[ast.Call]] = {}
         self._called: dict[tuple[ast.Call, bool], Function | None] = {}
         self._returns: dict[Function, list[ast.expr]] = {}
         self._made: dict[tuple[ast.AST, int, bool], tuple[ast.expr, ...]] = {}
@@ -34,9 +34,10 @@ class Origins:
 
     def _calls_of(self, name: str) -> list[ast.Call]:
         """The calls of what may be the project's own function of this name."""
-        if name not in self._calls:
-            self._calls[name] = [call for call in self.names.calls_of(name) if self._own(call) == name]
-        return self._calls[name]
+        key = name, self._following
+        if key not in self._calls:
+            self._calls[key] = [call for call in self.names.calls_of(name) if self._own(call) == name]
+        return self._calls[key]
 
     def sites(self, function: ast.AST) -> list[ast.Call]:
         """The calls of one of the module's own functions; none where its name is not the only one."""
@@ -95,7 +96,12 @@ class Origins:
         """The name of what may be the project's own function: `f(…)`, `module.f(…)`, `self.f(…)`, `object.f(…)`."""
         name = self.names.resolved(call.func)
         owner, _, last = name.rpartition(".")
-        if not owner or owner == "self":
+        if not owner:
+            return last
+        function = self.names.function(last)
+        if function is not None and not isinstance(self.tree.parent(function), ast.ClassDef):
+            return ""  # `model.train()` is not the module's own `train`
+        if owner == "self":
             return last
         kinds = self._kinds(call)
         return last if kinds and all(kind in self._classes for kind in kinds) else ""

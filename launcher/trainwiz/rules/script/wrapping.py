@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
+from trainwiz.rules.script.averaging import never_averaged
 from trainwiz.rules.script.samples import is_of_one_rank
 from trainwiz.script import Call, Script
 from trainwiz.script.engines import BY_HAND
@@ -22,10 +23,8 @@ _REPLACES = {
     "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
     "peft.get_peft_model": "get_peft_model",
 }
-_WRAPS = re.compile(
-    r"Parallel|FSDP|fully_shard|parallelize|distribute_|replicate|horovod|hvd\.|apex|fairscale|all_reduce|reduce\(|"
-    r"deepspeed|pipelin|ZeRO|rpc|bagua|accelerat|Fabric|average_"
-)
+_ASIDE = ("state_dict", "load_state_dict", "deepcopy", "format", "print", "info", "update")
+"""Methods that may get a bare model beside the training."""
 
 
 @rule("TW718", level=Level.ERROR, field="script")
@@ -40,16 +39,17 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
     torch 2.13 on two ranks
     """
     for backward in script.training.distinct:
-        for node in script.names.feeding(backward.loss):
-            if isinstance(node, ast.Call) and _is_bare(script, node) and not script.tree.without_gradient(node):
+        for loss in script.training.losses(backward):
+            bare = _bare_forward(script, loss)
+            if bare is not None:
                 yield violation(
                     "{name} goes around the wrapper: gradients are not averaged over ranks",
                     remedy("call the wrapped model itself"),
-                    name=ast.unparse(node.func),
-                    place=script.place(node),
+                    name=ast.unparse(bare.func if isinstance(bare, ast.Call) else bare),
+                    place=script.place(bare),
                 )
                 return
-    yield from _never_wrapped(script)
+    yield from never_averaged(script)
 
 
 @rule("TW737", level=Level.ERROR, field="script")
@@ -193,6 +193,52 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
     return any(_is_inside(script, value) for value in _choices(latest.value))
 
 
+def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
+    """The call of the model inside a wrapper, or that model as it is given to what computes the loss."""
+    fed = list(script.names.feeding(loss))
+    calls = [n for n in fed if isinstance(n, ast.Call) and not script.tree.without_gradient(n)]
+    for call in calls:
+        if _is_bare(script, call):
+            return call
+    if not script.engines.several or any(_runs_wrapper(script, call) for call in calls):
+        return None
+    for call in calls:
+        given = [*call.args, *(k.value for k in call.keywords)]
+        if len(given) > 1 and script.origins.loops(call) and method(call) not in _ASIDE:
+            bare = next((v for v in given if _is_bare_model(script, v, call)), None)
+            if bare is not None:
+                return bare
+    return None
+
+
+def _runs_wrapper(script: Script, call: ast.Call) -> bool:
+    """Whether a call is the forward pass of a wrapped model, or is given one."""
+    if _unwraps(script, call):
+        return False
+    given = (call.func, *call.args, *(k.value for k in call.keywords))
+    return any(script.engines.is_prepared(value) for value in given)
+
+
+def _is_bare_model(script: Script, value: ast.expr, call: ast.Call) -> bool:
+    """Whether a function gets the model inside a wrapper, where it should get the wrapper."""
+    if _is_inside(script, value):
+        return True
+    name = dotted(value)
+    if "." in name and name.startswith("self."):
+        return any(
+            dotted(wrap.argument("module", 0) or call) == name and name not in _bound(script, wrap)
+            for wrap in script.called(*BY_HAND)
+        )
+    return bool(name) and _is_wrapped_elsewhere(script, call, name)
+
+
+def _bound(script: Script, wrap: Call) -> set[str]:
+    """The names that a wrapper gets; what is wrapped in place, or returned, is taken to have that of the model."""
+    statement = script.tree.statement(wrap.node)
+    targets = statement.targets if isinstance(statement, ast.Assign) and statement.value is wrap.node else []
+    return {dotted(n) for target in targets for n in walk(target)} or {dotted(a) for a in wrap.node.args[:1]}
+
+
 def _choices(value: ast.expr) -> list[ast.expr]:
     return [value.body, value.orelse] if isinstance(value, ast.IfExp) else [value]
 
@@ -222,24 +268,6 @@ def _is_wrapped_elsewhere(script: Script, call: ast.Call, name: str) -> bool:
 def _unwraps(script: Script, call: ast.Call) -> bool:
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     return method(call) == "unwrap_model" and owner is not None and script.engines.kind(owner) == "Accelerator"
-
-
-def _never_wrapped(script: Script) -> Violations:
-    """Ranks meet, but nothing in the file averages gradients."""
-    met = script.called("torch.distributed.init_process_group")
-    if not met or not script.training.steps or _WRAPS.search(script.text):
-        return
-    for backward in script.training.backwards:
-        forwards = [n for n in script.names.feeding(backward.loss) if isinstance(n, ast.Call)]
-        made = [n for n in forwards if "model" in dotted(n.func) and script.origins.makers(n.func)]
-        if made and backward.loop:
-            yield violation(
-                "the ranks meet, but {name} is never wrapped: gradients are not averaged",
-                remedy("wrap it: DistributedDataParallel(model, device_ids=[local_rank])"),
-                name=dotted(made[0].func),
-                place=script.place(made[0]),
-            )
-            return
 
 
 def _makes_optimizer(script: Script, call: Call, model: str) -> bool:

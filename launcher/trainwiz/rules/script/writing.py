@@ -228,9 +228,10 @@ def _trains(script: Script, call: Call) -> bool:
         training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
     if scope in training:
         return True
-    sites = script.origins.sites(scope)
-    if any(script.tree.scope(site) in training for site in sites):
-        return True
+    for site in script.origins.sites(scope):
+        caller = script.tree.scope(site)
+        if caller in training or any(script.tree.scope(one) in training for one in script.origins.sites(caller)):
+            return True
     own = isinstance(scope, Function) and (scope.name.startswith("on_") or scope.name.endswith("_step"))
     return own and _callback(script, call.node) is not None
 
@@ -275,7 +276,7 @@ def _is_guarded(script: Script, node: ast.AST) -> bool:
     marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in getattr(scope, "decorator_list", [])]
     if any("rank" in mark or "process" in mark for mark in marks):
         return True
-    if script.ranks.is_single(node) or any(map(script.ranks.mentions_rank, tests)):
+    if script.ranks.is_single(node) or any(map(script.ranks.decides, tests)):
         return True
     words = " ".join(ast.unparse(test) for test in tests).lower()
     if re.search(
