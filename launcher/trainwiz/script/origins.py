@@ -13,6 +13,8 @@ _DEPTH = 8
 """Steps from a value to what makes it."""
 _PASSING = ("tqdm", "trange", "track", "enumerate", "iter", "list", "zip", "cycle", "islice", "skip_first_batches")
 """Functions that give on what they are given first."""
+_TELLING = ("train", "eval", "to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_")
+"""Methods that return their own object."""
 
 
 class Origins:
@@ -88,7 +90,7 @@ class Origins:
             self._following = True  # which asks for calls in turn
             made = list(self.makers(owner))
             self._following = False
-        kinds = [self.names.resolved(m.func) for m in made if isinstance(m, ast.Call)]
+        kinds = [self.names.resolved(_made_first(m).func) for m in made if isinstance(m, ast.Call)]
         # `Checkpointer.of(folder)` makes one as well.
         return [next((part for part in kind.split(".") if part in self._classes), kind) for kind in kinds]
 
@@ -196,6 +198,13 @@ class Origins:
             given = argument(scope, name, site)
             if given is not None:
                 yield from self._makers(given, depth)
+
+
+def _made_first(call: ast.Call) -> ast.Call:
+    """The call that makes what is moved or told at once: `Network()` of `Network().cuda().train()`."""
+    while isinstance(call.func, ast.Attribute) and call.func.attr in _TELLING and isinstance(call.func.value, ast.Call):
+        call = call.func.value
+    return call
 
 
 def _given_on(function: Function) -> str:

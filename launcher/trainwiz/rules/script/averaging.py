@@ -19,7 +19,7 @@ _WRAPS = re.compile(
 )
 _REDUCES = ("all_reduce", "reduce", "all_gather", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
 _SHARES_WEIGHTS = re.compile(r"broadcast|sync_(params|weights|parameters)|load_state_dict|from_pretrained")
-_MAY_WRAP = re.compile(r"wrap|setup|prepare|sync_(grad|model|param)|parallel|distribut", re.IGNORECASE)
+_MAY_WRAP = re.compile(r"wrap|boost|initialize|setup|prepare|sync_(grad|model|param)|parallel|distribut", re.IGNORECASE)
 _SEEDS = names("torch.manual_seed transformers.set_seed accelerate.utils.set_seed torch.cuda.manual_seed_all")
 _GRADIENTS = re.compile(r"grad(s|ients?)?\b|grad_|gradient|param|weights|bucket|model\b|net\b")
 _CRITERION = re.compile(r"loss|crit|metric", re.IGNORECASE)
@@ -118,12 +118,18 @@ def _learners(script: Script) -> Iterator[tuple[str, ast.expr]]:
             for node in script.names.feeding(loss):
                 if not isinstance(node, ast.Call) or script.tree.without_gradient(node):
                     continue
-                called = dotted(node.func)
-                if called in known or ("model" in called and script.origins.makers(node.func)):
+                called = dotted(node.func).removesuffix(".forward")
+                if called in known or ("model" in called and _is_made(script, node.func)):
                     yield called, node
                 for value in (*node.args, *(k.value for k in node.keywords)):
                     if dotted(value) in known:
                         yield dotted(value), node
+
+
+def _is_made(script: Script, called: ast.expr) -> bool:
+    """Whether it is known what makes a model that is called: `model(x)`, `model.forward(x)`."""
+    model = called.value if isinstance(called, ast.Attribute) and called.attr == "forward" else called
+    return bool(script.origins.makers(model))
 
 
 def _optimized(script: Script, call: Call) -> set[str]:
@@ -193,4 +199,4 @@ def _may_wrap(script: Script, call: ast.Call) -> bool:
     own = script.origins.kind(name) or script.names.function(name)
     if own is not None:
         return _WRAPS.search(ast.unparse(own)) is not None
-    return _MAY_WRAP.search(name.rpartition(".")[2]) is not None
+    return any(pattern.search(text) for pattern, text in ((_WRAPS, name), (_MAY_WRAP, name.rpartition(".")[2])))

@@ -171,6 +171,8 @@ def _runs_prepared(script: Script, call: Call) -> bool:
     for node in walk(function):
         evaluates = script.tree.loops(node) or script.tree.without_gradient(node)
         if isinstance(node, ast.Call) and dotted(node.func) in names and evaluates:
+            if any(one.scope is function for one in script.names.assigned(dotted(node.func), node)):
+                return False  # it is unwrapped first
             if function in script.ranks.single and script.engines.is_prepared(node.func):
                 return False  # which is found itself
             return not any(script.tree.scope(b.call) is function for b in script.training.backwards)

@@ -8,11 +8,16 @@ import re
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.training import Backward
+from trainwiz.script.training import Backward, drawn_from
 from trainwiz.script.tree import Loop, dotted, method, walk
 
 _FREE = re.compile(r"item|detach|float|\.data\b|tolist|numpy|cpu|reduce|gather|mean_across|no_grad|average")
 """In what has no graph any more, or is of other ranks."""
+_PLAIN = (
+    *(ast.Name, ast.BinOp, ast.Constant, ast.Attribute, ast.Subscript),
+    *(ast.expr_context, ast.operator),
+)
+"""What a sum of losses is written with."""
 
 
 @rule("TW773", level=Level.WARNING, field="script")
@@ -28,7 +33,7 @@ def logged_losses_are_detached(script: Script) -> Violations:
     learned = {dotted(n) for b in script.training.backwards for n in script.names.feeding(b.loss)}
     seen: set[str] = set()
     for backward in script.training.backwards:
-        loops = script.origins.loops(backward.call)
+        loops = [loop for loop in script.origins.loops(backward.call)[:1] if not _is_counted(loop)]
         names = _losses(script, backward)
         for node in walk(loops[0]) if loops and names else ():
             target = _kept(node)
@@ -49,6 +54,12 @@ def _losses(script: Script, backward: Backward) -> set[str]:
     return {dotted(loss) for loss in script.training.losses(backward) if isinstance(loss, ast.Name)}
 
 
+def _is_counted(loop: Loop) -> bool:
+    """Whether a loop only counts a few turns, as tests do: `for _ in range(5)`."""
+    counts = isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and dotted(loop.iter.func) == "range"
+    return counts and dotted(loop.target) == "_" and drawn_from(loop) is None  # type: ignore[union-attr]
+
+
 def _kept(node: ast.AST) -> str:
     """The name that a statement adds to: `total += x`, `total = total + x`, `losses.append(x)`."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
@@ -65,12 +76,7 @@ def _keeps(script: Script, node: ast.AST, names: set[str], loop: Loop) -> bool:
     """Whether what is added is the very loss, or a multiple of it, with its graph."""
     value = node.value if isinstance(node, ast.AugAssign | ast.Assign) else node.value.args[0]  # type: ignore[attr-defined]
     used = [n for n in walk(value) if isinstance(n, ast.Name) and n.id in names]
-    plain = all(
-        isinstance(
-            n, ast.Name | ast.BinOp | ast.Constant | ast.expr_context | ast.operator | ast.Attribute | ast.Subscript
-        )
-        for n in walk(value)
-    )
+    plain = all(isinstance(n, _PLAIN) or (isinstance(n, ast.Call) and dotted(n.func) == "len") for n in walk(value))
     if not used or not plain or _FREE.search(ast.unparse(value)):
         return False
     latest = script.names.latest(used[0].id, node)
@@ -84,4 +90,5 @@ def _outlives(script: Script, target: str, node: ast.AST, loop: Loop) -> bool:
         a for a in script.names.assigned(name, node) if a.node is not node and not isinstance(a.node, ast.AugAssign)
     ]
     inside = [a for a in made if loop in script.tree.loops(a.node) and not script.tree.guards(a.node, within=loop)]
-    return bool(made) and not inside
+    emptied = any(dotted(c.node.func).rpartition(".")[0] == name for c in script.methods("pop", "popleft", "clear"))
+    return bool(made) and not inside and not emptied

@@ -114,8 +114,8 @@ def scaled_gradients_step_through_the_scaler(script: Script) -> Violations:
     for step in script.training.steps:
         if step.args or script.engines.kind(step.func.value) != "Optimizer":  # type: ignore[attr-defined]
             continue
-        near = [b for b in script.training.backwards if script.tree.scope(b.call) is script.tree.scope(step)]
-        reaching = [b for b in near if not script.tree.exclusive(b.call, step)]
+        near = [b for b in script.training.backwards if _is_near(script, b, step)]
+        reaching = [b for b in near if not script.tree.exclusive(b.call, step) and not _contradicts(script, b, step)]
         scaled = [b for b in reaching if b.by == "GradScaler"]
         if not scaled or len(scaled) < len(reaching) or any(script.tree.exclusive(s, step) for s in by_scaler):
             continue
@@ -299,10 +299,24 @@ def _is_made_anew(script: Script, step: ast.Call) -> bool:
     return bool(made and loops) and all(loops[0] in script.tree.loops(one.node) for one in made)
 
 
+def _is_near(script: Script, backward: Backward, step: ast.Call) -> bool:
+    """Whether a backward pass is made in the function of a step, itself or by a function that this calls."""
+    function = script.tree.scope(backward.call)
+    around = [function, *(script.tree.scope(site) for site in script.origins.sites(function))]
+    return script.tree.scope(step) in around
+
+
+def _contradicts(script: Script, backward: Backward, step: ast.Call) -> bool:
+    """Whether a condition of the backward pass is the opposite of one of the step, by its words."""
+    tests = {(ast.unparse(guard.test), guard.positive) for guard in script.tree.guards(step)}
+    return any((ast.unparse(guard.test), not guard.positive) in tests for guard in script.tree.guards(backward.call))
+
+
 def _asks_precision(script: Script, step: ast.Call, scaled: Backward) -> bool:
     """Whether a condition on the precision, which the backward pass is not under, lets an optimizer step itself."""
-    known = script.tree.guards(scaled.call)
-    tests = " ".join(ast.unparse(guard.test) for guard in script.tree.guards(step) if guard not in known)
+    known = {ast.unparse(guard.test) for guard in script.tree.guards(scaled.call)}
+    asked = (ast.unparse(guard.test) for guard in script.tree.guards(step))
+    tests = " ".join(test for test in asked if test not in known)
     return re.search(r"scaler|amp|fp16|half|mixed|precision|float16", tests, re.IGNORECASE) is not None
 
 

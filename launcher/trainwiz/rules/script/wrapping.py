@@ -12,6 +12,8 @@ from trainwiz.rules.script.averaging import never_averaged
 from trainwiz.rules.script.samples import is_of_one_rank
 from trainwiz.script import Call, Script
 from trainwiz.script.engines import BY_HAND
+from trainwiz.script.names import parameters
+from trainwiz.script.origins import argument
 from trainwiz.script.training import Backward, drawn_from
 from trainwiz.script.tree import Loop, constant, dotted, method, walk
 
@@ -23,6 +25,10 @@ _REPLACES = {
     "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
     "peft.get_peft_model": "get_peft_model",
 }
+_LOADING = re.compile(
+    r"prepare|setup|initialize|loader|enumerate|tqdm|^iter$|^next$|optim|sched|(^|_)dl$", re.IGNORECASE
+)
+"""In the names of what a wrapper beside the model has, and of what goes over it."""
 _ASIDE = ("state_dict", "load_state_dict", "deepcopy", "format", "print", "info", "update")
 """Methods that may get a bare model beside the training."""
 
@@ -45,7 +51,7 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
                 yield violation(
                     "{name} goes around the wrapper: gradients are not averaged over ranks",
                     remedy("call the wrapped model itself"),
-                    name=ast.unparse(bare.func if isinstance(bare, ast.Call) else bare),
+                    name=ast.unparse(bare.func if isinstance(bare, ast.Call) and not _unwraps(script, bare) else bare),
                     place=script.place(bare),
                 )
                 return
@@ -124,6 +130,7 @@ def everything_is_prepared(script: Script) -> Violations:
                 place=script.place(step),
             )
     yield from _no_model(script, prepares, by_accelerator)
+    yield from _in_one_branch(script, prepares)
     for backward in script.training.distinct if by_accelerator else ():
         for node in script.names.feeding(backward.loss):
             if isinstance(node, ast.Call) and _is_new(script, node.func, given, _is_model):
@@ -188,6 +195,8 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
     latest = script.names.latest(dotted(function), function) if dotted(function) else None
     if _is_wrapped_elsewhere(script, call, dotted(function)):
         return True
+    if latest is None and _is_given_bare(script, call, dotted(function)):
+        return True
     if latest is None or not latest.alone or latest.scope is not script.tree.scope(call):
         return False
     return any(_is_inside(script, value) for value in _choices(latest.value))
@@ -200,15 +209,29 @@ def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
     for call in calls:
         if _is_bare(script, call):
             return call
-    if not script.engines.several or any(_runs_wrapper(script, call) for call in calls):
-        return None
-    for call in calls:
+    for call in calls if script.engines.several else ():
         given = [*call.args, *(k.value for k in call.keywords)]
         if len(given) > 1 and script.origins.loops(call) and method(call) not in _ASIDE:
             bare = next((v for v in given if _is_bare_model(script, v, call)), None)
-            if bare is not None:
+            if bare is not None and not any(_runs_wrapper(script, other) for other in calls):
                 return bare
     return None
+
+
+def _is_given_bare(script: Script, call: ast.Call, name: str) -> bool:
+    """Whether all calls of a function give it the model inside a wrapper under this name."""
+    function = script.tree.scope(call)
+    sites = script.origins.sites(function) if name in parameters(function) else []
+    given = [(site, argument(function, name, site)) for site in sites]
+    return bool(given) and all(value is not None and _is_alias(script, value, site) for site, value in given)
+
+
+def _is_alias(script: Script, value: ast.expr, site: ast.Call) -> bool:
+    """Whether a value is the model inside a wrapper, or a name for it."""
+    if _is_inside(script, value):
+        return True
+    latest = script.names.latest(dotted(value), site) if isinstance(value, ast.Name) else None
+    return latest is not None and latest.alone and _is_inside(script, latest.value)
 
 
 def _runs_wrapper(script: Script, call: ast.Call) -> bool:
@@ -216,7 +239,8 @@ def _runs_wrapper(script: Script, call: ast.Call) -> bool:
     if _unwraps(script, call):
         return False
     given = (call.func, *call.args, *(k.value for k in call.keywords))
-    return any(script.engines.is_prepared(value) for value in given)
+    around = _LOADING.search(dotted(call.func)) is not None
+    return not around and any(script.engines.is_prepared(v) and not _LOADING.search(dotted(v)) for v in given)
 
 
 def _is_bare_model(script: Script, value: ast.expr, call: ast.Call) -> bool:
@@ -252,11 +276,12 @@ def _is_inside(script: Script, value: ast.expr) -> bool:
 
 def _is_wrapped_elsewhere(script: Script, call: ast.Call, name: str) -> bool:
     """Whether a model was wrapped before this forward pass, and the wrapper has another name."""
-    for wrap in script.called(*BY_HAND) if name else ():
+    for wrap in script.called("deepspeed.initialize", *BY_HAND) if name else ():
         statement = script.tree.statement(wrap.node)
         if not isinstance(statement, ast.Assign) or statement.value is not wrap.node:
             continue
-        given = wrap.argument("module", 0)
+        engine = wrap.name == "deepspeed.initialize"
+        given = wrap.argument("model", 1) if engine else wrap.argument("module", 0)
         bound = {dotted(n) for target in statement.targets for n in walk(target)}
         here = script.tree.scope(wrap.node) is script.tree.scope(call) and script.tree.is_before(wrap.node, call)
         if given is not None and dotted(given) == name and name not in bound and here:
@@ -338,6 +363,27 @@ def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backwar
         name=dotted(optimizer),
         place=script.place(optimizer),
     )
+
+
+def _in_one_branch(script: Script, prepares: Sequence[Call]) -> Violations:
+    """Of two branches that prepare the same optimizer, one leaves out the loader that the other prepares."""
+    for one in prepares:
+        for other in prepares:
+            apart = one is not other and script.tree.exclusive(one.node, other.node)
+            names = {dotted(v) for v in one.node.args}
+            if not apart or not any(
+                script.engines.kind(v) == "Optimizer" and dotted(v) in names for v in other.node.args
+            ):
+                continue
+            for value in other.node.args:
+                made = script.origins.makers(value)
+                if dotted(value) not in names and made and any(_is_loader(script, maker) for maker in made):
+                    yield violation(
+                        "{name} was not prepared: every rank gets all of its batches",
+                        _passed(prepares),
+                        name=dotted(value),
+                        place=script.place(one.node),
+                    )
 
 
 def _is_aside(script: Script, value: ast.expr) -> bool:
