@@ -149,7 +149,7 @@ def _optimized(script: Script, call: Call) -> set[str]:
 def _left_out(script: Script) -> Violations:
     """Beside models that are wrapped by hand, one of the same function that learns, but that nothing wraps."""
     wraps = [c for c in script.called(*BY_HAND) if isinstance(script.tree.statement(c.node), ast.Assign)]
-    if not wraps or not script.training.steps:
+    if not wraps or not script.training.steps or script.calls_like("Zero"):
         return
     scopes = {script.tree.scope(c.node) for c in wraps}
     wrapped = set()

@@ -367,6 +367,7 @@ def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backwar
 
 def _in_one_branch(script: Script, prepares: Sequence[Call]) -> Violations:
     """Of two branches that prepare the same optimizer, one leaves out the loader that the other prepares."""
+    drawn = {dotted(source) for loop in script.training.turns for source in _sources(loop)}
     for one in prepares:
         for other in prepares:
             apart = one is not other and script.tree.exclusive(one.node, other.node)
@@ -377,7 +378,7 @@ def _in_one_branch(script: Script, prepares: Sequence[Call]) -> Violations:
                 continue
             for value in other.node.args:
                 made = script.origins.makers(value)
-                if dotted(value) not in names and made and any(_is_loader(script, maker) for maker in made):
+                if dotted(value) in drawn - names and made and any(_is_loader(script, maker) for maker in made):
                     yield violation(
                         "{name} was not prepared: every rank gets all of its batches",
                         _passed(prepares),
