@@ -16,7 +16,7 @@ import json
 import statistics
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -24,10 +24,11 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "launcher")]
 
 from published.recipes import Recipe, Unknown, recipe  # noqa: E402
 
-from trainwiz.estimate.device import needs  # noqa: E402
+from trainwiz.estimate.device import Work, needs  # noqa: E402
 from trainwiz.estimate.gpus import gpu_model  # noqa: E402
 from trainwiz.estimate.reserve import device_bytes, reserved_bytes  # noqa: E402
-from trainwiz.estimate.speed import pace  # noqa: E402
+from trainwiz.estimate.speed import FITTED, Rates, pace  # noqa: E402
+from trainwiz.models.activations import Checkpointing  # noqa: E402
 
 PAGE = ROOT / "docs" / "forecast.md"
 BEGIN, END = "<!-- {file}, written by benchmarks/forecast.py -->", "<!-- end -->"
@@ -36,8 +37,6 @@ COLUMNS = (
     *("checkpointing", "extras", "peak_gib", "tokens_per_s_per_gpu", "mfu"),
 )
 _GIB = 2**30
-_MACHINE = 8
-"""Ranks of a machine, where a source has more than one."""
 _ALIKE = 1.1
 
 
@@ -84,15 +83,7 @@ def forecast(line: int, row: dict[str, str]) -> Forecast:
             peers={},
             **measured,
         )
-    gpu = gpu_model(row["gpu"])
-    speed = gpu and pace(
-        found.strategy,
-        found.work,
-        gpu,
-        ranks_per_machine=_MACHINE,
-        attended=found.work.length * found.context,
-        fused=found.fused,
-    )
+    speed = tokens_per_second(found, row["gpu"])
     return Forecast(
         row=line,
         group=found.group,
@@ -101,16 +92,48 @@ def forecast(line: int, row: dict[str, str]) -> Forecast:
         way=way,
         exact=found.exact,
         peak_gib=_shown(found) / _GIB,
-        tokens=speed.tokens_per_second if speed else None,
+        tokens=speed,
         why_not="" if speed else "the GPU is missing or unknown, so there is no forecast of the speed",
         peers=_peers(found),
         **measured,
     )
 
 
+def tokens_per_second(found: Recipe, name: str, rates: Rates = FITTED) -> float | None:
+    """Of one GPU with this name; None for one that is not listed."""
+    gpu = gpu_model(name)
+    if gpu is None:
+        return None
+    gpu = replace(gpu, attention_share=gpu.attention_share * found.attention)
+    seconds, tokens = [], 0
+    for work in _ways(found, "none"):
+        speed = pace(
+            found.strategy,
+            work,
+            gpu,
+            accumulation=found.accumulation,
+            ranks_per_machine=found.machine,
+            attended=work.length * found.context,
+            compiled=found.compiled,
+            rates=rates,
+        )
+        if speed is None:
+            return None
+        seconds.append(speed.seconds)
+        tokens = speed.tokens
+    return tokens / statistics.mean(seconds)
+
+
+def _ways(found: Recipe, less: Checkpointing) -> list[Work]:
+    """The work; or the two that it lies between, where only every second matrix or layer is computed again."""
+    ways = [less, "full"] if found.halves else [found.work.checkpointing]
+    return [replace(found.work, checkpointing=way) for way in ways]
+
+
 def _shown(found: Recipe) -> float:
     """The peak as the source measures it."""
-    tensors = needs(found.strategy, found.work).total
+    totals = [needs(found.strategy, work).total for work in _ways(found, found.kept)]
+    tensors = statistics.fmean(totals, weights=(found.share, 1 - found.share)[: len(totals)])
     if found.meter == "allocated":
         return tensors
     return reserved_bytes(tensors) if found.meter == "reserved" else device_bytes(tensors, ranks=found.work.world)

@@ -61,6 +61,10 @@ class Tool:
     """Adapters have dropout: on queries and values, or in its qlora.yaml recipes on all matrices."""
     untied: bool = False
     """The head has weights of its own, also where the model shares the embedding's."""
+    attention: float = 1.0
+    """The speed of its attention's kernels, of FlashAttention 2."""
+    halves: bool = False
+    """Its selective checkpointing computes every second matrix or layer again."""
     whole_frozen: bool = False
     """FSDP frees gathered weights that are frozen only at the end of the backward pass."""
 
@@ -86,9 +90,9 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
         ),
     ),
     ("torchtune", Tool(meter="reserved", pure=True, loss_parts=8, checkpointing="full", paged_moments=True)),
-    ("202412_torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=14)),
+    ("202412_torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=14, halves=True)),
     # Since 2025 torchtitan compiles the loss as well: the logits and nothing in fp32.
-    ("torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=4)),
+    ("torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=4, halves=True)),
     ("peft", Tool(meter="reserved", fused_step=False, pure_autocast=False)),
     # Under DeepSpeed (its QLoRA, and ZeRO 3) nothing autocasts: logits, their copy, softmax and gradient in 16 bits.
     ("Qwen", replace(_TRAINER, logit_bytes=14, engine_logit_bytes=8, quantized_strategy="zero2")),
@@ -103,14 +107,17 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
     ("trainwiz", Tool(meter="reserved")),
-    ("llm-foundry", Tool(checkpointing="none")),
+    # Its submit_benchmarks.py took Triton's FlashAttention of 2022 until January 2024; the speed is fitted on its rows.
+    ("llm-foundry", Tool(checkpointing="none", attention=0.56)),
     ("Megatron", Tool(checkpointing="none")),
-    ("fms-fsdp", Tool(checkpointing="none")),
+    ("fms-fsdp", Tool(checkpointing="none", halves=True)),
+    ("ColossalAI", Tool(meter="allocated")),
 )
 _LABELS = (
     ("zero3", "zero3"),
     ("zero2", "zero2"),
     ("zero1", "zero1"),
+    ("gemini", "gemini"),
     ("fsdp2", "fsdp"),
     ("hsdp", "fsdp"),
     ("fsdp1", "colossal_fsdp"),
@@ -134,8 +141,20 @@ class Recipe:
     group: str
     context: int
     """Ranks that share a sample (context parallelism)."""
-    fused: bool
-    """Kernels are fused or compiled."""
+    compiled: bool
+    """By torch.compile, or its layers are fused as far."""
+    attention: float
+    """The speed of its attention's kernels, of FlashAttention 2."""
+    halves: bool
+    """Its selective checkpointing computes every second matrix or layer again: halfway between none and all."""
+    kept: Checkpointing
+    """What the other half keeps: every layer's tensors, or the results of its matrices."""
+    share: float
+    """Of those bytes: half of the layers, or four of Llama's seven matrices (the largest among them) and attention."""
+    accumulation: int
+    """Micro-batches of an update."""
+    machine: int
+    """Ranks of a machine, where a row has more than one."""
 
 
 def recipe(row: Row) -> Recipe:
@@ -165,6 +184,8 @@ def recipe(row: Row) -> Recipe:
     accumulation = _accumulation(row, micro, ranks)
     stepped = tool.first_micro_batches is None or accumulation < tool.first_micro_batches
     work = Work(
+        generates=not re.search("no vocabulary head|masked tokens only", row["extras"]),
+        keeps_scores="eager attention" in row["extras"],
         parameters=model.parameters * (2 if preference else 1) + _copied_tables(row, model),
         transformer=model,
         adapter={"qlora": "qlora", "": "none"}.get(adapter, "lora"),
@@ -201,6 +222,7 @@ def recipe(row: Row) -> Recipe:
         if strategy.partitions_weights and not strategy.zero_stage
         else "ZeRO"
     )
+    layers = "layer" in row["checkpointing"]
     return Recipe(
         strategy=strategy,
         work=work,
@@ -208,7 +230,13 @@ def recipe(row: Row) -> Recipe:
         exact=exact,
         group=f"{kind}, {where}",
         context=degrees.get("cp", 1),
-        fused=any(word in row["extras"] for word in ("foak", "liger", "compile", "fused")),
+        compiled=any(word in row["extras"] for word in ("compile", "fused")),
+        attention=tool.attention,
+        accumulation=accumulation,
+        kept="none" if layers else "selective",
+        share=0.5 if layers else 0.59,
+        halves=tool.halves and work.checkpointing == "selective",
+        machine=int((re.search(r"machine of (\d+)", row["extras"]) or [0, 8])[1]),
     )
 
 

@@ -49,9 +49,13 @@ class DataFacts:
     cached: bool | None = None
     """Whether a hub id is in the local cache."""
     parts: tuple[str, ...] = ()
-    """Folders inside that split it for training and evaluation."""
+    """Folders or files inside that split it for training and evaluation, by their names or the words in these."""
     evaluation_part: str = ""
     """The one of them that is for evaluation."""
+    left_out: tuple[str, ...] = ()
+    """Files of a folder in formats that are not read."""
+    shared: str = ""
+    """Of evaluation data: a file that is training data, too; empty: none is known."""
     first: Mapping[str, Any] = field(default_factory=dict)
     """The columns of its first row, with their values; empty where they are not known."""
     packages: tuple[str, ...] = ()

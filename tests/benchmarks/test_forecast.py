@@ -6,6 +6,7 @@ import json
 import statistics
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import forecast  # noqa: E402
+import left_out  # noqa: E402
 
 MEASUREMENTS = ROOT / "benchmarks" / "published" / "measurements.csv"
 
@@ -77,7 +79,8 @@ def test_four_of_five_rows_get_a_forecast_and_the_others_say_why(rows: list[fore
 def test_the_page_shows_these_errors(rows: list[forecast.Forecast]) -> None:
     text = (ROOT / "docs" / "forecast.md").read_text(encoding="utf-8")
     assert forecast.table(rows) in text
-    assert forecast.table(forecast.read(MEASUREMENTS.with_name("unseen.csv"))) in text
+    for name in ("unseen.csv", "held_out.csv", "siblings.csv"):
+        assert forecast.table(forecast.read(MEASUREMENTS.with_name(name))) in text
 
 
 HEADER = "source,model,params_b,gpu,gpus,strategy,precision,micro_batch,seq_len,checkpointing,extras,peak_gib"
@@ -115,3 +118,14 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     file.write_text("name,value\na,1\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="the columns micro_batch, model, seq_len, strategy are missing"):
         forecast.read(file)
+
+
+def test_rates_are_found_again_from_speeds_that_they_made() -> None:
+    rows = left_out.speeds(MEASUREMENTS)[::25]
+    true = replace(left_out.FITTED, matrices=0.7, passes=2.4)
+    made = [replace(row, tokens=forecast.tokens_per_second(row.found, row.gpu, true) or 0) for row in rows]
+    assert max(abs(row.error(true)) for row in made) < 1e-9
+    before = [abs(row.error(left_out.FITTED)) for row in made]
+    found = left_out.fit(made)
+    assert statistics.median(abs(row.error(found)) for row in made) < statistics.median(before) / 3
+    assert found.matrices == pytest.approx(true.matrices, rel=0.06)

@@ -140,6 +140,8 @@ def test_each_command_is_in_one_group_and_has_an_example_that_can_be_typed() -> 
         (["zzz"], "unknown command zzz", "run: trainwiz --help"),
         (["init", "--stepz", "3"], "unknown option --stepz; did you mean --steps?", "run: trainwiz init --help"),
         (["check", "--qqqq"], "unknown option --qqqq", "run: trainwiz check --help"),
+        (["launch", "--yes"], "unknown option --yes", "run: trainwiz launch --help"),
+        (["export", "--to", "x"], "unknown option --to", "run: trainwiz export --help"),
         (
             ["check", "--unsafe_fixes"],
             "unknown option --unsafe_fixes; did you mean --unsafe-fixes?",

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import forked
 import pytest
-from projects import Done, environment, trainwiz
+from projects import Done, environment, make, trainwiz
 
 from trainwiz import columns
 from trainwiz.outcome import Outcome
@@ -166,6 +166,27 @@ def test_a_run_whose_launcher_died_is_diagnosed_by_its_logs(tmp_path: Path) -> N
     assert found is not None
     assert (found.name, found.rank, found.followed) == ("disk_full", 2, (0,))
     assert log.endswith("rank-2.log")
+
+
+def test_the_fix_of_the_crash_card_is_shown_again_while_it_applies(tmp_path: Path) -> None:
+    folder = make(tmp_path / "p", {"strategy.kind": "single", "machine.num_processes": 1})
+    run = run_folder(folder, Outcome(exit_code=1, codes={0: 1}, first_failed=0), {0: "cuda_memory"})
+    micro = int(re.search(r"per_device_batch_size: (\d+)", (folder / "trainwiz.yaml").read_text())[1])  # type: ignore[index]
+    change = {"batch.per_device_batch_size": {"from": micro, "to": 77}}
+    seen = {"text": "seen", "template": "forecast: {n} GB", "values": {"n": 3}}
+    told = {"name": "cuda_memory", "observed": [seen]}
+    why = {"text": "why", "template": "the ranks then load the data themselves", "values": {}}
+    record = {**run.read("outcome"), "diagnosis": told, "fix": {"changes": change, "why": why, "saves": None}}
+    run.record("outcome", record)
+    done = diagnosed(folder=folder)
+    assert f"  batch.per_device_batch_size: {micro} → 77\napply it: trainwiz launch --apply-fix" in done.out
+    assert "evidence: forecast: 3 GB" in done.out
+    assert json.loads(diagnosed("--json", folder=folder).out)["fix"]["changes"] == change
+    for broken in ({}, {"changes": 3}, {"changes": {"no.key": {"from": 1, "to": 2}}, "why": why}):
+        run.record("outcome", {**record, "fix": broken})
+        assert "apply it" not in diagnosed(folder=folder).out
+    run.record("outcome", {**record, "fix": {"changes": {key: {"from": 99, "to": 77} for key in change}, "why": why}})
+    assert "apply it" not in diagnosed(folder=folder).out  # somebody has changed the plan since
 
 
 def test_a_run_that_hung_says_where_its_ranks_were(tmp_path: Path) -> None:

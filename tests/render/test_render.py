@@ -138,6 +138,7 @@ def test_the_files_of_a_project() -> None:
         "packing.py",
         "rows.py",
         "sources.py",
+        "splits.py",
         "token_cache.py",
         "trust.py",
         "requirements.txt",

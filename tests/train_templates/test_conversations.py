@@ -227,6 +227,28 @@ def test_the_time_for_a_conversation_grows_with_its_length(made: ModuleType) -> 
     assert sum(token >= 0 for token in sample) >= 200
 
 
+@pytest.mark.parametrize(
+    ("messages", "says"),
+    [
+        (
+            [{"role": "user", "content": "q", "name": "Ada"}],
+            "field of messages that the chat template does not read: name",
+        ),
+        ([{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "q"}], "answers before any question"),
+    ],
+)
+def test_what_is_not_learned_of_a_conversation_is_told(messages: list[Any], says: str, made: ModuleType) -> None:
+    talk = made.chat.conversations.conversation_of({"messages": [*messages, {"role": "assistant", "content": "a"}]})
+    notes = made.chat.conversations.notes_on(talk, talker(made, "qwen2.5", False).reads)
+    assert [note for note in notes if note.startswith(says)], notes
+
+
+@pytest.mark.parametrize("talk", [["q", "a"], [["q", "a"]]])
+def test_texts_without_roles_are_refused_in_words(talk: list[Any], made: ModuleType) -> None:
+    with pytest.raises(ValueError, match="not a message with a role: "):
+        made.chat.conversations.conversation_of({"conversations": talk})
+
+
 def test_the_probe_knows_the_columns_of_a_conversation(made: ModuleType) -> None:
     code = made.chat.conversations
     assert (code.TALKS, (*code.ANSWERS, "target")) == (chat_columns.TALKS, chat_columns.ANSWERS)

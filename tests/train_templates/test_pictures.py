@@ -3,6 +3,7 @@
 import csv
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def facts(task: str, where: str, **changes: Any) -> str:
         ("image_multilabel", "a.jsonl", [["b", "a"], [], ["a"]], [[1, 1], [0, 0], [1, 0]], ["a", "b"]),
         ("image_multilabel", "a.jsonl", [[10], [9, 10], []], [[0, 1], [1, 1], [0, 0]], ["9", "10"]),
         ("image_multilabel", "a.jsonl", [[1, 0, 0], [1, 1, 0], [0, 0, 0]], [[1, 0, 0], [1, 1, 0], [0, 0, 0]], None),
+        ("image_multilabel", "a.jsonl", [[True, False], [False, True], [True, False]], [[1, 0], [0, 1], [1, 0]], None),
         ("image_multilabel", "a.jsonl", [[0, 1], [1, 0], [0, 1]], [[1, 1], [1, 1], [1, 1]], "alike"),
     ],
 )
@@ -113,6 +115,7 @@ def test_a_folder_with_metadata_is_its_table(tmp_path: Path) -> None:
     [
         ("image_classification", [[1, 2], [3]], "image_multilabel learns", "several classes for an image"),
         ("image_classification", [0.5, 1.5], "image_regression learns", "a fraction"),
+        ("image_classification", ["a", " "], "a label is empty", "which is empty; each image needs a label"),
         ("image_classification", ["a", "a"], "nothing to learn", "all 2 images are 'a'"),
         ("image_regression", ["a", "b"], "image_classification learns", "cannot be numbers: image 1 of 2 has 'a'"),
         ("image_regression", [1.0, True], "a label is not a number: True", "image 2 of 2 has True"),
@@ -173,6 +176,48 @@ def test_pictures_are_found_at_any_depth_and_none_is_left_out(tmp_path: Path) ->
             pictures.in_folders(where)
         assert f"would be left out: 1, the first: {wrong}" in facts("image_classification", str(where))
         (where / wrong).unlink()
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out", "besides"),
+    [
+        ("train", "val", ".ipynb_checkpoints"),
+        ("Training", "Test", "__MACOSX"),
+        ("training_set", "test_set", "annotations"),
+        ("seg_train", "seg_test", ""),
+        ("train2017", "val2017", ""),
+    ],
+)
+def test_folders_named_by_their_part_are_no_classes(train: str, held_out: str, besides: str, tmp_path: Path) -> None:
+    """Beside them may lie what holds no pictures; where other folders do, nobody knows what they are for."""
+    where = draw(tmp_path / "pets", {f"{train}/cat": 2, f"{train}/dog": 1, f"{held_out}/cat": 1, f"{held_out}/dog": 3})
+    if besides:
+        (where / besides).mkdir()
+        (where / besides / "x.json").write_text("{}")
+    changes = {"data.train": str(where), "data.eval": str(where)}
+    made = load(tmp_path / "code", "image_classification", **{k.replace(".", "__"): v for k, v in changes.items()})
+    config = made.TaskConfig()
+    assert made.class_names(config) == ["cat", "dog"]
+    assert [len(made.load_train_data(config)), len(made.load_eval_data(config))] == [3, 4]
+    plan = plans.with_changes(BASE, {"task": "image_classification", **changes})
+    found = project(plan, str(tmp_path))
+    assert found.train
+    assert found.eval
+    assert (found.train.samples, found.eval.samples, found.train.evaluation_part) == (3, 4, held_out)
+    for other in ("unlabelled", f"{train}_2"):
+        draw(where, {other: 1})
+        made.pictures.read.cache_clear()
+        with pytest.raises(SystemExit, match="is not clear"):
+            made.load_train_data(config)
+        assert "is not clear: " in facts("image_classification", str(where))
+        shutil.rmtree(where / other)
+
+
+def test_folders_without_one_for_evaluation_are_classes(tmp_path: Path) -> None:
+    where = draw(tmp_path / "vehicles", {"train": 2, "tram": 2})
+    made = load(tmp_path / "code", "image_classification", data__train=str(where))
+    assert made.class_names(made.TaskConfig()) == ["train", "tram"]
+    assert facts("image_classification", str(where)) == ""
 
 
 def test_shown_pictures_have_names_that_file_systems_take(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Data as people have it: every format, several sources, and a part kept for evaluation."""
 
+import contextlib
 import csv
 import gzip
 import io
@@ -123,6 +124,80 @@ def test_several_sources_are_read_in_their_order(tmp_path: Path) -> None:
         texts(f"{tmp_path}/*.parquet")
     with pytest.raises(SystemExit, match="no such file or folder"):
         texts(f"{tmp_path}/b/2.jsonl,{tmp_path}/none.jsonl")
+
+
+def rows(path: Path, *labels: int) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps({"text": f"{path.name} {n}", "label": n}) + "\n" for n in labels))
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out"),
+    [
+        ("data/train-00000-of-00001.jsonl", "data/test-00000-of-00001.jsonl"),
+        ("train.jsonl", "my_dev.jsonl"),
+        ("train/a.jsonl", "val/a.jsonl"),
+    ],
+)
+def test_files_named_by_their_part_are_not_mixed(train: str, held_out: str, tmp_path: Path) -> None:
+    """As folders from the hub have them; the probe and the task agree, and the wizard evaluates on the other part."""
+    rows(tmp_path / "ds" / train, 0, 1, 2)
+    rows(tmp_path / "ds" / held_out, 0, 1)
+    rows(tmp_path / "ds" / ".ipynb_checkpoints" / "train-checkpoint.jsonl", 0)
+    (tmp_path / "ds" / "dataset_infos.json").write_text("{}")
+    (tmp_path / "ds" / "README.md").write_text("about")
+    where = str(tmp_path / "ds")
+    made = load(tmp_path / "code", "text_classification", data__train=where, data__eval=where)
+    config = made.TaskConfig()
+    assert [len(made.load_train_data(config)), len(made.load_eval_data(config))] == [3, 2]
+    plan = plans.with_changes(BASE, {"task": "text_classification", "data.train": "ds", "data.eval": "ds"})
+    found = project(plan, str(tmp_path))
+    assert found.train
+    assert found.eval
+    assert (found.train.samples, found.eval.samples, found.eval.shared, found.train.left_out) == (3, 2, "", ())
+    assert found.train.evaluation_part in held_out
+    rows(tmp_path / "ds" / "more.jsonl", 0)
+    assert len(list(sources().Sources(where, "train"))) == 6, "one of them could be anything, so all are documents"
+    found = project(plan, str(tmp_path))
+    assert found.eval
+    assert found.eval.shared
+    (tmp_path / "ds" / "b.md").write_text("lost")
+    assert project(plan, str(tmp_path)).train.left_out == ("b.md",)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("train", "held_out"), [("a.jsonl, ./a.jsonl", ""), ("a.jsonl,a.jsonl", ""), ("*.jsonl, a.jsonl", "*.jsonl")]
+)
+def test_a_file_that_is_named_twice_is_refused(train: str, held_out: str, tmp_path: Path, monkeypatch: Any) -> None:
+    rows(tmp_path / "a.jsonl", 0, 1)
+    monkeypatch.chdir(tmp_path)
+    load(tmp_path, "text_classification")
+    with pytest.raises(SystemExit, match="named twice among the sources"):
+        sources().Sources(train, "train")
+    changes = {"task": "text_classification", "data.train": train, "data.eval": held_out or None}
+    found = project(plans.with_changes(BASE, changes), str(tmp_path))
+    assert found.train
+    assert found.train.detail == "a.jsonl is named twice among the sources"
+    assert (found.eval.shared if found.eval else "") == ("a.jsonl" if held_out else "")
+
+
+@pytest.mark.parametrize(
+    ("labels", "says", "before"),
+    [(["x", "", "y"], "sample 2 of 3 has '', which is empty", "line 3: the label is empty"), (["x", "y", "z"], "", "")],
+)
+def test_an_empty_label_is_no_class(labels: list[str], says: str, before: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"text,{label}\n" for label in labels))
+    made = load(tmp_path, "text_classification", data__train=str(tmp_path / "a.csv"))
+    with pytest.raises(SystemExit, match=says) if says else contextlib.nullcontext():
+        made.load_train_data(made.TaskConfig())
+    plan = plans.with_changes(BASE, {"task": "text_classification", "data.train": "a.csv"})
+    assert before in project(plan, str(tmp_path)).train.detail  # type: ignore[union-attr]
+
+
+def test_classes_with_numbers_are_in_their_order(tmp_path: Path) -> None:
+    rows(tmp_path / "a.jsonl", *range(12))
+    made = load(tmp_path, "text_classification", data__train=str(tmp_path / "a.jsonl"))
+    assert made.load_train_data(made.TaskConfig()).labels == list(range(12))
 
 
 @pytest.mark.parametrize(

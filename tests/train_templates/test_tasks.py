@@ -79,7 +79,18 @@ GENERATED = (
         "schedule",
         "scores",
     ),
-    *("sharding", "sources", "staging", "streams", "texts", "token_cache", "tracking", "transcripts", "trust"),
+    *(
+        "sharding",
+        "sources",
+        "splits",
+        "staging",
+        "streams",
+        "texts",
+        "token_cache",
+        "tracking",
+        "transcripts",
+        "trust",
+    ),
 )
 IMAGES = {**SMALL, "task": "image_classification", "data.eval": "embedded"}
 AGES = {**SMALL, "task": "image_regression", "data.eval": "embedded"}

@@ -339,10 +339,10 @@ def test_the_summary_has_about_ten_lines() -> None:
     assert shown["model.name"] == "llama-1b, 1.1B parameters, random weights"
     assert shown["model.adapter"] == "all weights"
     assert shown["machine.num_processes"].startswith("4 GPUs (4 × A100")
-    assert re.fullmatch(r"fsdp: [\d.]+ GiB of 40.0 GiB per GPU \[#+\.+\]", shown["strategy.kind"])
+    assert re.fullmatch(r"zero2: [\d.]+ GiB of 40.0 GiB per GPU \[#+\.+\]", shown["strategy.kind"])
     assert re.fullmatch(r"\d+ = \d+ × \d+ × 4, of 2048 tokens each", shown["batch.real_batch_size"])
     assert shown["schedule.n_steps"] == "3 epochs"
-    assert "12.3 GiB each" in shown["checkpoint.checkpointing_steps"]
+    assert "14.3 GiB each" in shown["checkpoint.checkpointing_steps"]
 
 
 def test_the_summary_foretells_tokens_and_time() -> None:

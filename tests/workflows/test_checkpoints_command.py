@@ -71,7 +71,7 @@ def test_the_table_says_what_is_complete_and_valid(tmp_path: Path) -> None:
 def test_as_json_quick_and_by_any_name_of_the_place(tmp_path: Path) -> None:
     run = tmp_path / "runs" / "2026-11-21_01-02-03-1"
     path = write(run, 300)
-    for place in (tmp_path, run, run / "checkpoints"):
+    for place in (tmp_path, run, run / "checkpoints", path):
         done = projects.trainwiz("checkpoints", str(place), "--json")
         assert done.code == 0
         (found,) = json.loads(done.out)
@@ -282,6 +282,10 @@ def test_only_a_checkpoint_that_is_whole_is_exported(project: Path) -> None:
     (before / "stray.pkl").write_bytes(b"")
     done = projects.trainwiz("export", str(project), "--checkpoint", "3")
     assert (done.code, "no intact checkpoint in" in done.err) == (1, True)
+    done = projects.trainwiz("export", str(before))  # as a run's last line names it
+    assert (done.code, f"checkpoint {before} is damaged: stray.pkl" in done.err) == (1, True)
+    done = projects.trainwiz("export", str(before), "--checkpoint", "5")
+    assert (done.code, f"{before} is the checkpoint of update 3, not 5" in done.err) == (2, True)
     (project / "task.py").unlink()
     done = projects.trainwiz("export", str(project / "output"))
     assert (done.code, "no task.py found above" in done.err) == (2, True)

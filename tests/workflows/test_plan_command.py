@@ -51,7 +51,10 @@ def test_rows_are_the_fastest_that_fit_and_then_the_others(capsys: pytest.Captur
     assert (found["model"], found["adapter"]) == ("Qwen/Qwen2.5-7B-Instruct", "none")
     fitting = [row for row in found["rows"] if row["fits"]]
     assert len(fitting) >= 4
-    assert [row["seconds_per_update"] for row in fitting] == sorted(row["seconds_per_update"] for row in fitting)
+    seconds = [row["seconds_per_update"] for row in fitting]
+    near = sum(one <= 1.1 * min(seconds) for one in seconds)  # which a forecast cannot tell from the fastest
+    assert seconds[0] <= 1.1 * min(seconds)
+    assert seconds[near:] == sorted(seconds[near:])
     assert found["rows"][: len(fitting)] == fitting
     ddp = next(row for row in found["rows"] if row["strategy"] == "ddp")
     # 16 bytes for each of 7.6e9 parameters.

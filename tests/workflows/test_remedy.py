@@ -179,6 +179,8 @@ def test_out_of_memory_is_mended_and_the_training_goes_on_exactly(tmp_path: Path
     assert "per_device_batch_size: 4 → 2" in done.err
     assert "16 = 2 × 8 × 1" in done.err
     assert f"trainwiz launch {folder} --apply-fix" in done.err
+    card = done.err[done.err.index("suggested change to the plan") :].partition("all files of this run")[0]
+    assert trainwiz("diagnose", str(folder)).out.endswith(card)
     before = (folder / "trainwiz.yaml").read_text()
     shown = launch(folder, "--apply-fix", "--dry-run")
     assert shown.code == 0

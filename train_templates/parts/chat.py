@@ -297,8 +297,9 @@ class Chat:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def reads(self, name: str) -> bool:
-        """Return whether the template reads a field of messages."""
-        return re.search(rf"\b{re.escape(name)}\b", str(self.tokenizer.chat_template)) is not None
+        """Return whether the template reads a field of messages; of `name`, which tools have too, only of messages."""
+        of = r"\b(?:m|msg|messages?)(?:\[[^]]*\])?(?:\.|\[['\"])" if name == "name" else r"\b"
+        return re.search(rf"{of}{re.escape(name)}\b", str(self.tokenizer.chat_template)) is not None
 
     def template(self, talk: Conversation) -> str:
         """Return the template for a conversation: some tokenizers have another one for tools."""

@@ -39,7 +39,7 @@ QUESTIONS = ("instruction", "prompt", "query", "question", "problem")
 ANSWERS = ("output", "completion", "response", "answer", "solution")
 REASONING = ("reasoning_content", "reasoning", "thinking")
 FLAGS = ("weight", "loss", "train", "loss_scale")  # of a message: 1 (learn it) or 0
-FIELDS = {"role", "content", "tool_calls", "tool_call_id", "name", *REASONING}
+FIELDS = {"role", "content", "tool_calls", "tool_call_id", *REASONING}
 SAYS = ("content", "tool_calls", "reasoning_content")  # one of these must hold something in an answer
 MEDIA = ("images", "image", "videos", "audios")
 
@@ -133,7 +133,7 @@ def conversation_of(row: dict[str, Any]) -> Conversation:
         tools=tools_of(tools),
         settings=settings,
         ignored={name for name, value in columns.items() if value not in ("", [])},
-        fields={name for message in messages for name in message} - FIELDS,
+        fields={name for said in messages for name in said if (said["role"], name) != ("tool", "name")} - FIELDS,
         empty=sum(empty),
     )
 
@@ -211,6 +211,8 @@ def turns_of(talk: Any) -> list[Turn]:
         raise ValueError(f"not a list of messages: {shown(talk)}")
     turns: list[Turn] = []
     for said in talk:
+        if not isinstance(said, dict):
+            raise ValueError(f"not a message with a role: {shown(said)}")
         said = {name: value for name, value in said.items() if value is not None}
         if not {"role", "from"} & said.keys():  # a question and its answer in one: {"human": …, "assistant": …}
             pairs = [({"role": role, "content": text}) for name, text in said.items() if (role := speaker(name))]
@@ -360,5 +362,10 @@ def notes_on(talk: Conversation, reads: Callable[[str], bool]) -> list[str]:
     kinds += talk.told
     # end: own_columns
     kinds += ["answers that say nothing, which are not learned"] * bool(talk.empty)
+    # feature: tokenizer
+    # feature: answers_learned
+    kinds += ["answers before any question, which are not learned"] * talk.learned[0]
+    # end: answers_learned
+    # end: tokenizer
     kinds += ["conversations without an answer to learn"] * (not any(talk.learned[1:]))
     return kinds

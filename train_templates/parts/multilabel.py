@@ -69,7 +69,8 @@ def are_flags(labels: list[Any], label_column: str) -> bool:
         return True
     if not all(set(map(repr, label)) <= FLAGS for label in labels):
         return False
-    return len({len(label) for label in labels}) == 1 and any(len(set(label)) < len(label) for label in labels)
+    same = any(len(set(label)) < len(label) or any(flag is True for flag in label) for label in labels)
+    return same and len({len(label) for label in labels}) == 1
 
 
 def words_of(source: str, label: Any) -> list[str]:

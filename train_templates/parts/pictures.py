@@ -2,7 +2,8 @@
 
 A source is one of these:
 
-- a folder with one folder of pictures per class, at any depth, or with `train/` and `val/` that hold such folders
+- a folder with one folder of pictures per class, at any depth, or with `train/` and `val/` that hold such folders, also
+  as `seg_train` and `seg_test` (splits.py)
 - a table (.csv, .tsv, .jsonl, .json, .parquet), whose rows name a file, from the table's folder on, and a label; or a
   folder with such a table, named metadata.csv, metadata.jsonl or metadata.parquet
 - an .npz file with the arrays `images` and `labels`
@@ -30,11 +31,14 @@ from PIL import Image, ImageOps
 from torch import Tensor
 from torch.utils.data import Dataset
 
+import splits
+
 # feature: eval
 from sources import hash_of, held_out, is_part
 
 # end: eval
 from sources import Sources, as_numbers, kind, label_of, value_of
+from splits import is_shown
 
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, Any]  # a picture (3, height, width) as uint8, and its label
@@ -42,8 +46,6 @@ Labelled = tuple[Sequence[Any], list[Any]]  # pictures, as files or arrays, and 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dcm", ".dng", ".cr2", ".nef", ".arw")
 """Names of pictures that Pillow does not read by itself."""
-PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation", "dev", "test", "testing")}
-"""Names of folders that split the images, not classes."""
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Tables in a folder of pictures, as data sets on the hub name them."""
 
@@ -187,10 +189,10 @@ def in_folders(source: Path) -> tuple[list[Path], list[str]]:
     Exit where pictures would be left out.
     """
     found, left_out = [], [file for file in source.iterdir() if is_picture(file)]
-    for folder in sorted(entry for entry in source.iterdir() if entry.is_dir() and is_shown(entry)):
+    for folder in sorted(entry for entry in source.iterdir() if entry.is_dir() and is_shown(entry.name)):
         inside = sorted(below(folder, source))
         found += [(file, folder.name) for file in inside if is_picture(file)]
-        left_out += [file for file in inside if file.suffix.lower() in NOT_READ and is_shown(file)]
+        left_out += [file for file in inside if file.suffix.lower() in NOT_READ and is_shown(file.name)]
     if left_out:
         raise SystemExit(
             f"{source}: pictures that would be left out: {len(left_out)}, the first: {left_out[0]}; put each into the "
@@ -207,7 +209,7 @@ def below(folder: Path, source: Path) -> Iterator[Path]:
             folders.clear()
             continue
         seen.add(os.path.realpath(at))
-        folders[:] = [name for name in folders if is_shown(Path(name))]
+        folders[:] = [name for name in folders if is_shown(name)]
         yield from (Path(at, name) for name in names)
 
 
@@ -259,25 +261,28 @@ def embedded_digits(split: str) -> Labelled:
 def part(source: str, split: str) -> Path:
     """Return the folder with one folder per class: the source, or its part for training or evaluation."""
     folder = Path(source)
-    inside = {entry.name.lower(): entry for entry in folder.iterdir() if entry.is_dir()} if folder.is_dir() else {}
-    if not inside.keys() & set(PARTS["train"]) or not inside.keys() <= {*PARTS["train"], *PARTS["validation"]}:
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    inside = [entry for entry in entries if entry.is_dir() and is_shown(entry.name)]
+    words = {entry.name: splits.word_of(entry.name) for entry in inside}
+    others = [name for name, word in words.items() if not word and any(map(is_picture, below(folder / name, folder)))]
+    training = [name for name, word in words.items() if word in splits.PARTS["train"]]
+    held_out = {word: name for name, word in words.items() if word and name not in training}
+    if not training or (not held_out and (others or len(training) > 1)):
         return folder
-    found = next((inside[name] for name in PARTS[split] if name in inside), None)
-    if found is None:
+    if others or len(training) > 1 or len(training) + len(held_out) < len(list(filter(None, words.values()))):
         raise SystemExit(
-            f"{source}: it holds {', '.join(sorted(inside))}, but no images to evaluate on, such as in val"
+            f"{source}: which of its folders are for training and which for evaluation is not clear: "
+            f"{', '.join(words)}; name the one to train on, such as {folder / training[0]}"
         )
-    return found
+    found = training if split == "train" else [held_out[word] for word in splits.PARTS[split] if word in held_out]
+    if not found:
+        raise SystemExit(f"{source}: it holds {', '.join(words)}, but no images to evaluate on, such as in val")
+    return folder / found[0]
 
 
 def is_picture(file: Path) -> bool:
     """Return whether the name is that of an image."""
-    return file.suffix.lower() in SUFFIXES and is_shown(file)
-
-
-def is_shown(file: Path) -> bool:
-    """Return whether a person put it there, and not a file manager or an archiver."""
-    return not file.name.startswith(".") and file.name != "__MACOSX"
+    return file.suffix.lower() in SUFFIXES and is_shown(file.name)
 
 
 # feature: eval

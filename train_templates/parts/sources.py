@@ -3,7 +3,8 @@
 A source is one of these; several are separated by commas:
 
 - a file: .jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or .zst
-- a folder with such files, at any depth, or one that `Dataset.save_to_disk` wrote
+- a folder with such files, at any depth, or one that `Dataset.save_to_disk` wrote; where the names of all files say
+  whether they are for training (`train.csv`, `test/a.csv`; see splits.py), only those that are
 - a pattern: `texts/*.jsonl.gz`, `texts/**/*.parquet`
 - a data set of the hub: `organisation/name`, `organisation/name:subset`, `organisation/name:subset:split`
 
@@ -23,6 +24,7 @@ import hashlib
 import io
 import itertools
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -32,13 +34,13 @@ from typing import IO, Any
 
 import numpy as np
 
+import splits
+
 Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the JSON of one, as read from the file
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 STORED = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".zst")
 LARGE_BYTES = 16 << 20
-SPLITS = {"train": ("train",), "validation": ("validation", "valid", "val", "dev", "test")}
-"""Names of the parts of a saved data set, the best first."""
 
 
 class TableRow(dict[str, Any]):
@@ -52,6 +54,7 @@ class Sources:
         self.split, self.max_rows = split, max_rows
         self.suffixes = (*TABLES, ".txt") if texts else TABLES
         self.found = {name: self.files(name) for name in listed(names)}
+        refuse_repeated(self.found)
         self.done_bytes, self.raw = 0, io.BytesIO()
         self.total_bytes = sum(file.stat().st_size for file in self.all_files())
 
@@ -66,8 +69,7 @@ class Sources:
         if path.is_file():
             return [path]
         if path.is_dir():
-            found = [path] if is_saved(path) else [p for p in sorted(path.rglob("*")) if p.is_file()]
-            found = found if is_saved(path) else [p for p in found if kind(p) in self.suffixes]
+            found = [path] if is_saved(path) else splits.of_part(path, self.inside(path), self.split)
         elif glob.has_magic(name.partition(":")[0]):
             found = [Path(p) for p in sorted(glob.glob(name, recursive=True)) if Path(p).is_file()]
         elif re.fullmatch(r"[\w.-]+(/[\w.-]+)?(:[^/]*)?", name) and kind(path) not in (*TABLES, ".txt"):
@@ -77,6 +79,11 @@ class Sources:
         if not found:
             raise SystemExit(f"{name}: no file in a readable format: {', '.join(self.suffixes)}, also .gz and .zst")
         return found
+
+    def inside(self, folder: Path) -> list[Path]:
+        """Return the files of a folder that can be read, at any depth."""
+        shown = [p for p in sorted(folder.rglob("*")) if splits.is_shown(p.relative_to(folder))]
+        return [p for p in shown if kind(p) in self.suffixes and p.name not in splits.ABOUT and p.is_file()]
 
     def all_files(self) -> list[Path]:
         """Return every single file that is read."""
@@ -124,7 +131,20 @@ def listed(names: str) -> list[str]:
     """Return the sources of a setting: one that exists is one source, whatever is in its name."""
     if Path(names).exists():
         return [names]
-    return [name for name in map(str.strip, re.split(r",(?![^\[]*\])", names)) if name]
+    found = [name for name in map(str.strip, re.split(r",(?![^\[]*\])", names)) if name]
+    if twice := next((name for name in found if found.count(name) > 1), ""):
+        raise SystemExit(f"{twice}: named twice among the sources; name it once")
+    return found
+
+
+def refuse_repeated(found: dict[str, list[Path]]) -> None:
+    """Exit if two sources hold the same file, whose rows would count twice."""
+    of: dict[str, str] = {}
+    for name, files in found.items():
+        for path in map(os.path.abspath, files):
+            if path in of:
+                raise SystemExit(f"{path}: named twice among the sources, by {of[path]} and by {name}; name it once")
+            of[path] = name
 
 
 def kind(path: Path) -> str:
@@ -251,7 +271,7 @@ def saved_rows(path: Path, split: str) -> Iterator[Row]:
 
     table: Any = load_from_disk(str(path))
     if isinstance(table, dict):
-        name = next((name for name in SPLITS[split] if name in table), None)
+        name = next((name for name in splits.PARTS[split] if name in table), None)
         if name is None:
             raise SystemExit(f"{path}: no such file or folder: it has no part {split}, but {', '.join(table)}")
         table = table[name]

@@ -63,6 +63,8 @@ def refuse_labels(source: str, labels: list[Any], split: str) -> None:
     different = len({repr(label) for label in labels})
     for number, label in enumerate(labels, start=1):
         found = f"{source}: these labels cannot be classes: image {number} of {len(labels)} has {label!r:.80}"
+        if isinstance(label, str) and not label.strip():
+            raise SystemExit(f"{found}, which is empty; each image needs a label")
         if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
             raise SystemExit(f"{found}, a list with one 1; write its index instead: {label.index(1)}")
         if isinstance(label, list | dict):

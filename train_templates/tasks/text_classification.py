@@ -119,6 +119,8 @@ def refuse_labels(source: str, labels: list[Any], split: str) -> None:
     different = len({repr(label) for label in labels})
     for number, label in enumerate(labels, start=1):
         found = f"{source}: these labels cannot be classes: sample {number} of {len(labels)} has {label!r}"
+        if isinstance(label, str) and not label.strip():
+            raise SystemExit(f"{found}, which is empty; each text needs a label")
         if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
             raise SystemExit(f"{found}, a list with one 1; write its index instead: {label.index(1)}")
         if isinstance(label, list | dict):
@@ -133,9 +135,10 @@ def refuse_labels(source: str, labels: list[Any], split: str) -> None:
 
 
 def class_names(config: TaskConfig) -> list[str]:
-    """Return the sorted labels of the training data. A label's index is its class."""
+    """Return the sorted labels of the training data, numbers by size. A label's index is its class."""
     texts = labelled(config.train_data, "train", *reading(config))
-    return sorted({label for _, label in texts})
+    names = {label for _, label in texts}
+    return sorted(names, key=int if all(map(str.isdecimal, names)) else None)
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:

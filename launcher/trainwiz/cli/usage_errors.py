@@ -80,8 +80,10 @@ def _problem(error: Any, context: Any) -> Message:
 
 def _unknown(word: str, known: Iterable[str], problem: Message) -> Message:
     # A name of the script's settings has _ and resembles an option only where that was mistyped.
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.85 if "_" in word else 0.6)
-    return say("{problem}; did you mean {near}?", problem=problem, near=near[0]) if near else problem
+    # Without their dashes, by which all options resemble each other.
+    names = {name.lstrip("-"): name for name in known}
+    near = difflib.get_close_matches(word.lstrip("-"), list(names), n=1, cutoff=0.85 if "_" in word else 0.6)
+    return say("{problem}; did you mean {near}?", problem=problem, near=names[near[0]]) if near else problem
 
 
 def _number(words: str) -> Message | str:

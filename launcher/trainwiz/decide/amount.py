@@ -26,7 +26,7 @@ def decide_evaluation_data(d: Decision) -> None:
     if d.values["data.train"] == EMBEDDED:
         d.settle("data.eval", EMBEDDED, say("the part of the embedded data that is held out from training"))
     elif data and data.evaluation_part:
-        why = say("its folder {name} is for evaluation", name=data.evaluation_part)
+        why = say("its part {name} is for evaluation", name=data.evaluation_part)
         d.settle("data.eval", d.values["data.train"], why, "found")
     elif amount and d.task.from_hub and _read(d, amount.different) >= _LEAST_TO_SPLIT:
         documents = _read(d, amount.documents)

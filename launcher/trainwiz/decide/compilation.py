@@ -23,7 +23,7 @@ _VOLTA = (7, 0)
 def decide_compilation(d: Decision) -> None:
     """Compile where it is known to work and the forecast is long enough."""
     gpu = _gpu(d)
-    plain, compiled = (_seconds(d, gpu, fused=fused) if gpu else None for fused in (False, True))
+    plain, compiled = (_seconds(d, gpu, compiled=compiled) if gpu else None for compiled in (False, True))
     if gpu is None or plain is None or compiled is None:
         d.settle_default("model.compile", say("compilation takes a minute or more at each start"))
     elif plain < _WORTHWHILE_SECONDS:
@@ -86,7 +86,7 @@ def _gpu(d: Decision) -> GpuModel | None:
     return None if old or no_compiler or unfit or not d.task.generative else gpu_of(d.machine)
 
 
-def _seconds(d: Decision, gpu: GpuModel, *, fused: bool) -> float | None:
+def _seconds(d: Decision, gpu: GpuModel, *, compiled: bool) -> float | None:
     """The forecast of the training; None where model or length are unknown."""
     updates = updates_of(d)
     if d.parameters is None or updates is None:
@@ -97,6 +97,6 @@ def _seconds(d: Decision, gpu: GpuModel, *, fused: bool) -> float | None:
         gpu,
         accumulation=d.values["batch.gradient_accumulation_steps"],
         ranks_per_machine=max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"]),
-        fused=fused,
+        compiled=compiled,
     )
     return updates * speed.seconds if speed else None

@@ -22,7 +22,7 @@ _FROM_OUTSIDE = (-9, -15, -1)
 _ABORTED = -6
 _ABORTS = ("connection_lost", "no_answer", "rendezvous_lost", "native_exception")
 """Secondary causes after which native code aborts; they say more than that."""
-_ENDED_WELL = re.compile(r"\b(?:finished|completed?|done|succe\w+|saved)\b", re.IGNORECASE)
+_ENDED_WELL = re.compile(r"\b(?<!Abort )(?:finished|completed?|done|succe\w+|saved)\b", re.IGNORECASE)
 """Last words of a program after which its warnings were none that it failed by."""
 _GOES_ON = 50
 """Lines; a program that wrote so many after a failure went on."""
@@ -297,9 +297,15 @@ def _lines(text: str | Sequence[Line]) -> Sequence[Line]:
 
 def _is_a_failure(found: Recognised, lines: Sequence[Line]) -> bool:
     if found.warned:
-        return not (log_text.is_finished(lines) or _ENDED_WELL.search(log_text.last_of_script(lines)))
+        return not _ended_well(lines)
     words = ("Error", "error", "Killed", "CANCELLED", "nan")
-    return found.final or any(word in found.line.text for word in words)
+    if found.final or any(word in found.line.text for word in words):
+        return True
+    return "NCCL WARN" in found.line.text and not _ended_well(lines)
+
+
+def _ended_well(lines: Sequence[Line]) -> bool:
+    return log_text.is_finished(lines) or bool(_ENDED_WELL.search(log_text.last_of_script(lines)))
 
 
 def _as_signal(code: int | None) -> int | None:
@@ -350,6 +356,20 @@ def _unknown(exception: Line | None, code: int | None, lines: Sequence[Line], lo
         return say("unknown exception, raised in {raised}", raised=raised), remedy
     if exception:
         return say("unknown failure; see the exception"), remedy
+    if named := log_text.cut_notebook(lines):
+        return (
+            say("the log ends inside a traceback, before the words of its {exception}", exception=named),
+            say("read on in the whole log: the exception is the line below the last call"),
+        )
+    if cut := log_text.cut_call(lines):
+        return (
+            say(
+                "the log ends inside a traceback, before its exception; the last call it shows is {function}, {place}",
+                function=cut.function,
+                place=_raised_in(cut),
+            ),
+            say("read on in the whole log: the exception is the line below the last call"),
+        )
     last = log_text.last_of_script(lines)
     if code == 1 and last:  # sys.exit("words") prints them
         return (

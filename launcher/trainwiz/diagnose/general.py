@@ -140,6 +140,11 @@ EXPLANATIONS = {
         remedy="print both sides of the check; in a package's code it is a condition on your settings, data or "
         "versions",
     ),
+    "led_to": Signature(
+        rf"{_ENDS}\w*(?:Error|Exception): (?P<words>.*?) <- raise\b.* from (?:e|ex|exc|err|error|exception)$",
+        cause="this exception only passes on an earlier one: {words}",
+        remedy="the earlier one is above `The above exception was the direct cause` in the log; raised at {raised}",
+    ),
     "stopped": Signature(
         rf"{_ENDS}(?:\w+\.)*\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*?)(?: <- .*)?$",
         rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*) <- raise\b.*$",
@@ -155,8 +160,8 @@ def explanation(exception: str, source: str = "") -> tuple[Signature, re.Match[s
     texts = (exception, f"{exception.rstrip(': ')} <- {source}") if source else (exception,)
     matches = (
         (signature, pattern.search(text))
-        for text in texts
         for signature in EXPLANATIONS.values()
+        for text in texts
         for pattern in signature.patterns
     )
     return next(((signature, match) for signature, match in matches if match), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +39,10 @@ _COLLECTED = (
     re.compile(r"^\[pod/[\w./-]+\] ?"),
     re.compile(r"^(?=[\w.-]*\d)([a-z0-9][\w.-]+): (?:\1: )?"),
 )
+_JSON_KEYS = ("log", "message", "msg", "textPayload")
+"""Under which docker and collectors (fluentd, Cloud Logging, structlog) keep the line itself."""
+_JSON_AMONG = 20
+_LONGEST_JSON = 4 * _LONGEST_LINE
 _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent call last\)")
 # rich's tracebacks stand in a box, with the lines around each call.
 _BOXED = (
@@ -75,6 +80,9 @@ _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:?$)")
 _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b")
 _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
+_SHORT = 16
+_HEAD = 2
+"""Lines; whoever pastes so few as `_SHORT` may begin with the failure, whose words go on for several lines."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 # A question that quotes the exception: `after an hour it says KeyError: 'labels'`
 _NAMED_IN_WORDS = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
@@ -142,8 +150,9 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
             cleaned = cleaned[quoted.end() :] if quoted else cleaned
             match = _BRACKETED.match(cleaned) or (_LABELLED.match(cleaned) if labelled else None)
             rank = int(quoted[1]) if quoted and quoted[1] else None
-            if match:
+            while match:  # torchrun --tee puts its prefix before that of the rank's own traceback
                 rank, cleaned = int(match[1]), cleaned[match.end() :]
+                match = _BRACKETED.match(cleaned)
             lines.append(Line(number, rank, _unboxed(cleaned, rank, boxed)))
     return tuple(line for line in _straightened(_without_report(lines)) if line.text)
 
@@ -193,12 +202,37 @@ def _straightened(lines: Iterable[Line]) -> Iterator[Line]:
 
 
 def _collected(raw: Sequence[str]) -> Sequence[str]:
-    """The lines without what a collector put before each, which is seen before the frames of a traceback."""
+    """The lines without what a collector put around each: JSON, or words before the frames of a traceback."""
+    raw = _unwrapped(raw)
     for prefix in _COLLECTED:
         starts = ((line, prefix.match(line)) for line in raw if '  File "' in line)
         if any(found and line[found.end() :].lstrip().startswith('File "') for line, found in starts):
             raw = [prefix.sub("", line, count=1) for line in raw]
     return raw
+
+
+def _unwrapped(raw: Sequence[str]) -> Sequence[str]:
+    """The lines that docker and collectors of logs keep as JSON, one object a line; a script's own JSON stays."""
+    if not any(line.startswith("{") for line in raw[:_JSON_AMONG]):
+        return raw
+    texts = [_wrapped_text(line) for line in raw]
+    said = [text for line, text in zip(raw, texts, strict=True) if line.strip()]
+    if sum(text is not None for text in said) < 0.9 * len(said):
+        return raw
+    # A text of several lines keeps the number of its object.
+    return [line if text is None else text.replace("\n", "\r") for line, text in zip(raw, texts, strict=True)]
+
+
+def _wrapped_text(line: str) -> str | None:
+    """What a line of JSON holds of a log's line; None if it is none."""
+    if not line.startswith("{") or len(line) > _LONGEST_JSON:
+        return None
+    try:
+        values = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    found = (values.get(key) for key in _JSON_KEYS)
+    return next((text.rstrip("\r\n") for text in found if isinstance(text, str)), None)
 
 
 def _without_report(lines: Iterable[Line]) -> Iterator[Line]:
@@ -252,6 +286,10 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         # TensorFlow and some handlers of logs indent the exception itself.
         bare = (replace(line, text=line.text.lstrip()) for line in ranks)
         said = said or [line for line in bare if _PASTED_ERROR.match(line.text)]
+    if not said and len(lines) <= _SHORT:
+        said = [
+            line for line in ranks[:_HEAD] if _PASTED_ERROR.match(line.text) and line.text.endswith((",", "(", "["))
+        ]
     if not said and len(lines) <= _PASTED:
         said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
     return said[-1] if said else None
@@ -318,6 +356,23 @@ def exception(lines: Sequence[Line]) -> Line | None:
         if raised and _RAISED.match(raised.text):
             return raised
     return None
+
+
+def cut_notebook(lines: Sequence[Line]) -> str:
+    """The exception that a notebook names at the head of a traceback which ends before its words; else empty."""
+    heads = [i for i, line in enumerate(lines) if _BARE_ERROR.match(line.text)]
+    i = heads[-1] if heads else len(lines)
+    begins = i + 1 < len(lines) and _TRACEBACK.match(lines[i + 1].text)
+    words = f"{lines[i].text}:" if begins else ""
+    return "" if not begins or any(line.text.startswith(words) for line in lines[i + 2 :]) else lines[i].text
+
+
+def cut_call(lines: Sequence[Line]) -> Frame | None:
+    """The last call of a traceback that ends the lines before its exception."""
+    blocks = tuple(tracebacks(lines))
+    if not blocks or blocks[-1][1] < len(lines) or exception(lines[slice(*blocks[-1])]) is not None:
+        return None
+    return next(reversed(frames(lines[slice(*blocks[-1])])), None)
 
 
 def ends_with_exception(lines: Sequence[Line]) -> bool:

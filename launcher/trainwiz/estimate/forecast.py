@@ -71,7 +71,7 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
             gpu,
             accumulation=plan.batch.gradient_accumulation_steps,
             ranks_per_machine=plan.machine.ranks_per_machine,
-            fused=plan.model.compile or plan.model.kernels != "none",
+            compiled=plan.model.compile,
         )
     checkpoint = estimate(plan, parameters, transformer).checkpoint_bytes
     copied = staged_bytes(plan, checkpoint) // (plan.machine.ranks_per_machine if strategy.partitions_weights else 1)

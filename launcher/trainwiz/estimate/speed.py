@@ -3,8 +3,8 @@
 A micro-batch needs the sum of four times: matrix products and attention, whose throughput is a share of the GPU's; the
 tensors of each layer, which pass through memory; and a fixed time per layer to launch kernels. Communication runs
 beside it, by the ring formulas (https://arxiv.org/abs/2006.15704, section 2.1, for all-reduce), and all but a small
-part of the shorter of the two is hidden. The constants are fitted on the rows of docs/forecast.md and mean the same on
-every GPU; `GpuModel` has those that belong to one.
+part of the shorter of the two is hidden. `Rates` are fitted on the rows of docs/forecast.md and mean the same on every
+GPU; what `GpuModel` says of one was measured by others.
 """
 
 from __future__ import annotations
@@ -18,16 +18,6 @@ from trainwiz.models import Transformer
 from trainwiz.models.activations import input_bytes, layer_bytes
 from trainwiz.strategies import Strategy
 
-_PASSES = 1.5
-"""How often what a layer keeps goes through memory in each of forward, recomputation and twice backward."""
-_FUSED = 0.4
-"""The share of those passes that fused or compiled kernels leave."""
-_LAUNCHES_SECONDS = 1.45e-3
-"""To launch the kernels of one layer in one pass from Python."""
-_RING = 0.4
-"""The share of a link's bandwidth that NCCL's rings reach while the GPU computes beside them."""
-_NOT_HIDDEN = 0.19
-"""The share of the shorter of computation and communication that does not run beside the other."""
 _DEQUANTIZED_BYTES = 5
 """Of a weight in four bits that is expanded to 16 for a product: read, written, and read again."""
 _STEP_BYTES = 28
@@ -40,6 +30,29 @@ _RECOMPUTED = ("full", "offload")
 """What computes the matrices and attention of each layer once more."""
 _HOST_ADAM = 20e9
 """Bytes per second that the host's Adam goes through, for each rank."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Rates:
+    """What is fitted, on published rows of which each source was left out in turn (benchmarks/left_out.py)."""
+
+    matrices: float = 0.87
+    """The share that a training's matrix products reach of the largest ones' throughput."""
+    passes: float = 1.75
+    """How often what a layer keeps goes through memory in each of forward, recomputation and twice backward."""
+    launches: float = 1.0e-3
+    """Seconds to launch the kernels of one layer in one pass from Python."""
+    ring: float = 0.28
+    """The share of a link's bandwidth that NCCL's rings reach while the GPU computes beside them."""
+    not_hidden: float = 0.27
+    """The share of the shorter of computation and communication that does not run beside the other."""
+
+
+FITTED = Rates()
+_COMPILED = 0.6
+"""The share of those passes and launches that torch.compile leaves."""
+_ADAPTED = 2
+"""How many times as many kernels a layer with adapters has."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,13 +71,15 @@ class Pace:
     """The optimizer."""
     tokens: int
     """Tokens of one rank in the update."""
+    not_hidden: float
+    """Of the shorter of computation and communication."""
 
     @property
     def seconds(self) -> float:
         """Of one update: what is longer, computation or communication, and the part of the other that is not hidden."""
         computation = self.compute + self.memory + self.launches
         shorter = min(computation, self.communication)
-        return max(computation, self.communication) + _NOT_HIDDEN * shorter + self.step
+        return max(computation, self.communication) + self.not_hidden * shorter + self.step
 
     @property
     def tokens_per_second(self) -> float:
@@ -80,8 +95,9 @@ def pace(
     accumulation: int = 1,
     ranks_per_machine: int | None = None,
     attended: int | None = None,
-    fused: bool = False,
+    compiled: bool = False,
     network: float | None = None,
+    rates: Rates = FITTED,
 ) -> Pace | None:
     """The seconds of an update; None where the model's layers are unknown.
 
@@ -94,28 +110,32 @@ def pace(
     training, tokens = training_of(work), work.tokens
     flops = gpu.half_flops if work.precision in ("fp16", "bf16", "fp8") else gpu.single_flops
     gain = _FP8_GAIN if work.precision == "fp8" and gpu.fp8_flops else 1
-    products = tokens * _matrix_flops(model, work) / (flops * gain * gpu.matrix_efficiency)
-    attention = tokens * _attention_flops(model, work, attended or work.length) / (flops * gpu.attention_efficiency)
-    passes = _PASSES * (_FUSED if fused else 1)
+    reached = flops * (gpu.matrix_share if flops == gpu.half_flops else 1)
+    products = tokens * _matrix_flops(model, work) / (reached * gain * rates.matrices)
+    attention = tokens * _attention_flops(model, work, attended or work.length) / (reached * gpu.attention_share)
+    kept = _COMPILED if compiled else 1
+    passes = rates.passes * kept
     memory = passes * tokens * _traffic(model, work) / gpu.bandwidth
     if work.adapter == "qlora":
         memory += _rounds(work) * _DEQUANTIZED_BYTES * model.matrix_weights / gpu.bandwidth
     if work.checkpointing == "offload":  # out in the forward pass, back in the backward pass, in the same queue
         number = work.stream_bytes or stream_bytes(strategy, work)
-        kept = input_bytes(model, work.arithmetic or arithmetic(strategy, work.precision), number)
-        memory += 2 * tokens * model.num_hidden_layers * kept / _PCIE
+        inputs = input_bytes(model, work.arithmetic or arithmetic(strategy, work.precision), number)
+        memory += 2 * tokens * model.num_hidden_layers * inputs / _PCIE
     within = ranks_per_machine is None or work.world <= ranks_per_machine
     # Rings through all adapters of a machine: what a machine lacks comes in once, and NVLink hands it on.
     together = (ranks_per_machine or 1) * (network or gpu.network)
-    link = _RING * (gpu.link if within else min(gpu.link, together))
+    link = rates.ring * (gpu.link if within else min(gpu.link, together))
+    launches = rates.launches * kept * (_ADAPTED if work.adapter != "none" else 1)
     return Pace(
         compute=accumulation * (products + attention),
         memory=accumulation * memory,
-        launches=accumulation * _LAUNCHES_SECONDS * model.num_hidden_layers * _rounds(work),
+        launches=accumulation * launches * model.num_hidden_layers * _rounds(work),
         communication=strategy.link_bytes(training, accumulation) * _frozen_share(work) / link
         + accumulation * _host_seconds(work, training.compute_bytes),
         step=_step_seconds(strategy, work, gpu),
         tokens=accumulation * tokens,
+        not_hidden=rates.not_hidden,
     )
 
 

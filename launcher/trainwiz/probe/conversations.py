@@ -31,9 +31,7 @@ _LEAST_BYTES = 40
 
 
 def _folder(path: Path, reading: Reading) -> DataFacts:
-    every = path.rglob("*")
-    files = [path] if sources.is_saved(path) else sorted(f for f in every if first_rows.kind(f) in first_rows.TABLES)
-    return replace(_files(files, reading), kind="folder")
+    return sources.in_folder(path, reading, first_rows.TABLES, _files)
 
 
 def _files(files: Sequence[Path], reading: Reading) -> DataFacts:

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trainwiz.language import t
+from trainwiz.message import say
+from trainwiz.probe import splits
 from trainwiz.probe.cache import HubCache, is_hub_id
 from trainwiz.probe.first_rows import COMPRESSED, TABLES
 from trainwiz.project import Amount, DataFacts, is_part
@@ -18,6 +20,8 @@ from trainwiz.vocabulary import EMBEDDED
 
 PREPARE = Path(__file__).parent / "inside" / "prepare_data.py"
 """A program that prepares the data of the project in the working directory."""
+_SECONDS = 0.2
+"""If listing a folder takes longer, its files are not compared with those of other sources."""
 _USABLE = (*TABLES, *COMPRESSED, ".txt", ".npz")
 
 
@@ -70,7 +74,46 @@ def facts(name: str, kind: Kind, reading: Reading, *, split: str) -> DataFacts:
     if len(sources) == 1 or kind.files is None:
         return replace(_facts(name, kind, reading), name=name)
     found = [_facts(source, kind, reading) for source in sources]
+    if twice := _repeated([file for source in sources for file in _files(source, reading)]):
+        detail = t("{file} is named twice among the sources", file=os.path.relpath(twice, reading.root))
+        return DataFacts(name=name, kind="file", detail=detail, remedy=say("name it once"))
     return replace(_together(sources, found), name=name)
+
+
+def shared(train: str, held_out: str, kind: Kind, reading: Reading) -> str:
+    """A file that both the training and the evaluation data hold; empty: none is known."""
+    if kind.files is None or EMBEDDED in (train, held_out) or is_part(held_out):
+        return ""
+    of_training = {
+        file for source in listed(train, reading.root) for file in _files(source, replace(reading, split="train"))
+    }
+    of_evaluation = (
+        file
+        for source in listed(held_out, reading.root)
+        for file in _files(source, replace(reading, split="validation"))
+    )
+    return next((os.path.relpath(file, reading.root) for file in of_evaluation if file in of_training), "")
+
+
+def _files(source: str, reading: Reading) -> list[str]:
+    """The files of a source, as far as they are here and quickly listed."""
+    path = located(reading.root, source)
+    try:
+        if path.is_dir():
+            suffixes = (*TABLES, ".txt")
+            found = splits.of_folder(path, suffixes, reading.split, seconds=_SECONDS).files
+            return [os.path.abspath(file) for file in found if file.is_file()]
+        if path.is_file():
+            return [os.path.abspath(path)]
+        named = glob.glob(source, root_dir=reading.root, recursive=True) if glob.has_magic(source) else []
+        return [os.path.abspath(reading.root / file) for file in named if (reading.root / file).is_file()]
+    except OSError:
+        return []
+
+
+def _repeated(files: list[str]) -> str:
+    seen: set[str] = set()
+    return next((file for file in files if file in seen or seen.add(file)), "")  # type: ignore[func-returns-value]
 
 
 def listed(name: str, root: Path) -> list[str]:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from trainwiz.estimate import packing
-from trainwiz.probe import first_rows, sources
+from trainwiz.probe import first_rows, sources, splits
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import TABLES, Head
 from trainwiz.project import DataFacts
@@ -20,15 +19,10 @@ SECONDS = 0.2
 
 
 def _folder(path: Path, reading: Reading) -> DataFacts:
-    began, files = time.monotonic(), []
-    for file in [path] if sources.is_saved(path) else path.rglob("*"):
-        if time.monotonic() - began > SECONDS:
-            break
-        if sources.is_saved(file) or (first_rows.kind(file) in SUFFIXES and file.is_file()):
-            files.append(file)
-    else:
-        return replace(_files(sorted(files), reading), name=path.name, kind="folder")
-    looked_at = (_looked_at([file], reading) for file in files)
+    inside = splits.of_folder(path, SUFFIXES, reading.split, seconds=SECONDS)
+    if inside.complete:
+        return sources.about(inside, replace(_files(inside.files, reading), name=path.name))
+    looked_at = (_looked_at([file], reading) for file in inside.files)
     bad = next((facts for facts in looked_at if facts.detail), None)
     return DataFacts(
         name=path.name, kind="folder", detail=bad.detail if bad else "", remedy=bad.remedy if bad else None

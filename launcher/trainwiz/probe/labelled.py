@@ -101,16 +101,10 @@ def _counted(files: Sequence[Path], found: DataFacts, reading: Reading) -> DataF
     return replace(found, samples=sum(n for n in counts if n is not None) if None not in counts else None)
 
 
-def _every_file(path: Path) -> list[Path]:
-    if sources.is_saved(path):
-        return [path]
-    return sorted(file for file in path.rglob("*") if first_rows.kind(file) in first_rows.TABLES and file.is_file())
-
-
 def _kind(files: Callable[[Sequence[Path], Reading], DataFacts]) -> Kind:
     return Kind(
         embedded=lambda _, split: DataFacts(name=EMBEDDED, kind="embedded", samples=sum(_paragraphs(split))),
-        folder=lambda path, reading: replace(files(_every_file(path), reading), kind="folder"),
+        folder=lambda path, reading: sources.in_folder(path, reading, first_rows.TABLES, files),
         file=lambda path, reading: files([path], reading),
         files=files,
     )

@@ -32,6 +32,8 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
         if problem := lacks_label(file, number, row, reading):
             return problem
         label = row[reading.label_column]
+        if isinstance(label, str) and not label.strip():
+            return t("{file}: line {line}: the label is empty; each text needs one", file=file.name, line=number)
         if isinstance(label, list | dict):
             return _list(label, file.name, number)
         labels.append(label)
@@ -53,7 +55,7 @@ def lacks_label(file: Path, line: int, row: Mapping[str, Any], reading: Reading)
     """Why a row has no text or no label; empty if it has both."""
     if problem := sources.lacks(file, line, row, reading.text_column) or _half_of_a_pair(file, row, reading):
         return problem
-    if reading.label_column in row and row[reading.label_column] is not None:
+    if row.get(reading.label_column) is not None:
         return ""
     return t(
         '{file}: line {line} has no label in the column "{column}"; it has {columns}',

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwiz.language import t
-from trainwiz.probe import first_rows, labels, sources
+from trainwiz.probe import first_rows, labels, sources, splits
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
 from trainwiz.probe.labelled import is_table
@@ -22,9 +22,6 @@ from trainwiz.vocabulary import EMBEDDED
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dcm", ".dng", ".cr2", ".nef", ".arw")
 """Both as the generated pictures.py knows them."""
-PARTS = {"train": ("train", "training"), "validation": ("val", "valid", "validation", "dev", "test", "testing")}
-"""Names of folders that split the images, not classes, as the generated task.py knows them."""
-ALL_PARTS = {name for names in PARTS.values() for name in names}
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Tables in a folder of pictures, as the generated pictures.py knows them."""
 _DIGITS = {"train": 1438, "validation": 359}
@@ -37,15 +34,16 @@ Wrong = Callable[[list[Any], bool], str]
 
 
 def _folder(path: Path, reading: Reading) -> DataFacts:
-    split = reading.split
-    inside = {entry.name.lower(): entry for entry in os.scandir(path) if entry.is_dir()}
-    parts = tuple(sorted(inside)) if inside.keys() & set(PARTS["train"]) and inside.keys() <= ALL_PARTS else ()
-    evaluation = next((part for part in PARTS["validation"] if part in parts), "")
-    found = DataFacts(name=path.name, kind="folder", parts=parts, evaluation_part=evaluation)
-    here = next((inside[part] for part in PARTS[split] if part in inside), None) if parts else path
-    if here is None:
-        detail = t("it holds {folders}, but no images to evaluate on, such as in val", folders=", ".join(parts))
-        return replace(found, detail=detail)
+    split, (parts, evaluation, unclear) = reading.split, _parts(path)
+    found = DataFacts(name=path.name, kind="folder", parts=tuple(parts.values()), evaluation_part=evaluation)
+    if unclear:
+        return replace(found, parts=(), detail=unclear)
+    here = path / (evaluation if parts and split != "train" else parts.get("train", ""))
+    if here == path and parts:
+        folders = ", ".join(found.parts)
+        return replace(
+            found, detail=t("it holds {folders}, but no images to evaluate on, such as in val", folders=folders)
+        )
     began, loose, not_read, counts = time.monotonic(), [], [], {}
     top = os.path.realpath(here)
     for entry in os.scandir(here):
@@ -54,12 +52,12 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
         elif entry.is_dir() and _is_shown(entry.name):
             counts[entry.name] = 0
             seen = {top}
-            for at, folders, names in os.walk(entry, followlinks=True):
+            for at, below_it, names in os.walk(entry, followlinks=True):
                 if os.path.realpath(at) in seen:
-                    folders.clear()
+                    below_it.clear()
                     continue
                 seen.add(os.path.realpath(at))
-                folders[:] = filter(_is_shown, folders)
+                below_it[:] = filter(_is_shown, below_it)
                 counts[entry.name] += sum(map(_is_picture, names))
                 below = os.path.relpath(at, here)
                 not_read += [f"{below}/{n}" for n in names if n.lower().endswith(_NOT_READ) and _is_shown(n)]
@@ -72,6 +70,37 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
             "all {count} images are of one class, {label}; a classifier needs two", count=count, label=classes[0]
         )
     return replace(found, samples=count, detail=detail, amount=Amount(documents=count, different=count, tokens=0))
+
+
+def _parts(path: Path) -> tuple[dict[str, str], str, str]:
+    """The folders that split the pictures, by their words, the one for evaluation, and why that is not clear."""
+    words = {entry.name: splits.word_of(entry.name) for entry in os.scandir(path) if entry.is_dir()}
+    words = {name: words[name] for name in sorted(words) if _is_shown(name)}
+    others = [name for name, word in words.items() if not word and _holds_pictures(path / name)]
+    training = [name for name, word in words.items() if word in splits.PARTS["train"]]
+    held_out = {word: name for name, word in words.items() if word and name not in training}
+    if not training or (not held_out and (others or len(training) > 1)):
+        return {}, "", ""
+    if others or len(training) > 1 or len(training) + len(held_out) < len(list(filter(None, words.values()))):
+        unclear = t(
+            "which of its folders are for training and which for evaluation is not clear: {folders}; name the one to "
+            "train on, such as {folder}",
+            folders=", ".join(words),
+            folder=f"{path.name}/{training[0]}",
+        )
+        return {}, "", unclear
+    return {"train": training[0], **held_out}, held_out.get(splits.best_for_evaluation([*held_out]), ""), ""
+
+
+def _holds_pictures(folder: Path) -> bool:
+    began = time.monotonic()
+    for _, folders, names in os.walk(folder):
+        folders[:] = filter(_is_shown, folders)
+        if any(map(_is_picture, names)):
+            return True
+        if time.monotonic() - began > _SECONDS:
+            break
+    return False
 
 
 def _left_out(loose: list[str], not_read: list[str], count: int) -> str:
@@ -92,8 +121,7 @@ def _is_picture(name: str) -> bool:
     return name.lower().endswith(_SUFFIXES) and _is_shown(name)
 
 
-def _is_shown(name: str) -> bool:
-    return not name.startswith(".") and name != "__MACOSX"
+_is_shown = splits.is_shown
 
 
 def _arrays(path: Path, reading: Reading, *, classes: bool) -> DataFacts:
@@ -143,6 +171,8 @@ def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
 
 def _no_classes(found: list[Any], whole: bool) -> str:
     for label in found:
+        if isinstance(label, str) and not label.strip():
+            return t("a label is empty; each image needs one")
         if isinstance(label, list):
             return t("a label is a list: {label}; image_multilabel learns any number of labels", label=label)
         if isinstance(label, float) and not label.is_integer():

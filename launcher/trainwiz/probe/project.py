@@ -20,7 +20,7 @@ from trainwiz.probe.hub_model import HubModel
 from trainwiz.probe.labelled import SCORED_TEXTS, TAGGED_TEXTS, TEXTS
 from trainwiz.probe.pictures import PICTURES, SCORED_PICTURES, TAGGED_PICTURES
 from trainwiz.probe.preferences import PREFERENCES
-from trainwiz.project import Project, is_part
+from trainwiz.project import DataFacts, Project, is_part
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -83,13 +83,20 @@ def project(
     found = replace(
         around,
         train=data.facts(plan.data.train, kind, reading, split="train"),
-        eval=data.facts(plan.data.eval, kind, reading, split="validation") if plan.data.eval else None,
+        eval=_held_out(plan, kind, reading),
         model=model.facts(plan.model.name, looking, from_scratch=plan.model.from_scratch, task=row),
         reads_bytes=reading.as_bytes,
         chat_template=chat_template.problem(plan.data.chat_template, root) if plan.data.chat_template else "",
     )
     lacking = tokens.lacking(plan, root, cache) if row.from_hub and not reading.as_bytes else ()
     return replace(found, new_tokens=lacking, model=found.model and tokens.enlarged(found.model, len(lacking)))
+
+
+def _held_out(plan: Plan, kind: data.Kind, reading: data.Reading) -> DataFacts | None:
+    if not plan.data.eval:
+        return None
+    found = data.facts(plan.data.eval, kind, reading, split="validation")
+    return replace(found, shared=data.shared(plan.data.train, plan.data.eval, kind, reading))
 
 
 def _reads_bytes(plan: Plan) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwiz.language import t
-from trainwiz.probe import amounts, first_rows
+from trainwiz.probe import amounts, first_rows, splits
 from trainwiz.probe.data import Reading
 from trainwiz.probe.first_rows import Head
 from trainwiz.probe.unreadable import Unreadable, rows_within
@@ -32,7 +32,7 @@ def looked_at(
     first: Mapping[str, Any] = {}
     heads = []
     for file in files[:_MOST_FILES]:
-        if is_saved(file):
+        if splits.is_saved(file):
             continue
         try:
             head = first_rows.head(file)
@@ -43,13 +43,32 @@ def looked_at(
             within = rows_within(file, head.rows[0][1]) if head.whole and len(head.rows) == 1 else None
             return replace(_facts(files, problem, first), remedy=within)
         heads.append((file, head))
-    whole = heads and not any(map(is_saved, files))
+    whole = heads and not any(map(splits.is_saved, files))
     found = amounts.amount(heads, files, column, as_bytes=reading.as_bytes) if whole else None
     return replace(_facts(files, "", first), amount=found)
 
 
+def in_folder(
+    path: Path, reading: Reading, suffixes: Sequence[str], facts: Callable[[Sequence[Path], Reading], DataFacts]
+) -> DataFacts:
+    """The facts about the files of a folder that are read."""
+    inside = splits.of_folder(path, suffixes, reading.split)
+    return about(inside, facts(inside.files, reading))
+
+
+def about(inside: splits.Inside, found: DataFacts) -> DataFacts:
+    """The facts about the files of a folder, with what there is to say of the folder."""
+    return replace(
+        found,
+        kind="folder",
+        parts=inside.parts,
+        evaluation_part=inside.evaluation_part,
+        left_out=inside.left_out,
+    )
+
+
 def _facts(files: Sequence[Path], detail: str, first: Mapping[str, Any]) -> DataFacts:
-    stored = any(is_saved(f) or f.suffix == ".zst" or first_rows.kind(f) in first_rows.STORED for f in files)
+    stored = any(splits.is_saved(f) or f.suffix == ".zst" or first_rows.kind(f) in first_rows.STORED for f in files)
     packages = ("datasets",) if stored else ()
     name = files[0].name if files else ""
     samples = None if files else 0
@@ -62,11 +81,6 @@ def rows_at_most(files: Sequence[Path], found: DataFacts, *, least_bytes: int) -
         return found.amount.documents
     plain = all(map(first_rows.plain, files))
     return -(-sum(file.stat().st_size for file in files) // least_bytes) if plain else None
-
-
-def is_saved(path: Path) -> bool:
-    """Whether a folder is a data set that `save_to_disk` of datasets wrote."""
-    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
 def lacks(file: Path, line: int, row: Mapping[str, Any], column: str) -> str:

@@ -54,6 +54,7 @@ NEIGHBOURS = frozenset(
         "scores",
         "sharding",
         "sources",
+        "splits",
         "staging",
         "streams",
         "task",

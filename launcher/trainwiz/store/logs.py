@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import io
 import os
 import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from trainwiz import files
 from trainwiz.diagnose import Line, log_text
@@ -36,6 +38,8 @@ _FAILURES = (
 )
 """Looked for one by one, in a quarter of the time that one pattern takes."""
 _BINARY_SHARE = 0.3
+_WIDE_SHARE = 0.3
+"""Of the bytes at even or at odd places that are zero in UTF-16, whose text may be half Chinese."""
 _TEXT_CONTROLS = frozenset("\t\n\r\f\x08\x1b")
 
 
@@ -132,6 +136,7 @@ def _without_key(line: bytes) -> bytes:
 
 
 def _excerpt(stream: BinaryIO) -> Excerpt:
+    stream = _narrow(stream)
     head = stream.read(HEAD_BYTES)
     # The head ends with a whole line, and the tail begins with one.
     rest = b""
@@ -148,6 +153,33 @@ def _excerpt(stream: BinaryIO) -> Excerpt:
             line += tail.count(b"\n", 0, drop)
             tail = tail[drop:]
     return Excerpt(head=head, tail=tail, tail_line=line, between=tuple(pieces))
+
+
+def _narrow(stream: BinaryIO) -> BinaryIO:
+    """The stream in UTF-8, if it is in the UTF-16 that PowerShell writes with `>`."""
+    start = stream.peek(_LOOKED_AT)[:_LOOKED_AT] if isinstance(stream, io.BufferedReader) else b""
+    half = len(start) // 2
+    zeros = [start[offset::2].count(0) > _WIDE_SHARE * half for offset in (0, 1)]
+    if half < 2 or zeros[0] == zeros[1]:
+        return stream
+    recoded = codecs.EncodedFile(stream, "utf-8", "utf-16-be" if zeros[0] else "utf-16-le", "replace")
+    return io.BufferedReader(_Recoded(recoded))
+
+
+class _Recoded(io.RawIOBase):
+    """What a recoder reads, for a buffer in front of it."""
+
+    def __init__(self, source: codecs.StreamRecoder) -> None:
+        self._source, self._left = source, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        self._left = self._left or self._source.read(_CHUNK)
+        size = min(len(buffer), len(self._left))
+        buffer[:size], self._left = self._left[:size], self._left[size:]
+        return size
 
 
 def _chunk(stream: BinaryIO) -> bytes:

@@ -32,6 +32,7 @@ TASK = Task(
         "packing.py",
         "rows.py",
         "sources.py",
+        "splits.py",
         "token_cache.py",
     ),
     weight_decay=(0.1, say("common for language models")),

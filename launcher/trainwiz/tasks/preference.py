@@ -33,6 +33,7 @@ TASK = Task(
         "definitions.py",
         "encoders.py",
         "sources.py",
+        "splits.py",
         "token_cache.py",
     ),
     weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),

@@ -25,7 +25,7 @@ TASK = Task(
         "set data.text_column and data.label_column to the columns of the texts and of their labels, which are numbers"
     ),
     packages=("transformers",),
-    parts=("model_folder.py", "sources.py", "texts.py"),
+    parts=("model_folder.py", "sources.py", "splits.py", "texts.py"),
     weight_decay=(0.01, say("common for fine-tuning an encoder")),
     regions={"grouped": True},
     metrics=OF_NUMBERS,

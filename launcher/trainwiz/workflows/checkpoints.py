@@ -14,8 +14,7 @@ from trainwiz.ui import console
 
 def show(folder: str, *, quick: bool, as_json: bool) -> int:
     """List a folder's checkpoints by update; 1 if a complete one is damaged. `quick` reads no files."""
-    place = checkpoints.folder_of(Path(folder))
-    found = checkpoints.every(place)
+    place, found = _found(Path(folder))
     complete = [] if quick else [each for each in found if each.state is State.COMPLETE]
     verified = verify(complete)
     rows = [(each, verified.get(each.path)) for each in found]
@@ -25,6 +24,15 @@ def show(folder: str, *, quick: bool, as_json: bool) -> int:
         console.talk(console.styled(str(place), "dim"))
         table.show(rows, time.time())
     return 1 if any(files.damaged for files in verified.values()) else 0
+
+
+def _found(place: Path) -> tuple[Path, tuple[Checkpoint, ...]]:
+    """The folder of checkpoints, and those in it; of a checkpoint itself, that one alone."""
+    if not checkpoints.is_one(place):
+        folder = checkpoints.folder_of(place)
+        return folder, checkpoints.every(folder)
+    own = place.resolve()
+    return own.parent, tuple(each for each in checkpoints.every(own.parent) if Path(each.path).name == own.name)
 
 
 def verify(complete: list[Checkpoint]) -> dict[str, Verified]:

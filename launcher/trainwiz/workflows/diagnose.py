@@ -15,12 +15,14 @@ from trainwiz.errors import UsageError
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.outcome import Outcome
+from trainwiz.record.run import message
 from trainwiz.schedulers import Job
 from trainwiz.store import history, logs, runs
 from trainwiz.store import recordings as dumps
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import diagnosis as shown
+from trainwiz.workflows import recorded_fix
 from trainwiz.workflows.jobs import output
 
 _PATIENCE_SECONDS = 2.0
@@ -54,7 +56,8 @@ def diagnose(target: str, *, json: bool) -> int:
         return 0
     if outcome is not None and outcome.first_failed is None and _show_stall(run, json):
         return 0
-    return _show(*of_run(run, outcome), json)
+    diagnosis, log = of_run(run, outcome)
+    return _show(_observed(run, diagnosis), log, json, recorded_fix.of_run(run))
 
 
 @contextlib.contextmanager
@@ -102,6 +105,15 @@ def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:
     return dataclasses.replace(diagnosis, rank=rank, followed=tuple(r for _, _, r in failed[1:])), str(file)
 
 
+def _observed(run: Run, diagnosis: Diagnosis | None) -> Diagnosis | None:
+    """The diagnosis with what the launch saw around the end, if it came to the same cause."""
+    told = run.read("outcome").get("diagnosis")
+    if diagnosis is None or not isinstance(told, dict) or told.get("name") != diagnosis.name:
+        return diagnosis
+    seen = [message(each) for each in told.get("observed") or ()]
+    return dataclasses.replace(diagnosis, observed=tuple(each for each in seen if each)) if any(seen) else diagnosis
+
+
 def of_failed_rank(run: Run, outcome: Outcome) -> Diagnosis | None:
     """What was wrong, by the log of the rank that failed first; None where none did."""
     return of_run(run, outcome)[0] if outcome.first_failed is not None else None
@@ -147,11 +159,13 @@ def _show_job(job: Job, json: bool) -> int:
     return 0
 
 
-def _show(diagnosis: Diagnosis | None, log: str, json: bool) -> int:
+def _show(diagnosis: Diagnosis | None, log: str, json: bool, fix: shown.Fix | None = None) -> int:
     if json:
-        console.data_json({**diagnosis.to_dict(), "log": log} if diagnosis else None)
+        told = {"fix": recorded_fix.to_dict(fix)} if fix else {}
+        console.data_json({**diagnosis.to_dict(), "log": log, **told} if diagnosis else None)
     elif diagnosis is None:
         console.data(t("no failure found in {log}", log=log))
     else:
-        shown.show(diagnosis, log=str(console.near(Path(log).absolute())) if log != "-" else "-", stream=sys.stdout)
+        place = str(console.near(Path(log).absolute())) if log != "-" else "-"
+        shown.show(diagnosis, log=place, fix=fix, stream=sys.stdout)
     return 0

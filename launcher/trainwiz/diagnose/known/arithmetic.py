@@ -63,6 +63,8 @@ SIGNATURES = {
     "nan_throughout": Signature(
         r"(?:^.*\bloss\b\W{1,5}nan\b.*\n){3}",
         r"^(?:.*?\bloss=nan\b){3}",
+        # The Trainer replaces a loss of NaN by the mean of those before (logging_nan_inf_filter).
+        r"(?:^.*'loss': '?0(?:\.0)?'?, 'grad_norm': '?nan\b.*\n?(?:^[^{\n]*\n){0,4}){2}",
         cause="the loss is NaN in every line: the training learns nothing",
         remedy="find the first NaN: torch.autograd.set_detect_anomaly(True); then lower the learning rate, clip "
         "gradients, use bf16 instead of fp16, and look for labels that are all masked",
@@ -210,9 +212,12 @@ SIGNATURES = {
         remedy="print the shapes where it fails; pad sequences of different lengths in collate (task.py)",
     ),
     "compile": Signature(
-        r"torch\._(?:dynamo|inductor)\.exc\.\w+: (?:backend='\w+' raised:\n)?(?P<problem>(?:.*? got "
+        r"torch(?:\._)?(?:dynamo|inductor)\.exc\.\w+: (?:backend='\w+' raised:\n)?(?P<problem>(?:.*? got "
         r"(?=\w+Error\())?.+)$",
-        r"torch\._(?:dynamo|inductor)\.exc\.\w+:?$(?P<problem>)",
+        r"torch(?:\._)?(?:dynamo|inductor)\.exc\.\w+:?$(?P<problem>)",
+        # A traceback that is cut before its exception; only compiling makes these calls.
+        r"/torch/_(?:dynamo/output_graph|inductor/(?:compile_fx|lowering|graph|codegen/\w+))\.py\", line \d+, in \w+"
+        r"(?P<problem>)$(?=(?:\n  .*)*\Z)",
         r"^(?:LoweringException|BackendCompilerFailed|InductorError): (?P<problem>.+)$",
         r"/torch/(?:_inductor/(?!runtime)|_dynamo/(?:output_graph|convert_frame|symbolic_convert|variables|repro|backends)|"
         r"_functorch/_?aot_autograd)[^\"\n]*\", line \d+, in .+\n(?:  .*\n)*"

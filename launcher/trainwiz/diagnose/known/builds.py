@@ -113,6 +113,7 @@ SIGNATURES = {
         r"ERROR: (?:Failed building wheel for|Could not build wheels for) (?P<extension>[\w.-]+)",
         r"Failed to (?:generate package metadata for|build) `(?P<extension>[\w.-]+)",
         r"Command '\['(?P<extension>ninja)'[^\n]*\]' returned non-zero exit status",
+        r"^(?P<extension>ninja): build stopped: subcommand failed",
         r"(?:[Ee]rror|FAILED): command '(?P<extension>[^']*(?:nvcc|gcc|g\+\+|c\+\+|cl\.exe)[^']*)' failed with exit",
         cause="an extension could not be compiled: {extension}",
         remedy="read the compiler's first `error:`; to check the compiler, ninja, headers and nvcc, run: trainwiz "

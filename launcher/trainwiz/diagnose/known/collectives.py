@@ -190,6 +190,8 @@ SIGNATURES = {
     "nccl_network": Signature(
         r"NCCL WARN .*(?P<problem>Got completion from peer .+)$",
         r"NCCL WARN .*(?P<problem>Connect to \S+ failed : .+)$",
+        r"NCCL WARN .*(?P<problem>Got async (?:\w+[ -])*event ?: "
+        r"(?:port error|local catastrophic error|device fatal).*)$",
         cause="NCCL cannot reach another machine: {problem}",
         remedy="check the link with ibstat and ib_write_bw (InfiniBand), or choose the interface "
         "with NCCL_SOCKET_IFNAME; "

@@ -24,6 +24,13 @@ SIGNATURES = {
         cause="Gemini accepts only FusedAdam, CPUAdam and HybridAdam",
         remedy="set optimizer.name to adamw or strategy.kind to colossal_zero2; in a script, use HybridAdam",
     ),
+    "colossal_no_plugin": Signature(
+        r"/colossalai/booster/booster\.py\"[^\n]*\n\s+optimizer\.backward\(loss\)\n"
+        r"AttributeError: '(?P<optimizer>\w+)' object has no attribute 'backward'",
+        cause="booster.backward needs an optimizer that a plugin has wrapped, and {optimizer} is none: the Booster has "
+        "no plugin, or the optimizer was not passed to boost()",
+        remedy="give the Booster a plugin (TorchDDPPlugin at least), and use the optimizer that booster.boost returns",
+    ),
     "colossal_bucket": Signature(
         r"param bucket max size (?P<bucket>\d+) is exceeded ?by tensor \(size (?P<size>\d+)\)",
         cause="a parameter has {size} numbers, and the buckets of Colossal-AI's ZeRO hold {bucket}",

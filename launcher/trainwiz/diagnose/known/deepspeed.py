@@ -75,6 +75,13 @@ SIGNATURES = {
         cause="DeepSpeed's configuration sets the micro-batch to auto, and there is no loader to take it from",
         remedy="set train_micro_batch_size_per_gpu in the JSON, or also pass the loader to accelerator.prepare",
     ),
+    "deepspeed_twice": Signature(
+        r"When using `deepspeed_config_file`, the following accelerate config variables will be ignored: "
+        r"\[(?P<keys>[^\]]+)\]",
+        cause="accelerate's file sets what DeepSpeed's own file decides: {keys}",
+        remedy="delete these keys from deepspeed_config (and mixed_precision) of the accelerate YAML, and from the "
+        "options of accelerate launch; set them in the JSON that deepspeed_config_file names",
+    ),
     "deepspeed_differs": Signature(
         r"Please correct the following DeepSpeed config values that mismatch",
         cause="DeepSpeed's JSON and the Trainer's arguments do not match",
@@ -104,6 +111,13 @@ SIGNATURES = {
         remedy="save the state dict of the outermost FSDP module, inside one state_dict_type for the whole model; if "
         "activation checkpointing, LoRA or torch.compile wraps it, update torch",
     ),
+    "fsdp_state": Signature(
+        r"expected to be in states? .*TrainingState\.\w+.*but current state is (?:\w*TrainingState\.)?(?P<state>\w+)",
+        cause="FSDP found a module in another state than its forward and backward lead to ({state}): a hook was "
+        "skipped, or ran again",
+        remedy="call the outermost FSDP module, once per backward; with gradient checkpointing, set use_reentrant to "
+        "false and wrap FSDP around the checkpointed layers; let no exception of the forward be caught",
+    ),
     "fsdp_unsharded": Signature(
         r"can only be used when parameters are flatten and sharded",
         cause="FSDP does not shard these weights (one rank, or NO_SHARD), so there is no sharded state dict",
@@ -127,6 +141,8 @@ SIGNATURES = {
     "zero3_ungathered": Signature(
         r"'status': '?(?:<?ZeroParamStatus\.)?(?:NOT_AVAILABLE|INFLIGHT)",
         r"RuntimeError: still have inflight params|IndexError: pop from an empty deque",
+        # Only a placeholder of ZeRO 3 makes a layer's weight empty.
+        r"/peft/tuners/[^\n]*, in merge\n(?:    [^\n]*\n)*RuntimeError: The size of tensor a \(0\) must match",
         r"RuntimeError: disagreement between rank\d+ and rank\d+",
         r"RuntimeError: (?:'weight' must be 2-D|weight should have at least three dimensions)",
         r"RuntimeError: Function \w+ returned an invalid gradient at index \d+ - got "

@@ -58,6 +58,14 @@ SIGNATURES = {
         remedy="to see which operation, run: ASCEND_LAUNCH_BLOCKING=1 trainwiz launch; then read plog/ in ~/ascend/log",
         transient=None,
     ),
+    "npu_driver": Signature(
+        r"reason=\[(?P<problem>driver error:[^\]\n]+)\]",
+        cause="the NPU's driver does not answer as it should: {problem}",
+        remedy="end what still runs on it (npu-smi info), reset it (npu-smi set -t reset -i CARD -c 0), and compare "
+        "the versions of driver, firmware and CANN; in a container, mount "
+        "/usr/local/Ascend/driver and the davinci devices",
+        transient=None,
+    ),
     "npu_kernels": Signature(
         r"Op (?P<operation>\w+) does not has any binary",
         r"call acln{1,2}(?P<operation>\w+) failed, detail:[^\n]*\n[^\n]*Parse dynamic kernel config fail",
@@ -93,6 +101,13 @@ SIGNATURES = {
         "CUDA_LAUNCH_BLOCKING=1 trainwiz launch; to avoid other libraries, run: env -u LD_LIBRARY_PATH "
         "trainwiz launch",
         transient=None,
+    ),
+    "driver_library": Signature(
+        r"INTERNAL ASSERT FAILED at \S*c10/cuda/(?P<file>driver_api\.cpp)",
+        cause="torch cannot open the driver's libraries libcuda.so.1 and libnvidia-ml.so.1 ({file})",
+        remedy="check `ldconfig -p | grep -e libcuda -e libnvidia-ml`; WSL: add /usr/lib/wsl/lib to LD_LIBRARY_PATH; "
+        "container: NVIDIA_DRIVER_CAPABILITIES=compute,utility; expandable_segments in PYTORCH_CUDA_ALLOC_CONF needs "
+        "them",
     ),
     "driver_mismatch": Signature(
         r"Driver/library version mismatch",
@@ -187,6 +202,15 @@ SIGNATURES = {
         r"Got unsupported ScalarType (?P<what>BFloat16)",
         cause="NumPy cannot read this tensor ({what})",
         remedy="convert it first: tensor.detach().float().cpu().numpy()",
+    ),
+    "quantized_moved": Signature(
+        r"(?P<call>`\.(?:to|half|float|cuda)`|Calling `cuda\(\)`) is not supported for "
+        r"[^\n]*(?:quantized|bitsandbytes)",
+        r"You cannot cast a (?P<call>\w+) model in a new `dtype`",
+        cause="a quantized model is moved or cast as a whole, which its packed weights do not allow ({call})",
+        remedy="place it where it is loaded, and leave it: from_pretrained(…, "
+        "device_map=PartialState().local_process_index); delete .to(), .cuda(), .half() and .float() "
+        "on the whole model; a newer bitsandbytes allows some of them",
     ),
     "device_map": Signature(
         r"You can't train a model that has been loaded (?:with `device_map='auto'`|"

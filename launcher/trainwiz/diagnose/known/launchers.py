@@ -24,6 +24,12 @@ SIGNATURES = {
         "the node (sbatch --exclude NODE), then run: trainwiz launch --resume",
         transient=True,
     ),
+    "slurm_unconfigured": Signature(
+        r"(?:fatal|error): Could not establish a configuration source",
+        cause="this machine does not belong to a Slurm cluster: it finds neither slurm.conf nor the controller",
+        remedy="submit from the cluster's login node; in a container, mount /etc/slurm and munge's socket, or set "
+        "SLURM_CONF; without a cluster, start the script with torchrun instead of sbatch",
+    ),
     "preempted": Signature(
         r"CANCELLED AT \S+ DUE TO (?:PREEMPTION|JOB REQUEUE)",
         r"[Pp]reempted by (?:higher priority|scheduler)",
@@ -114,16 +120,37 @@ SIGNATURES = {
         remedy="start it with torchrun or trainwiz launch, and read os.environ['LOCAL_RANK']; or accept the argument: "
         "parser.add_argument('--local-rank', '--local_rank', type=int)",
     ),
+    "rendezvous_address": Signature(
+        r"The (?:hostname|port number) of the rendezvous endpoint '(?P<endpoint>[^']*)' must be",
+        r"error: argument (?:--master[-_]addr|--rdzv[-_]endpoint)\S*: expected one argument(?P<endpoint>)",
+        cause="torchrun got no valid address of machine 0 ({endpoint})",
+        remedy="give it as HOST:PORT; if it comes from a variable, that variable is empty here: print it on every "
+        "machine before the launch (Slurm: MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1))",
+    ),
+    "program_moved": Signature(
+        r"^failed to create process\.(?P<python>)$",
+        r"Fatal error in launcher: Unable to create process using '\"?(?P<python>[^\"'\n]*)",
+        cause="the command's .exe starts a Python that is not there any more: the environment was moved, copied or "
+        "renamed ({python})",
+        remedy="start it as a module: python -m accelerate.commands.launch, python -m torch.distributed.run; or "
+        "install the package again in this environment: pip install --force-reinstall --no-deps PACKAGE",
+    ),
     "arguments": Signature(
         r"error: unrecognized arguments: (?P<words>.+)$",
         r"error: the following arguments are required: (?P<words>.+)$",
         r"error: argument (?P<words>\S+): (?:invalid|expected)",
-        r"^Error: No such option:? '?(?P<words>--?[\w-]+)",
+        r"^Error: No such (?:option|command):? '?(?P<words>[\w-]+)",
         r"^\S+\.py: error: (?P<words>.+)$",
         r"(?:ConfigAttributeError: |^Could not override )(?P<words>.+)$",
         cause="the script does not accept these arguments, or needs them: {words}",
         remedy="to list the arguments, run python script.py --help; in trainwiz launch, put the script's arguments "
         "after --",
+    ),
+    "shell_by_python": Signature(
+        r"File \"(?P<file>[^\"\n]+\.(?:sh|bash|sbatch|slurm))\", line \d+\n"
+        r"(?:.*\n){0,4}?(?:\[rank\d+\]: )?SyntaxError: ",
+        cause="{file} is a shell script, and was started with python",
+        remedy="run: bash {file}",
     ),
     "syntax": Signature(
         r"^(?:\[rank\d+\]: )?(?:SyntaxError|IndentationError|TabError): (?P<problem>.+)$",
@@ -135,6 +162,13 @@ SIGNATURES = {
         cause="the process group is initialized twice: by the script and by a library, or by two calls",
         remedy="call init_process_group only if torch.distributed.is_initialized() is false; leave it to Accelerator, "
         "Trainer, Lightning or deepspeed.initialize where one of them is used",
+    ),
+    "state_missing": Signature(
+        r"properly initialize your accelerator via `accelerator = Accelerator\(\)`",
+        r"You must initialize the accelerate state by calling either `PartialState\(\)` or `Accelerator\(\)`",
+        cause="accelerate is used before an Accelerator was created: its state does not exist yet",
+        remedy="create the Accelerator first; get_logger, trackers and set_seed with device_specific come after it; "
+        "a tracker that makes a state of its own needs a newer version of its package",
     ),
     "state_twice": Signature(
         r"AcceleratorState has already been initialized and cannot be changed",
@@ -226,6 +260,7 @@ SIGNATURES = {
         r"mpi(?:run|exec) detected that one or more processes exited with non-zero status",
         r"^Error: failed to run torchrun ",
         r"\] exits with return code = [1-9]\d*$",
+        r"\[launch\.py:\d+:sigkill_handler\] Killing subprocess \d+",
         r"\b(?:exited with code|exitCode:|terminated with exit code) [1-9]\d*\b",
         cause="a rank failed, but this log has nothing of what it wrote",
         remedy="read that rank's own log; torchrun writes them with --log-dir logs --redirects 3, and trainwiz launch "

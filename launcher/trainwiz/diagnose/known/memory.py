@@ -57,6 +57,21 @@ SIGNATURES = {
         transient=None,
         secondary=True,
     ),
+    "ray_register": Signature(
+        r"Failed to register worker(?: \w+)? to [Rr]aylet",
+        cause="a worker of Ray could not register at its node's raylet, which had ended or did not answer",
+        remedy="end what is left of Ray (ray stop --force), raise ulimit -n and -u, pass num_cpus to ray.init in "
+        "containers, and read raylet.out and raylet.err in /tmp/ray/session_latest/logs",
+        transient=None,
+        secondary=True,
+    ),
+    "ray_hidden": Signature(
+        r"User exception type <class '(?P<type>[\w.]+)'> in RayTaskError can't be subclassed",
+        cause="a task of Ray failed with {type}, which Ray cannot pass on as it is",
+        remedy="look for {type} and its words further up in the log, and in that worker's log "
+        "(/tmp/ray/session_latest/logs)",
+        secondary=True,
+    ),
     "cgroup_memory": Signature(
         r"Detected \d+ oom[-_]kill event",
         r"Memory cgroup out of memory: Killed process",

@@ -6,6 +6,23 @@ from trainwiz.diagnose.signature import Signature
 
 TIER = 5
 SIGNATURES = {
+    "collective_aborted": Signature(
+        r"Some NCCL operations have failed or timed out",
+        r"we are taking the entire process down",
+        cause="torch ended the process because a collective failed or timed out; these words do not say which",
+        remedy="look further up, and in the other ranks' logs, for the first `Watchdog caught` or exception; the rank "
+        "that wrote it, or the one that it waits for, is to blame",
+        transient=None,
+        secondary=True,
+    ),
+    "replica_failed": Signature(
+        r"Caught (?P<type>\w+) in replica \d+ on device \d+",
+        cause="a copy of the model failed ({type}): one process sees several GPUs, and torch's DataParallel splits "
+        "each batch over them",
+        remedy="read the original traceback below these words; start one process per GPU (torchrun, accelerate "
+        "launch), or show the process one GPU: CUDA_VISIBLE_DEVICES=0",
+        secondary=True,
+    ),
     "native_exception": Signature(
         r"terminate called after throwing an instance of '(?P<type>[^'\n]+)'\n\s*what\(\): +(?P<words>[^\n]+)",
         cause="native code ended the program by an exception that nobody caught ({type}): {words}",

@@ -144,10 +144,22 @@ SIGNATURES = {
     ),
     "unknown_architecture": Signature(
         r"has model type `(?P<type>[^`]+)` but Transformers does not recognize this architecture",
-        r"Tokenizer class (?P<type>\w+) does not exist or is not currently imported",
         r"configuration_auto\.py\"[\s\S]{0,400}?\nKeyError: '(?P<type>[\w-]+)'",
         cause="the installed transformers does not support the model type {type}",
         remedy="in the training environment, run: pip install --upgrade transformers",
+    ),
+    "tokenizer_class": Signature(
+        r"Tokenizer class (?P<type>\w+) does not exist or is not currently imported",
+        cause="transformers has no tokenizer class {type}: it is in the model's own code, or in another version",
+        remedy="if tokenizer_config.json has an auto_map, load it with trust_remote_code=True from a folder that has "
+        "all of the model's .py files; else run: pip install --upgrade transformers",
+    ),
+    "model_folder_name": Signature(
+        r"No module named 'transformers_modules\.(?P<name>[^']+)'",
+        cause="transformers imports the model's own code by the name of its folder, and cannot find {name}: a dot in "
+        "the name, or an unfinished copy in the cache",
+        remedy="give the model's folder a name without dots (v2-0, not v2.0), delete "
+        "~/.cache/huggingface/modules/transformers_modules, and start again; let one rank load it before the others",
     ),
     "wrong_version": Signature(
         r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<package>\w+)",
@@ -157,6 +169,7 @@ SIGNATURES = {
         r"'(?P<name>(?!keep_torch_compile)\w+)'",
         r"AttributeError: Can't get attribute '(?P<name>\w+)' on <module '(?P<package>(?!__main__)\w+)",
         r"^cannot import name '(?P<name>\w+)' from '(?P<package>\w+)",
+        r"^module '(?P<package>\w+)[\w.]*' has no attribute '(?P<name>\w+)'\.?$",
         cause="{package} has no {name}: the code needs another version of the package, or has a typo",
         remedy="pip install -r requirements.txt, or install the version that the code needs; to see yours, run pip "
         "show PACKAGE",
@@ -197,6 +210,8 @@ SIGNATURES = {
         r"python[\d.]*: No module named (?P<package>\w+)$",
         r"ImportError: No module named (?P<package>\w+)(?:\.\w+)*$",
         r"ImportError: \w+ requires the (?P<package>[\w.]+) library",
+        r"ImportError: No (?P<package>[\w-]+) / ",
+        r"^No module named '(?P<package>\w+)'$",
         r"requires the following packages that were not found in your environment: (?P<package>[\w-]+)",
         r"the package (?:for )?(?P<package>\w+) (?:seems to be not|doesn't seem to be) installed",
         r"PackageNotFoundError: No package metadata was found for (?P<package>[\w.-]+)",

@@ -18,6 +18,13 @@ SIGNATURES = {
         remedy="give save_strategy and eval_strategy the same value, and make save_steps a multiple of eval_steps; or "
         "set load_best_model_at_end to false",
     ),
+    "best_checkpoint_gone": Signature(
+        r"ValueError: '(?P<folder>[^'\n]*checkpoint-\d+)' is not in list",
+        cause="the Trainer looks for the best checkpoint {folder} among those of output_dir, and it is not there: "
+        "deleted, moved, or of another run",
+        remedy="copy it back, resume with the output_dir that it was written to, or set best_model_checkpoint to null "
+        "in the trainer_state.json of the checkpoint that is continued",
+    ),
     "no_evaluation_data": Signature(
         r"You have set `args\.eval(?:uation)?_strategy` to \S+ but you didn't pass an `eval_dataset`",
         r"Trainer: evaluation requires an eval_dataset",
@@ -125,7 +132,8 @@ SIGNATURES = {
         "tokenizer",
     ),
     "engine_lacks": Signature(
-        r"/(?:site|dist)-packages/(?P<package>deepspeed|colossalai|accelerate)/[^\"\n]+\", line \d+, in \w+\n"
+        r"/(?:site|dist)-packages/(?P<package>deepspeed|colossalai|accelerate|torch(?=/nn/parallel/))"
+        r"/[^\"\n]+\", line \d+, in \w+\n"
         r"(?:    .*\n)*"
         r"(?:  File \"[^\"\n]*/torch/nn/modules/module\.py\".*\n(?:    .*\n)*)?"
         rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",

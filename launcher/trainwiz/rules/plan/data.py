@@ -294,18 +294,43 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Violations:
     """Evaluation data must not be the training data.
 
     Without it: the evaluation loss falls with the training loss, no matter what the model has learned.
-    Why: both settings name the same source. (The embedded text, hub data sets and folders with train/ and val/ are
-    split by their loaders.)
+    Why: both settings name the same source, or hold the same file. (The embedded text, hub data sets, and folders
+    whose files or folders are named train and val, are split by their loaders.)
     Instead: keep a part of the training data for it (data.eval: 5%), split the file, or leave data.eval empty.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     train, held_out = project.train, project.eval
-    if not train or not held_out or train.parts or held_out.kind not in ("file", "folder"):
+    if not train or not held_out or not plan.data.eval or held_out.kind not in ("file", "folder"):
         return
-    same = [name for name in _sources(plan.data.eval) if name in _sources(plan.data.train)]
-    if same:
+    if train.parts and not held_out.shared:
+        return
+    same = [name for name in _sources(plan.data.eval) if name in _sources(plan.data.train)] or [held_out.shared]
+    if same[0]:
         fix = remedy("set data.eval to 5%, to a held-out file, or leave it empty", {"data.eval": None})
-        yield violation("data.eval and data.train both name {same}", fix, same=same[0])
+        yield violation("data.eval and data.train both hold {same}", fix, same=same[0])
+
+
+@rule("TW555", level=Level.HINT, field="data.train")
+def all_files_of_a_folder_are_read(project: Project) -> Violations:
+    """Names the files of a folder of data that are not read.
+
+    Without it: the model learns from a part of the data, and nothing says so.
+    Why: of a folder, only files in a format that the task reads are taken. Where the names of all of them say whether
+    they are for training (train.csv, test/a.csv), data.train takes those that are, and data.eval the others.
+    Instead: convert the other files, or move them elsewhere; or name the files to read, by a pattern such as data/*.
+    Source: the generated sources.py
+    """
+    for key, data in _named(project):
+        if data.left_out and not data.detail:
+            yield violation(
+                "{key}: {name}: files that are not read: {count}, the first: {first}",
+                remedy("convert them to a format that is read, or move them elsewhere"),
+                key=key,
+                name=data.name,
+                count=len(data.left_out),
+                first=data.left_out[0],
+                where=key,
+            )
 
 
 @rule("TW518", level=Level.ERROR, field="data.num_workers")

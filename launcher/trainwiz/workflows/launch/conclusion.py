@@ -20,6 +20,7 @@ from trainwiz.outcome import SIGNAL_BASE, STOPPED_CODE, Outcome, Verified, shell
 from trainwiz.probe import space
 from trainwiz.record import redaction
 from trainwiz.store import checkpoints, history, logs
+from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import outcome as ending
 from trainwiz.workflows import diagnose
@@ -70,11 +71,12 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
         **compared,
     }
     forecasts.learn(prepared, record)
-    try:
-        run.record("outcome", {**record, "verified": verified.to_dict()} if verified else record)
-    except TrainwizError as error:
-        # The training's own exit code matters more than its record.
-        console.failure(error)
+    if verified:
+        record["verified"] = verified.to_dict()
+    _record(run, record)
+    fix = plan_fix.of_run(prepared, diagnosis) if diagnosis else None
+    if fix:
+        _record(run, {**record, "fix": provenance.fix(fix)})
     run.release()
     _hide_secrets(prepared)
     # The training's own code is the result, also where nobody is left to be told (a terminal that closed).
@@ -89,9 +91,17 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
             verified=verified,
             resume=_resume_line(prepared) if outcome.exit_code or outcome.interrupted else None,
             log=str(console.near(diagnose.log_of(run, rank))) if rank is not None else "",
-            fix=plan_fix.of_run(prepared, diagnosis) if diagnosis else None,
+            fix=fix,
         )
     return outcome.exit_code
+
+
+def _record(run: Run, outcome: Mapping[str, Any]) -> None:
+    try:
+        run.record("outcome", outcome)
+    except TrainwizError as error:
+        # The training's own exit code matters more than its record.
+        console.failure(error)
 
 
 def _hide_secrets(prepared: Prepared) -> None:

@@ -25,7 +25,7 @@ from trainwiz.store.artifacts import Conflict
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui.diagnosis import Fix
-from trainwiz.workflows import diagnose, facts
+from trainwiz.workflows import diagnose, facts, recorded_fix
 
 if TYPE_CHECKING:
     from trainwiz.workflows.launch.prepared import Prepared
@@ -59,10 +59,9 @@ def of_run(prepared: Prepared, diagnosis: Diagnosis) -> Fix | None:
     if found is None or any(key.rpartition(".")[2] in overridden for key in found[0].changes):
         return None
     change, changed = found
-    words = ["trainwiz", "launch", *([] if folder == Path() else [str(folder)]), "--apply-fix"]
     changes = {key: (plan.get(key), value) for key, value in change.changes.items()}
     saves = saved_memory(plan, changed, folder, prepared.machine)
-    return Fix(changes=changes, why=change.why, line=shlex.join(words), saves=saves)
+    return Fix(changes=changes, why=change.why, line=recorded_fix.line(folder), saves=saves)
 
 
 def saved_memory(plan: Plan, changed: Plan, folder: Path, machine: Machine) -> Message | None:

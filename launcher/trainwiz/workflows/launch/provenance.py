@@ -25,6 +25,7 @@ from trainwiz.workflows.launch.prepared import Prepared
 
 if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis
+    from trainwiz.ui.diagnosis import Fix
 
 _LAST_CHANCE_SECONDS = 1.0
 
@@ -110,6 +111,15 @@ def diagnosis(prepared: Prepared, diagnosis: Diagnosis) -> dict[str, Any]:
     }
     hidden: dict[str, Any] = redaction.values(told, secrets(prepared))
     return hidden
+
+
+def fix(fix: Fix) -> dict[str, Any]:
+    """The change of the plan that the crash card shows, as `outcome.json` keeps it."""
+    return {
+        "changes": {key: {"from": old, "to": new} for key, (old, new) in fix.changes.items()},
+        "why": _message(fix.why),
+        "saves": _message(fix.saves) if fix.saves else None,
+    }
 
 
 def _message(message: Message) -> dict[str, Any]:

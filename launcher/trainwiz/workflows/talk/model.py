@@ -94,18 +94,13 @@ def _holds_checkpoints(place: Path) -> bool:
 
 def _gathered(place: Path, wanted: Wanted, cpu: bool) -> Answerer:
     """The checkpoint's weights as a model, kept beside the checkpoints for the next time."""
-    if named := checkpoints.is_one(place):
-        checkpoint, project = place.resolve(), gathered.project_of(place.resolve(), place)
-    else:
-        folder = checkpoints.folder_of(place)
-        project = gathered.project_of(folder, place)
-        checkpoint = Path(gathered.chosen(folder, wanted.update).path)
+    checkpoint, project = gathered.located(place, wanted.update)
     kind = "" if wanted.average else "-last"
     # A name for what the checkpoint holds: another training may write another one of the same update.
     digest = hashlib.sha256(files.read_bytes(checkpoint / checkpoints.MANIFEST)).hexdigest()[:8]
     target = checkpoint.parent.parent / _KEPT / f"{checkpoint.name}-{digest}{kind}"
     if not models.is_model(target):
-        if named:  # `chosen` has compared the others
+        if checkpoints.is_one(place):  # of several, only an intact one is chosen
             gathered.refuse_damaged(checkpoint)
         python = interpreter.located(wanted.python or sys.executable)
         gathered.gather(

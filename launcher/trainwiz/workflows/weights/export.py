@@ -44,9 +44,10 @@ def export(request: Request) -> None:
     """Verify the checkpoint, gather its weights, write them, and read them back."""
     if request.repository:
         hub.check_name(request.repository)
-    place = checkpoints.folder_of(Path(request.folder))
-    project = gathered.project_of(place, Path(request.folder))
-    checkpoint = Path(gathered.chosen(place, request.update).path)
+    place = Path(request.folder)
+    checkpoint, project = gathered.located(place, request.update)
+    if checkpoints.is_one(place):  # of several, only an intact one is chosen
+        gathered.refuse_damaged(checkpoint)
     targets = gathered.targets_of(Path(request.output) if request.output else project / "exported" / checkpoint.name)
     converter = gguf.converter_for(request.gguf, gguf.file_of(targets)) if request.gguf else None
     python = interpreter.located(request.python or sys.executable)

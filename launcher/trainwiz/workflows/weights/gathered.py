@@ -34,6 +34,26 @@ def project_of(place: Path, folder: Path) -> Path:
     )
 
 
+def located(place: Path, update: int | None) -> tuple[Path, Path]:
+    """The checkpoint that is meant, and its project's folder.
+
+    `place` is a checkpoint itself, whose files `refuse_damaged` compares, or a folder with several: of these the one
+    of `update`, or the newest that is not damaged. Raises `UsageError` where there is none, or another was named.
+    """
+    if not checkpoints.is_one(place):
+        folder = checkpoints.folder_of(place)
+        project = project_of(folder, place)  # before gigabytes are read
+        return Path(chosen(folder, update).path), project
+    checkpoint = place.resolve()
+    own = checkpoints.manifest(checkpoint).get("update")
+    if None not in (update, own) and update != own:
+        raise UsageError(
+            say("{folder} is the checkpoint of update {own}, not {update}", folder=place, own=own, update=update),
+            say("list the checkpoints: trainwiz checkpoints {folder}", folder=place.parent),
+        )
+    return checkpoint, project_of(checkpoint, place)
+
+
 def chosen(place: Path, update: int | None) -> Checkpoint:
     """The checkpoint of that update, or the newest undamaged one. Says which newer ones it skips."""
     complete = [each for each in checkpoints.every(place) if each.state is State.COMPLETE]

@@ -1,0 +1,43 @@
+"""Parts of a data set by the names of its files and folders: `train-00000-of-00003.parquet`, `val/`, `seg_test`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+PARTS = {
+    "train": ("train", "training"),
+    "validation": ("val", "valid", "validation", "dev", "eval", "evaluation", "test", "testing"),
+}
+"""Words for the part that is trained on, and for those that are not; of these the best first."""
+ABOUT = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json")
+"""Files about a data set, which hold none of it."""
+
+
+def word_of(name: str) -> str:
+    """Return the word for a part that a name begins or ends with; empty: it has none."""
+    words = [word.removesuffix("set") for word in re.split("[^a-z]+", name.lower()) if word]
+    return next((word for word in (*words[:1], *words[-1:]) if word in PARTS["train"] + PARTS["validation"]), "")
+
+
+def is_shown(name: str | Path) -> bool:
+    """Return whether a person put it there, and not a file manager, an editor or an archiver."""
+    return not any(part.startswith(".") or part == "__MACOSX" for part in Path(name).parts)
+
+
+def of_part(folder: Path, files: Sequence[Path], split: str) -> list[Path]:
+    """Return the files of a folder that are for training or for evaluation.
+
+    These are all of them, unless each is named by its part, and some are for training and others are not.
+    """
+    words = {}
+    for file in files:
+        inside = file.relative_to(folder)
+        names = (*inside.parent.parts, inside.name.partition(".")[0])
+        words[file] = next(filter(None, map(word_of, names)), "")
+    training = [file for file in files if words[file] in PARTS["train"]]
+    if not training or len(training) == len(files) or "" in words.values():
+        return list(files)
+    best = next(word for word in PARTS["validation"] if word in words.values())
+    return training if split == "train" else [file for file in files if words[file] == best]
