@@ -38,8 +38,10 @@ PYTHON = SERVER.with_name("warm_python.py")
 LENGTH = struct.Struct("!I")
 ROOM = "x" * 2**15
 """For the arguments, and for the variables, that /proc shows of a rank."""
+COMMAND = SERVER.with_name("forked_command.py")
 IN_STANDIN = ("PYTHONPATH", "ACCELERATE_TORCH_DEVICE", "TRAINWIZ_COLOSSALAI_STANDIN")
-"""Variables that are read while something is imported: for each of their values there is a server."""
+"""Variables that are read while something is imported. For their values there is a server, but that accelerate's
+stand-in is loaded by each rank that was forked."""
 LATER = ("torch._dynamo", "deepspeed")
 """What every rank imports in the end: the first optimizer, and accelerate when it unwraps the model."""
 MODEL = {"transformers.models.llama.modeling_llama"}
@@ -73,10 +75,20 @@ class Rank:
 
 
 def begun(
-    address: str, argv: Sequence[str], cwd: str, environ: Mapping[str, str], imports: Sequence[str], *streams: int
+    address: str,
+    argv: Sequence[str],
+    cwd: str,
+    environ: Mapping[str, str],
+    imports: Sequence[str],
+    *streams: int,
+    executable: str = "",
 ) -> Rank:
-    """A rank of the server at this address. `argv` begins with its script, `streams` are its three."""
-    order = json.dumps({"argv": list(argv), "cwd": cwd, "environ": dict(environ), "imports": list(imports)}).encode()
+    """A rank of the server at this address. `argv` begins with its script, `streams` are its three.
+
+    Where `executable` is empty, its `sys.executable` is the server's.
+    """
+    known = {"argv": list(argv), "cwd": cwd, "environ": dict(environ), "imports": list(imports)}
+    order = json.dumps({**known, "executable": executable}).encode()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     socket.send_fds(connection, [LENGTH.pack(len(order))], streams)
@@ -102,6 +114,8 @@ class Server:
 
 
 _servers: dict[object, Server] = {}
+_behind: dict[str, str] = {}
+"""The interpreters whose scripts `python` forks, by what it returned."""
 _beginning = threading.Lock()
 
 
@@ -113,6 +127,12 @@ def close() -> None:
 
 def server(python: str, environ: Mapping[str, str], use: str = "warm") -> str:
     """The address of the server for these. Another use has a server of its own, with other modules imported."""
+    environ = dict(environ)
+    path = [folder for folder in environ.pop("PYTHONPATH", "").split(os.pathsep) if folder]
+    if str(projects.STANDIN) in path:
+        path.remove(str(projects.STANDIN))
+        environ.pop("ACCELERATE_TORCH_DEVICE", None)
+    environ |= {"PYTHONPATH": os.pathsep.join(path)} if path else {}
     key = (use, python, *(environ.get(name) for name in IN_STANDIN))
     with _beginning:  # threads of a test may want the first one at once
         if key not in _servers:
@@ -124,28 +144,48 @@ EARLY = ("HF_", "HOME", "LANG", "LC_", "LD_", "PYTHON", "TRANSFORMERS_", "XDG_",
 """Beginnings of variables that are read while torch or transformers is imported."""
 
 
-def python() -> str:
-    """An interpreter for `--python` whose scripts find torch and transformers imported: of its own environment."""
+def python(own: str = sys.executable, *, offspring: bool = False) -> str:
+    """An interpreter for `--python` whose scripts find torch and transformers imported: in the environment of `own`.
+
+    With `offspring` it is `sys.executable` in its scripts, too, and forks trainwiz itself, which lies beside it.
+    """
+    import forked  # which needs this module
+
     if cold:
-        return sys.executable
-    environ = projects.environment()
+        return own
+    environ, prefix = projects.environment(), Path(own).parents[1]
     values = {
-        "ADDRESS": server(sys.executable, environ),
-        "PYTHON": sys.executable,
+        "ADDRESS": server(own, environ),
+        "PYTHON": own,
         "EARLY": EARLY,
         "ENVIRON": {name: value for name, value in environ.items() if name.startswith(EARLY)},
-        "IMPORTS": ["torch", "transformers", *MODEL],
+        "IMPORTS": ["torch", "transformers", *MODEL, *((*LATER, *forked.modules()) if offspring else ())],
         "HOOK": str(Path(trainwiz_package.__file__).parent / "process" / "inside"),
+        "LAUNCHER": str(Path(trainwiz_package.__file__).parents[1]),
+        "COMMAND": str(COMMAND) if offspring else "",
     }
-    made = Path(values["ADDRESS"]).parent / "venv" / "bin" / "python"
+    made = Path(values["ADDRESS"]).parent / f"venv{'-of-all' * offspring}" / "bin" / "python"
     if not made.exists():
         made.parent.mkdir(parents=True)
-        (made.parents[1] / "lib").symlink_to(Path(sys.prefix) / "lib")
-        shutil.copy(Path(sys.prefix) / "pyvenv.cfg", made.parents[1])
+        (made.parents[1] / "lib").symlink_to(prefix / "lib")
+        shutil.copy(prefix / "pyvenv.cfg", made.parents[1])
         head = "".join(f"{name} = {value!r}\n" for name, value in values.items())
-        made.write_text(f"#!{sys.executable} -IS\n{head}{PYTHON.read_text()}")
-        made.chmod(0o755)
+        made.write_text(f"#!{own} -IS\n{head}{PYTHON.read_text()}")
+        command = made.with_name("trainwiz")
+        command.write_text(f'#!/bin/sh\nexec "{made}" -m trainwiz "$@"\n')
+        for file in (made, command):
+            file.chmod(0o755)
+    _behind[str(made)] = own
     return str(made)
+
+
+def _forking(own: str) -> str:
+    return python(own, offspring=True)
+
+
+def option(own: str = sys.executable) -> tuple[str, str]:
+    """`--python`, for a command whose children find torch imported."""
+    return ("--python", python(own))
 
 
 def imported(script: Path) -> list[str]:
@@ -189,7 +229,8 @@ def command(script: Path, *words: str, env: dict[str, str] | None = None) -> lis
     if cold:
         return [sys.executable, "-m", "trainwiz", *words]
     python = words[words.index("--python") + 1] if "--python" in words else sys.executable
-    own = {"address": server(python, projects.environment(env)), "python": python, "imports": imported(script)}
+    address = server(_behind.get(python, python), projects.environment(env))
+    own = {"address": address, "python": python, "imports": imported(script)}
     return [sys.executable, __file__, json.dumps(own), *words]
 
 
@@ -273,7 +314,8 @@ def run(
             else:
                 streams = (file.fileno() for file in (nothing, out, err))
                 address = server(python, environ)
-                started.append(begun(address, argv, str(folder), own, imports, *streams))
+                rank_of = begun(address, argv, str(folder), own, imports, *streams, executable=_forking(python))
+                started.append(rank_of)
         until = time.monotonic() + seconds * patience()
         codes = [rank.wait(max(0.1, until - time.monotonic())) for rank in started]
         for file in itertools.chain(*said):

@@ -47,6 +47,19 @@ def _declared(text: str) -> Mapping[str, Field]:
     return found
 
 
+def options(loop: str, task: str) -> frozenset[str] | None:
+    """The options of a loop that has one for each field of its Config; None where it may have others."""
+    try:
+        classes = {n.name: n for text in (task, loop) for n in ast.parse(text).body if isinstance(n, ast.ClassDef)}
+    except (SyntaxError, ValueError):
+        return None
+    bases = [[ast.unparse(base) for base in classes[name].bases] if name in classes else None for name in CLASSES]
+    made = loop.count("add_argument(") == 1 and 'add_argument(f"--{field.name}"' in loop
+    if bases != [[], ["task.TaskConfig"]] or not made:
+        return None
+    return frozenset({**declared(task), **declared(loop)})
+
+
 def unwritten(text: str) -> dict[str, int]:
     """The functions that end in `raise NotImplementedError` and return nothing, each with that line."""
     try:

@@ -1,6 +1,7 @@
 """The benchmarks of speed at their smallest: what they measure is the same work, and what they say adds up."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,15 +30,33 @@ import throughput  # noqa: E402
 
 
 def run(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """A benchmark as a person would start it."""
+    """A benchmark as a person would start it, but that all its processes find torch and trainwiz imported."""
     return subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *arguments],
+        [warm.python(offspring=True), str(BENCHMARKS / script), *arguments],
         capture_output=True,
         text=True,
         timeout=400,
         check=False,
         env=projects.environment(),
     )
+
+
+def test_what_is_forked_is_given_the_same_and_says_the_same() -> None:
+    """Arguments, another file than the three of everybody, its exit code; and trainwiz itself."""
+    program = "import os, sys; os.write(int(sys.argv[1]), sys.argv[2].encode()); print(sys.argv[0]); sys.exit(3)"
+    found = []
+    for python in (sys.executable, warm.python(offspring=True)):
+        reader, writer = os.pipe()
+        with os.fdopen(reader, closefd=True) as given:
+            command = [python, "-c", program, str(writer), "one word"]
+            done = subprocess.run(command, capture_output=True, pass_fds=[writer], env=projects.environment())
+            os.close(writer)
+            version = subprocess.run(
+                [python, "-m", "trainwiz", "--version"], capture_output=True, check=True, env=projects.environment()
+            )
+            found.append((done.returncode, done.stdout, done.stderr, given.read(), version.stdout))
+    assert found[0] == found[1]
+    assert found[0][:4] == (3, b"-c\n", b"", "one word")
 
 
 @pytest.mark.train

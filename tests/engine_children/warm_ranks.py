@@ -13,6 +13,7 @@ this process, where ROOM, an argument of any words, and a variable as long left 
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import importlib.util
@@ -30,7 +31,10 @@ import types
 from pathlib import Path
 
 HOOK = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "inside" / "sitecustomize.py"
+STANDIN = Path(__file__).parents[1] / "standin" / "sitecustomize.py"
 LENGTH = struct.Struct("!I")
+STREAMS = 16
+"""At most: the three of everybody, and those that a rank was given besides."""
 LONG_TEXT, LENGTH_OF_TEXT = 150, 20
 """Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
 ready = []
@@ -103,7 +107,7 @@ def imported(before):
 
 def started(connection, server, later):
     """The process id of a rank that was forked."""
-    length, streams, *_ = socket.recv_fds(connection, LENGTH.size, 3)
+    length, streams, *_ = socket.recv_fds(connection, LENGTH.size, STREAMS)
     order = json.loads(connection.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL))
     for name in (*order["imports"], *later):
         with contextlib.suppress(Exception):
@@ -122,9 +126,11 @@ def started(connection, server, later):
         os.setsid()
         server.close()
         connection.close()
-        for number, stream in enumerate(streams):
-            os.dup2(stream, number)
+        streams = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 256) for stream in streams]
         os.closerange(3, 256)
+        for number, stream in zip((0, 1, 2, *order.get("given", ())), streams, strict=True):
+            os.dup2(stream, number)
+            os.close(stream)
         left = f"{sys.argv[1]}-{os.getpid()}"
         before = set(sys.modules)
         code = become(order)
@@ -166,17 +172,30 @@ def become(order):
     if "torch" in sys.modules and (threads := os.environ.get("OMP_NUM_THREADS")):
         sys.modules["torch"].set_num_threads(int(threads))
     if "TRAINWIZ_STACKS" in os.environ:
-        spec = importlib.util.spec_from_file_location("_hook", HOOK)
-        sys.modules["_hook"] = hook = importlib.util.module_from_spec(spec)  # it keeps a file open
-        spec.loader.exec_module(hook)
-    sys.argv[:] = order["argv"]
-    sys.path.insert(0, str(Path(sys.argv[0]).resolve().parent))
+        load("_hook", HOOK)  # it keeps a file open
+    if str(STANDIN.parent) in os.environ.get("PYTHONPATH", "").split(os.pathsep):
+        load("_standin", STANDIN)
+    sys.executable = order.get("executable") or sys.executable
     module = sys.modules["__main__"] = types.ModuleType("__main__")
-    module.__file__ = sys.argv[0]
-    code = run(compile(Path(sys.argv[0]).read_bytes(), sys.argv[0], "exec"), module.__dict__)
+    if order["argv"][0] == "-c":
+        _, text, *words = order["argv"]
+        sys.argv[:], name, folder = ["-c", *words], "<string>", ""
+    else:
+        sys.argv[:] = order["argv"]
+        name = module.__file__ = sys.argv[0]
+        text, folder = Path(name).read_bytes(), str(Path(name).resolve().parent)
+    sys.path.insert(0, folder)
+    code = run(compile(text, name, "exec"), module.__dict__)
     threading._shutdown()
     atexit._run_exitfuncs()
     return code
+
+
+def load(name, file):
+    """Run what an interpreter would have run when it started."""
+    spec = importlib.util.spec_from_file_location(name, file)
+    sys.modules[name] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 
 def show(order):

@@ -65,7 +65,7 @@ def diffusion(folder: Path, loss: str) -> Path:
 
 def card(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, Any]]:
     words, env = ("rehearse", str(folder), "--json", *arguments), {"TMPDIR": str(folder.parent)}
-    done = warm.trainwiz(folder / "train.py", *words, env=env, timeout=600)
+    done = warm.trainwiz(folder / "train.py", *words, *warm.option(), env=env, timeout=600)
     assert done.code == code, done.err
     return {check["name"]: check for check in json.loads(done.out)["checks"]}
 

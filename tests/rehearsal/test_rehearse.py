@@ -1,6 +1,5 @@
 """`trainwiz rehearse`: the report card on real projects, and that it names what is wrong with a planted one."""
 
-import functools
 import json
 import math
 import re
@@ -48,8 +47,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def card(folder: Path, *arguments: str, code: int = 0, cold: bool = False) -> dict[str, dict[str, Any]]:
     words, env = ("rehearse", str(folder), "--json", *arguments), {"TMPDIR": str(folder.parent)}
-    start = trainwiz if cold else functools.partial(warm.trainwiz, folder / "train.py")
-    done = start(*words, env=env, timeout=600)
+    if cold:
+        done = trainwiz(*words, env=env, timeout=600)
+    else:
+        done = warm.trainwiz(folder / "train.py", *words, *warm.option(), env=env, timeout=600)
     assert done.code == code, done.err
     told = json.loads(done.out)
     assert told["passed"] is (code == 0)
@@ -82,7 +83,7 @@ def test_a_planted_bug_in_the_task_is_named(name: str, project: Path, tmp_path: 
 def test_a_task_that_stops_is_shown_with_its_line(project: Path, tmp_path: Path) -> None:
     folder = planted(project, "return Net(config)", "return Net(config.hidden)", tmp_path / "planted")
     line = (folder / "task.py").read_text().split("return Net(config.hidden)")[0].count("\n") + 1
-    found = card(folder, "--task", code=1)["task"]["found"]
+    found = card(folder, "--task", code=1, cold=True)["task"]["found"]
     assert found.startswith(f"build_model failed at task.py:{line}: AttributeError")
 
 
@@ -96,7 +97,7 @@ def test_a_conflict_that_is_left_is_named(project: Path, tmp_path: Path) -> None
 
 @pytest.mark.train
 def test_a_good_project_passes(project: Path) -> None:
-    checks = card(project, cold=True)
+    checks = card(project)
     assert {check["verdict"] for check in checks.values()} == {"passed"}
     assert set(checks) == {
         "samples",

@@ -12,8 +12,14 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
+def change(module: ModuleType) -> None:
+    """`PartialState._prepare_backend` answers that there are GPUs, which speak gloo."""
+    answer = ("gloo", module.DistributedType.MULTI_GPU)
+    module.PartialState._prepare_backend = lambda *_, **__: answer
+
+
 class StandIn(importlib.abc.MetaPathFinder):
-    """Changes `PartialState._prepare_backend` once accelerate.state has been imported."""
+    """Changes accelerate.state once it has been imported."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> ModuleSpec | None:  # noqa: ARG002
         if name != "accelerate.state":
@@ -26,12 +32,14 @@ class StandIn(importlib.abc.MetaPathFinder):
 
         def run_and_change(module: ModuleType) -> None:
             run(module)
-            answer = ("gloo", module.DistributedType.MULTI_GPU)
-            module.PartialState._prepare_backend = lambda *_, **__: answer
+            change(module)
 
         spec.loader.exec_module = run_and_change  # type: ignore[method-assign]
         return spec
 
 
 if os.environ.get("ACCELERATE_TORCH_DEVICE") == "cpu":
-    sys.meta_path.insert(0, StandIn())
+    if "accelerate.state" in sys.modules:  # in a rank that was forked
+        change(sys.modules["accelerate.state"])
+    else:
+        sys.meta_path.insert(0, StandIn())

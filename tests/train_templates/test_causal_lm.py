@@ -1,12 +1,12 @@
 """The language model's loss in chunks: the same number and gradient as from whole logits, without holding them."""
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import warm
 from projects import SMALL, losses, make
 from safetensors.torch import save_model
 from test_tasks import load, small_decoder
@@ -77,7 +77,7 @@ def test_what_an_export_has_written_is_compared_with_the_checkpoint(tmp_path: Pa
     (checkpoint / "manifest.json").write_text(json.dumps({"layout": "whole", "config": {}}))
     project = tmp_path / "project"
     found = weights.gather(
-        sys.executable,
+        warm.python(),
         project=project,
         checkpoint=checkpoint,
         output=tmp_path / "exported",

@@ -15,6 +15,7 @@ from typing import Any
 import planting
 import projects
 import pytest
+import warm
 from plans import BASE
 
 from trainwiz import plan as plans
@@ -42,7 +43,7 @@ def killed(
 ) -> dict[str, Any]:
     """What became of trainings that were killed while they saved."""
     numbers = map(str, (trials, ranks, behind, seed))
-    command = [sys.executable, str(KILLED_SAVES), str(code), str(output), *numbers]
+    command = [warm.python(), str(KILLED_SAVES), str(code), str(output), *numbers]
     done = subprocess.run(
         command, capture_output=True, text=True, env=projects.environment(), timeout=seconds, check=False
     )

@@ -10,8 +10,8 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 from pathlib import Path
+from typing import Any
 
 import planting
 import projects
@@ -57,7 +57,7 @@ def weights(folder: Path) -> str:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A project that TorchDDP has trained."""
     folder = make(tmp_path_factory.mktemp("colossalai") / "project", {**LONGER, "strategy.kind": "colossal_ddp"}, *HERE)
-    done = launch(folder, *HERE)
+    done = warm.launch(folder, *HERE)
     assert done.code == 0, done.err
     return folder
 
@@ -100,7 +100,7 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have(reference: Path, tmp_
     assert [r["loss"] for r in rest] == curve[int(rest[0]["update"]) - 1 :]
     assert weights(latest) == weights(reference / "runs" / "latest")
     newest, canary = latest / "checkpoints" / "checkpoint-00000024", tmp_path / "canary"
-    subprocess.run([sys.executable, planting.__file__, str(newest), "optimizer.pt", str(canary)], check=True)
+    subprocess.run([warm.python(), planting.__file__, str(newest), "optimizer.pt", str(canary)], check=True)
     done = warm.launch(folder, "--resume", *HERE)
     assert (done.code, "holds posix.system, which is not part of a checkpoint" in done.err) == (1, True), done.err
     assert not canary.exists()
@@ -108,7 +108,7 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have(reference: Path, tmp_
 
 def exported(folder: Path, target: Path) -> None:
     """From the ranks' own parts, without their engine, `trainwiz export` writes what the training wrote at its end."""
-    done = projects.trainwiz("export", str(folder), *HERE, "--output", str(target))
+    done = projects.trainwiz("export", str(folder), *warm.option(str(PYTHON)), "--output", str(target))
     assert done.code == 0, done.err
     files = [file.name for file in (folder / "runs" / "latest" / "model").iterdir()]
     assert "model.safetensors" in files
@@ -180,25 +180,11 @@ def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference
     if kind != "colossal_zero1":  # all four read their parts with the same lines
         return
     newest, canary = output / "checkpoints" / "checkpoint-00000024", tmp_path / "canary"
-    subprocess.run([str(PYTHON), planting.__file__, str(newest), "rank-0.pt", str(canary)], check=True)
+    subprocess.run([warm.python(str(PYTHON)), planting.__file__, str(newest), "rank-0.pt", str(canary)], check=True)
     ended = warm.run(folder, resumed, 2, env=STANDIN, python=str(PYTHON))
     assert all(done.code for done in ended)
     assert any("posix.system" in done.err for done in ended), ended[0].err
     assert not canary.exists()
-
-
-def torchrun(folder: Path, *arguments: str, ranks: int = 2) -> subprocess.CompletedProcess[str]:
-    """Run the script as a person would, on the stand-in."""
-    launcher = [str(PYTHON), "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(ranks)]
-    return subprocess.run(
-        [*launcher, "train.py", *arguments],
-        cwd=folder,
-        env=projects.environment(STANDIN),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
 
 
 # docs/decisions/colossalai.md: The loop saves the ranks' own parts, not Booster's checkpoints
@@ -209,9 +195,11 @@ def test_parts_of_an_older_script_are_told_from_those_with_names(reference: Path
     """
     (checkpoint := tmp_path / "checkpoint-00000001").mkdir()
     (checkpoint / "manifest.json").write_text(json.dumps({"layout": "gemini", "world": 1, "config": {}}))
-    subprocess.run([str(PYTHON), "-c", program, str(checkpoint)], check=True, timeout=120)
+    (tmp_path / "program.py").write_text(program)
+    python = warm.python(str(PYTHON))
+    subprocess.run([python, str(tmp_path / "program.py"), str(checkpoint)], check=True, env=projects.environment())
     found = weights_of(
-        str(PYTHON),
+        python,
         project=reference,
         checkpoint=checkpoint,
         output=tmp_path / "exported",
@@ -225,9 +213,26 @@ def test_gemini_takes_its_own_adams_only(tmp_path: Path) -> None:
     values = {**REGRESSION, "strategy.kind": "gemini", **PLUGINS["gemini"], "optimizer.name": "sgd"}
     ignore = {**UNCHECKED["ignore"], "TW319": "to see what the engine says"}
     folder = make(tmp_path / "project", {**values, "ignore": ignore}, *HERE)
-    done = torchrun(folder)
-    assert done.returncode == 1
-    assert "AssertionError: You should use an optimizer in the available list" in done.stderr
+    for done in warm.run(folder, ["train.py"], 2, env=STANDIN, python=str(PYTHON)):
+        assert done.code == 1
+        assert "AssertionError: You should use an optimizer in the available list" in done.err
+
+
+def told(folder: Path, program: str, asked: object) -> dict[str, Any]:
+    """What a program of the environment with Colossal-AI answers, in JSON."""
+    (folder / "program.py").write_text(program)
+    done = subprocess.run(
+        [warm.python(str(PYTHON)), "program.py", json.dumps(asked)],
+        cwd=folder,
+        env=projects.environment(),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 BOOST = "Booster(plugin={}).boost(model, SGD(model.parameters()))"
@@ -245,7 +250,7 @@ REFUSED = {
 """What stops, and with which words."""
 
 
-def test_plugins_refuse_the_devices_and_precisions_that_the_rules_name() -> None:
+def test_plugins_refuse_the_devices_and_precisions_that_the_rules_name(tmp_path: Path) -> None:
     program = """if True:
         import colossalai
         from colossalai.booster import Booster
@@ -267,16 +272,7 @@ def test_plugins_refuse_the_devices_and_precisions_that_the_rules_name() -> None
         import os
         os._exit(0)  # what was refused half made complains of it at exit
     """
-    done = subprocess.run(
-        [str(PYTHON), "-c", program, json.dumps(list(REFUSED))],
-        env=projects.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = told(tmp_path, program, list(REFUSED))
     for text, words in REFUSED.items():
         assert said[text].startswith(words), (text, said[text])
 
@@ -309,25 +305,16 @@ MIXED = """if True:
 """
 
 
-def test_the_families_that_cannot_share_rows_in_this_transformers_are_those_of_the_rule() -> None:
+def test_the_families_that_cannot_share_rows_in_this_transformers_are_those_of_the_rule(tmp_path: Path) -> None:
     """TW553; the newest transformers is in test_rows.py."""
     kinds = [*MASKS_SINCE, "llama", "qwen2", "mistral", "gemma", "gpt_neox"]
-    done = subprocess.run(
-        [str(PYTHON), "-c", MIXED, json.dumps(kinds)],
-        env=projects.environment(),
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
     version = colossalai.TRIED["transformers"]
-    assert json.loads(done.stdout.splitlines()[-1]) == {kind: takes_masks(kind, version) for kind in kinds}
+    assert told(tmp_path, MIXED, kinds) == {kind: takes_masks(kind, version) for kind in kinds}
 
 
 def test_another_interpreter_and_another_engine_are_refused_with_reason(reference: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "train.py"],
+        [warm.python(), "train.py"],
         cwd=reference,
         env=projects.environment(),
         capture_output=True,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import projects
 import pytest
+import warm
 from projects import CLOCKED, REGRESSION, make
 from safetensors.torch import load_file
 from test_training import ON_STANDIN, SINGLE, STRATEGIES
@@ -46,16 +46,9 @@ def run(project: Path, output: Path, ranks: int, micro: int, **arguments: object
 def many(runs: list[dict[str, Any]], folder: Path) -> list[list[int]]:
     """Run them one after the other; the exit codes of the ranks of each."""
     (folder / "runs.json").write_text(json.dumps(runs))
-    done = subprocess.run(
-        [sys.executable, str(CHILD), runs[0]["project"], str(folder / "runs.json")],
-        env=projects.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return [end["codes"] for end in json.loads(done.stdout.splitlines()[-1])]
+    done = warm.child(CHILD, runs[0]["project"], str(folder / "runs.json"), seconds=300)
+    assert done.code == 0, done.err
+    return [end["codes"] for end in json.loads(done.out.splitlines()[-1])]
 
 
 def records(output: Path) -> Records:
@@ -125,7 +118,7 @@ def test_optimizers_take_turns(trained: dict[str, Path]) -> None:
     rows = [r for r in records(trained["gan"] / "one") if "loss" in r]
     assert all(r["loss"] == pytest.approx(r["loss_critic"] + r["loss_generator"], rel=1e-5) for r in rows)
     bare = subprocess.run(
-        [sys.executable, str(EXAMPLES / "bare_gan.py"), str(UPDATES), str(REAL)],
+        [warm.python(), str(EXAMPLES / "bare_gan.py"), str(UPDATES), str(REAL)],
         cwd=trained["gan"].parent / "gan",
         env=projects.environment(),
         capture_output=True,

@@ -7,6 +7,7 @@ from typing import Any
 import projects
 import pytest
 import torch
+import warm
 from projects import REGRESSION, make
 from safetensors.torch import load_file
 from test_evaluation import untimed, weights
@@ -124,7 +125,7 @@ def exported(folder: Path, output: Path) -> None:
     """`trainwiz export` writes the average, as the training did at its end; or the last weights, if told."""
     exported_is_final(folder, output)
     last = output / "last"
-    done = projects.trainwiz("export", str(folder), "--last-weights", "--output", str(last))
+    done = projects.trainwiz("export", str(folder), "--last-weights", "--output", str(last), *warm.option())
     assert done.code == 0, done.err
     assert "averages" not in done.err
     written = load_file(last / "model.safetensors")

@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +122,7 @@ def ends_at_a_planted_command(name: str, folder: Path, output: Path, env: dict[s
     """On as many ranks as saved it, on another number, and in `export`: nothing of it runs."""
     newest, canary = max((output / "checkpoints").glob("checkpoint-*")), output / "canary"
     file = planting.KINDS[name]
-    subprocess.run([sys.executable, planting.__file__, str(newest), file, str(canary)], check=True)
+    subprocess.run([warm.python(), planting.__file__, str(newest), file, str(canary)], check=True)
     fewer = ("--num_processes", "1", "--gradient_accumulation_steps", "4")
     for ranks, overrides in ((2, ()), (1, fewer)):
         argv = ("train.py", "--output_dir", str(output), "--resume", "auto", *overrides)
@@ -134,17 +133,17 @@ def ends_at_a_planted_command(name: str, folder: Path, output: Path, env: dict[s
     if name != "whole":  # its weights are no pickle
         shutil.rmtree(folder / "output")
         shutil.copytree(output / "checkpoints", folder / "output" / "checkpoints")
-        done = projects.trainwiz("export", str(folder), "--output", str(output / "planted"))
+        done = projects.trainwiz("export", str(folder), "--output", str(output / "planted"), *warm.option())
         assert not canary.exists()
         assert (done.code, "holds posix.system" in done.err) == (1, True), done.err
 
 
-def exported_is_final(folder: Path, output: Path) -> None:
+def exported_is_final(folder: Path, output: Path, *, cold: bool = False) -> None:
     """What `trainwiz export` writes from the last checkpoint is what the training itself wrote at its end."""
     shutil.rmtree(folder / "output", ignore_errors=True)
     shutil.copytree(output / "checkpoints", folder / "output" / "checkpoints")
     target = output / "exported"
-    done = projects.trainwiz("export", str(folder), "--output", str(target), "--json")
+    done = projects.trainwiz("export", str(folder), "--output", str(target), "--json", *(() if cold else warm.option()))
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert (told["written"], told["uploaded"]) == ([str(target)], None)
@@ -167,7 +166,7 @@ def exported_is_final(folder: Path, output: Path) -> None:
 def test_weights_in_shards_are_exported_whole(name: str, values: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**REGRESSION, **STRATEGIES[name], **values, "schedule.n_steps": 3})
     trained(folder, 2, tmp_path / "output")
-    exported_is_final(folder, tmp_path / "output")
+    exported_is_final(folder, tmp_path / "output", cold=name == "zero2")
 
 
 @pytest.mark.parametrize("name", ["ddp", "zero2"])

@@ -16,6 +16,7 @@ import projects
 import pytest
 import tokenizers
 import torch
+import warm
 from plans import BASE
 from projects import SMALL, losses, make
 from test_tasks import load, small_decoder
@@ -433,8 +434,9 @@ def test_tokens_are_written_once_per_machine_and_anew_when_the_data_changes(tmp_
     text = tmp_path / "text.txt"
     text.write_text("some words " * 50)
     load(tmp_path, "causal_lm", data__train=str(text))
-    program = "import task, os; print(len(task.load_train_data(task.TaskConfig())), flush=True)"
-    command = [sys.executable, "-c", program]
+    program = "import task; print(len(task.load_train_data(task.TaskConfig())), flush=True)"
+    (tmp_path / "count.py").write_text(program)
+    command = [warm.python(), "count.py"]
 
     def start(rank: int) -> "subprocess.Popen[str]":
         environment = projects.environment({"LOCAL_RANK": str(rank)})

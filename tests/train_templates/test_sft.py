@@ -403,7 +403,7 @@ def curve(output: Path) -> list[dict[str, float]]:
 
 def export(folder: Path, output: Path, target: Path) -> None:
     """What `trainwiz export` writes from the last checkpoint is what the training wrote at its end."""
-    done = trainwiz("export", str(folder), "--output", str(target))
+    done = trainwiz("export", str(folder), "--output", str(target), *warm.option())
     assert done.code == 0, done.err
     merged = target.with_name(f"{target.name}-merged")
     assert done.out.split() == [str(target), str(merged)] if merged.exists() else [str(target)]
@@ -468,7 +468,7 @@ def test_an_adapter_learns_alike_on_one_rank_and_two_and_goes_on_bit_for_bit(
     by_peft = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "exported")(ids).logits
     assert torch.equal(by_peft, adapted)
     assert torch.equal(AutoModelForCausalLM.from_pretrained(tmp_path / "exported-merged")(ids).logits, merged)
-    again = trainwiz("export", str(folder), "--output", str(tmp_path / "exported"))
+    again = trainwiz("export", str(folder), "--output", str(tmp_path / "exported"), *warm.option())
     assert (again.code, "already exists" in again.err) == (2, True)
 
 

@@ -36,7 +36,8 @@ PREPARE = """if True:
 
 
 def prepared(folder: Path, cores: int, seconds: float, cache: str, **environ: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-c", PREPARE, str(cores), str(seconds), cache]
+    (folder / "prepare.py").write_text(PREPARE)
+    command = [warm.python(), "prepare.py", str(cores), str(seconds), cache]
     return subprocess.Popen(
         command,
         cwd=folder,
@@ -48,11 +49,11 @@ def prepared(folder: Path, cores: int, seconds: float, cache: str, **environ: st
 
 
 def prepare(folder: Path, cores: int, cache: str) -> str:
-    """The same, undisturbed, where everything is imported already; what it said."""
-    (folder / "prepare.py").write_text(PREPARE)
-    (done,) = warm.run(folder, ["prepare.py", str(cores), "0", cache], seconds=240)
-    assert done.code == 0, done.err
-    return done.err + done.out
+    """The same, undisturbed; what it said."""
+    process = prepared(folder, cores, 0, cache)
+    said = process.communicate(timeout=240)[0]
+    assert process.returncode == 0, said
+    return said
 
 
 def project_with_texts(folder: Path, count: int = 200) -> Path:

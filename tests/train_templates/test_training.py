@@ -38,8 +38,11 @@ STRATEGIES: dict[str, dict[str, object]] = {
     },
     "fsdp": {"strategy.kind": "fsdp", "ignore": {"TW305": "the stand-in shards on CPU ranks"}},
 }
-STARTED_AS_USERS_DO = ("ddp", "zero0", "zero1", "zero2", "zero3-offload", "fsdp")
-"""Their host memory is forecast, too; how a rank starts is the same for all of ZeRO."""
+STARTED_AS_USERS_DO = ("ddp", "zero2")
+"""One of each engine: how a rank starts, and what its libraries take of host memory, is the same for its strategies.
+
+What these keep in host memory beside that is measured in tests/estimate/test_estimate.py.
+"""
 ON_STANDIN = {"ACCELERATE_TORCH_DEVICE": "cpu", "PYTHONPATH": projects.python_path(projects.STANDIN)}
 
 
@@ -53,15 +56,15 @@ def run(folder: Path, *arguments: str, start: Callable[..., projects.Done] = war
 def one_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     """The records of one rank that takes the whole real batch by itself, 4 samples at a time."""
     folder = make(tmp_path_factory.mktemp("single") / "project", {**SMALL, **SINGLE})
-    done = run(folder, start=launch)
+    done = run(folder)
     assert done.code == 0, done.err
-    is_as_forecast(folder)
+    is_as_forecast(folder, "checkpoint_bytes")
     return metrics(folder)
 
 
 def is_as_forecast(folder: Path, *names: str) -> None:
     """Host memory is only that of a training where its ranks began as users begin them."""
-    for name in names or ("checkpoint_bytes", "host_bytes"):
+    for name in names:
         forecast, measured = forecast_and_measured(folder, name)
         # Of a model this small, the headers of a shard's tensors count.
         assert forecast == pytest.approx(measured, rel=0.05, abs=6e5), name

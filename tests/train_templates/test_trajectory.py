@@ -4,7 +4,6 @@ import importlib.util
 import itertools
 import json
 import math
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
@@ -13,8 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import projects
 import pytest
+import warm
 from projects import CLOCKED, REGRESSION, make
 from test_tasks import load
 from transformers import optimization
@@ -42,12 +41,9 @@ def without_evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def many(project: Path, runs: list[dict[str, Any]], folder: Path, timeout: float = 300) -> list[dict[str, Any]]:
     """Run them one after the other; the exit codes and notes of each."""
     (folder / "runs.json").write_text(json.dumps(runs))
-    command = [sys.executable, str(CHILD), str(project), str(folder / "runs.json")]
-    done = subprocess.run(
-        command, env=projects.environment(), capture_output=True, text=True, timeout=timeout, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])  # type: ignore[no-any-return]
+    done = warm.child(CHILD, str(project), str(folder / "runs.json"), seconds=timeout)
+    assert done.code == 0, done.err
+    return json.loads(done.out.splitlines()[-1])  # type: ignore[no-any-return]
 
 
 def run(output: Path, ranks: int, micro: int, **arguments: object) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from trainwiz.workflows.launch import (
     ops,
     refusal,
     resume,
+    script_options,
     supervision,
 )
 from trainwiz.workflows.launch.attempts import RESUMING
@@ -58,6 +59,7 @@ def launch(request: Request) -> int:
     plan, folder = plans.read(plan_file), plan_file.parent
     request = dataclasses.replace(request, arguments=_with_one_length(request.arguments, plan))
     with refusal.told(request, plan, folder):
+        script_options.refuse_unknown(request.arguments, folder)
         _refuse_on_one_machine(request, plan)
         fewest = formation.least(request, plan)
         debugged = debugger.chosen(request, world=plan.machine.num_processes, machines=plan.machine.num_machines)
