@@ -12,21 +12,21 @@ from xdist.scheduler import LoadScopeScheduling
 
 # docs/decisions/tests.md: Three workers, and the tests that race the clock in one of them
 RACING = """
-beats capture debugging hangs ranks rollcall several_machines signals spares watch
+beats hangs ranks rollcall signals spares
 """.split()  # noqa: SIM905
 
 
 LONG = """
-racing test_training test_faults test_slurm_survival test_colossalai test_tasks test_survival test_resume test_sft
-test_optimizers test_on_slurm test_sharding test_model_families test_preemption test_configurations test_evaluation
-test_noise_and_frozen test_waits test_rehearse test_speed test_claims test_missing test_activations test_script_claims
-test_script test_launch test_hostile test_rows test_goodput test_own_code test_init test_update test_agreement
-test_prepare test_wizard test_cost test_pods
+racing test_training test_faults test_slurm_survival test_colossalai test_tasks test_survival test_debugging test_resume
+test_sft test_optimizers test_on_slurm test_sharding test_model_families test_preemption test_configurations
+test_evaluation test_several_machines test_noise_and_frozen test_waits test_rehearse test_speed test_claims test_missing
+test_activations test_script_claims test_script test_launch test_hostile test_rows test_goodput test_own_code test_init
+test_update test_agreement test_prepare test_wizard test_cost test_pods
 """.split()  # noqa: SIM905
 """Shares that take more than 20 s, the longest first: with the others last, all workers end together.
 
-Four of them mostly wait, for minutes: the racing one, which goes on for as long as the other three together, and those
-of Slurm and of lost machines. Between two of these stand some that keep a core busy.
+Some of them mostly wait, for minutes: the racing one, those of Slurm, of lost machines, of debuggers and of several
+machines. Between two of these stand some that keep a core busy.
 """
 
 

@@ -18,6 +18,7 @@ from typing import Any
 import projects
 import psutil
 import pytest
+import warm
 from patience import patience
 
 from trainwiz.network import ports
@@ -44,6 +45,7 @@ ReturnToService=2
 SlurmdTimeout=10
 MpiDefault=none
 SlurmdParameters=config_overrides
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 NodeName=one NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=1 RealMemory=4000
 NodeName=two NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=1 RealMemory=4000
 PartitionName=main Nodes=one,two Default=YES MaxTime=INFINITE State=UP
@@ -107,23 +109,29 @@ class Nodes:
         step = launcher.parent()
         assert step
         psutil.Process(self._slurmd("two")).kill()
-        stopped = [step, *step.children(recursive=True)]
+        stopped = {step, *step.children(recursive=True), *self._of_jobs_on(1)}
         for process in stopped:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.suspend()
-        return stopped
+        return list(stopped)
+
+    def _of_jobs_on(self, node: int) -> Iterator[psutil.Process]:
+        """Whoever's children they are: ranks may be forked."""
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                told = process.environ()
+                if (told.get("SLURM_CONF"), told.get("SLURM_NODEID")) == (self.environ["SLURM_CONF"], str(node)):
+                    yield process
 
     def _slurmd(self, node: str) -> int:
         return int((self.folder / f"slurmd-{node}.pid").read_text())
 
     def launcher(self, node: int) -> psutil.Process:
         """trainwiz on a node."""
-        for process in psutil.process_iter():
+        for process in self._of_jobs_on(node):
             with contextlib.suppress(psutil.Error):
-                told = process.environ()
-                is_here = (told.get("SLURM_CONF"), told.get("SLURM_NODEID")) == (self.environ["SLURM_CONF"], str(node))
                 parent = process.parent()
-                if is_here and parent and parent.name().startswith("slurmstepd"):
+                if parent and parent.name().startswith("slurmstepd"):
                     return process
         raise AssertionError(f"nothing of a job runs on node {node}")
 
@@ -143,8 +151,8 @@ class Nodes:
         return projects.trainwiz(*words, env=self.environ)
 
     def submit(self, project: Path, **environ: str) -> str:
-        """The job's id."""
-        done = projects.trainwiz("submit", str(project), env={**self.environ, **environ})
+        """The job's id. torchrun on the nodes forks its ranks, where their environment is that of a warm one."""
+        done = projects.trainwiz("submit", str(project), env={**self.environ, **warm.torchrun(), **environ})
         assert done.code == 0, done.err
         return done.out.strip()
 

@@ -25,9 +25,8 @@ DONE = Attempt(outcome=Outcome(exit_code=0, codes={0: 0}), update=100)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def environ() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TRAINWIZ_LANG", "en")
         yield
 

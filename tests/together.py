@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-AT_ONCE = 3
+AT_ONCE = 5
 _ran: dict[str, Future[None]] = {}
 
 

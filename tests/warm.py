@@ -17,6 +17,7 @@ import socket
 import struct
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -35,6 +36,7 @@ import trainwiz as trainwiz_package
 # docs/decisions/tests.md: Tests fork the ranks of most trainings from a process that has imported everything
 SERVER = Path(__file__).parent / "engine_children" / "warm_ranks.py"
 PYTHON = SERVER.with_name("warm_python.py")
+DEBUGPY = Path(sysconfig.get_path("purelib"), "debugpy", "__main__.py")
 LENGTH = struct.Struct("!I")
 ROOM = "x" * 2**15
 """For the arguments, and for the variables, that /proc shows of a rank."""
@@ -179,6 +181,11 @@ def python(own: str = sys.executable, *, offspring: bool = False) -> str:
     return str(made)
 
 
+def torchrun() -> dict[str, str]:
+    """The variables with which torchrun starts its ranks by `python`, on whichever host it is."""
+    return {} if cold else {"PYTHON_EXEC": python()}
+
+
 def _forking(own: str) -> str:
     return python(own, offspring=True)
 
@@ -224,13 +231,14 @@ def trainwiz(
     return projects.Done(done.returncode, done.stdout, done.stderr)
 
 
-def command(script: Path, *words: str, env: dict[str, str] | None = None) -> list[str]:
-    """The command of such a launch."""
+def command(script: Path, *words: str, env: dict[str, str] | None = None, debugged: bool = False) -> list[str]:
+    """The command of such a launch; ranks that wait for a debugger are forked, too, where they are `debugged`."""
     if cold:
         return [sys.executable, "-m", "trainwiz", *words]
     python = words[words.index("--python") + 1] if "--python" in words else sys.executable
     address = server(_behind.get(python, python), projects.environment(env))
     own = {"address": address, "python": python, "imports": imported(script)}
+    own["modules"] = {"debugpy": str(DEBUGPY)} if debugged else {}
     return [sys.executable, __file__, json.dumps(own), *words]
 
 
@@ -299,6 +307,8 @@ def run(
     meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(claimed.port())}
     environ = projects.environment({**world, **meeting, **(env or {})})
     imports = imported(folder / argv[0])
+    # What a rank on a stand-in starts would not be forked.
+    executable = "" if cold or set(IN_STANDIN) & set(env or ()) else _forking(python)
     with contextlib.ExitStack() as open_files:
 
         def temporary() -> Any:
@@ -314,8 +324,7 @@ def run(
             else:
                 streams = (file.fileno() for file in (nothing, out, err))
                 address = server(python, environ)
-                rank_of = begun(address, argv, str(folder), own, imports, *streams, executable=_forking(python))
-                started.append(rank_of)
+                started.append(begun(address, argv, str(folder), own, imports, *streams, executable=executable))
         until = time.monotonic() + seconds * patience()
         codes = [rank.wait(max(0.1, until - time.monotonic())) for rank in started]
         for file in itertools.chain(*said):
@@ -331,7 +340,9 @@ def main() -> None:
     own, started_from_scratch = json.loads(sys.argv[1]), child.start
 
     def spawned(process: child.Process, environ: Mapping[str, str]) -> child.Running:
-        script = [word for word in process.argv[1:] if word != "-u"]
+        script = [word for word in process.argv[1:] if word not in ("-u", "-X", "frozen_modules=off")]
+        if script[0] == "-m" and script[1] in own["modules"]:
+            script = [own["modules"][script[1]], *script[2:]]
         if process.argv[0] != own["python"] or not script[0].endswith(".py"):
             return started_from_scratch(process, environ)
         with open(process.log, "ab") as log, open(os.devnull, "rb") as nothing:

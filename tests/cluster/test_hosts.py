@@ -11,7 +11,6 @@ import projects
 import pytest
 from engine_children import claimed
 from plans import completed
-from test_several_machines import SCRIPT
 
 from trainwiz.errors import UsageError
 from trainwiz.workflows.launch import hosts
@@ -32,6 +31,18 @@ def environ(tmp_path: Path) -> Iterator[dict[str, str]]:
     ssh.chmod(0o755)
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     return projects.environment({"PATH": path, "GLOO_SOCKET_IFNAME": "lo", "XDG_CACHE_HOME": str(tmp_path / "cache")})
+
+
+SCRIPT = """
+import os, signal, sys, time
+rank, stop = os.environ["RANK"], []
+print("rank", rank, "of", os.environ["WORLD_SIZE"], sys.argv[1:], flush=True)
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+if "wait" in sys.argv:
+    open(f"ready-{rank}", "w").write("x")
+    while not stop: time.sleep(0.05)
+    print("saved", rank, flush=True)
+"""
 
 
 def project(folder: Path, script: str = SCRIPT) -> Path:

@@ -140,7 +140,7 @@ def test_what_a_system_starts_trains(system: str, named: Hosts, one_machine: lis
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=projects.environment({**environ(rank, named), "PATH": path}),
+            env=projects.environment({**environ(rank, named), "PATH": path, **warm.torchrun()}),
         )
         named.started.append(process)
     said = [process.communicate(timeout=180)[0] for process in named.started]

@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import apart
+import forked
+import projects
 import pytest
+import warm
 from plans import BASE, completed
 from test_ranks import wait_for
 
@@ -207,8 +210,9 @@ class Hosts:
 
     def start(self, host: int, folder: Path, *words: str, **environ: str) -> "subprocess.Popen[str]":
         argv = ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "trainwiz", "launch", *words]
+        own = projects.environment({**warm.torchrun(), **environ})
         process = subprocess.Popen(
-            argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environ}
+            argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own
         )
         self.started.append(process)
         return process
@@ -247,9 +251,8 @@ def two_hosts() -> Iterator[Hosts]:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def environ() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TRAINWIZ_LANG", "en")
         yield
 
@@ -269,7 +272,7 @@ if "hang" in sys.argv:
         if n == 30 and dist.get_rank() == 3: time.sleep(600)
         dist.all_reduce(total)
         print("update", n, flush=True)
-        time.sleep(0.1)
+        time.sleep(0.03)
 if "wait" in sys.argv:
     stop = []
     signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
@@ -302,10 +305,8 @@ def test_an_accelerate_file_for_several_machines_gets_this_ones_rank(tmp_path: P
     (tmp_path / "train.py").write_text("")
 
     def argv(*words: str, **environ: str) -> list[str]:
-        command = [sys.executable, "-m", "trainwiz", "launch", "--config", "acc.yaml", "--dry-run", "--json", *words]
-        done = subprocess.run(
-            [*command, "train.py"], cwd=tmp_path, env={**os.environ, **environ}, capture_output=True, text=True
-        )
+        command = ["launch", "--config", "acc.yaml", "--dry-run", "--json", *words, "train.py"]
+        done = forked.run(command, cwd=tmp_path, env={**os.environ, **environ})
         assert done.stdout, done.stderr
         found: list[str] = json.loads(done.stdout)["argv"]
         return found
@@ -317,8 +318,12 @@ def test_an_accelerate_file_for_several_machines_gets_this_ones_rank(tmp_path: P
     assert in_job[in_job.index("--machine_rank") + 1] == "1"
 
 
-def both(hosts: Hosts, folder: Path, *words: str) -> list[tuple[int, str]]:
-    started = [hosts.start(n, folder, "--machine-rank", str(n), *words) for n in (0, 1)]
+COLD = {"PYTHON_EXEC": sys.executable}
+"""With which torchrun starts its ranks as ever, below itself."""
+
+
+def both(hosts: Hosts, folder: Path, *words: str, **environ: str) -> list[tuple[int, str]]:
+    started = [hosts.start(n, folder, "--machine-rank", str(n), *words, **environ) for n in (0, 1)]
     said = [p.communicate(timeout=180)[0] for p in started]
     return [(p.returncode, text) for p, text in zip(started, said, strict=True)]
 
@@ -381,7 +386,9 @@ def test_a_request_to_stop_reaches_the_ranks_behind_torchrun(hosts: Hosts, tmp_p
 @pytest.mark.train
 def test_each_machine_says_where_its_own_ranks_are_when_nothing_comes(hosts: Hosts, tmp_path: Path) -> None:
     folder = project(tmp_path / "p")
-    (code_a, said_a), (code_b, said_b) = both(hosts, folder, "--on-hang", "stop", "--hang-limit", "4", "--", "hang")
+    (code_a, said_a), (code_b, said_b) = both(
+        hosts, folder, "--on-hang", "stop", "--hang-limit", "4", "--", "hang", **COLD
+    )
     assert code_a == 124, said_a
     assert "machine 0: no progress for" in said_a
     assert "rank 0 is waiting in all_reduce, called at train.py:" in said_a

@@ -233,6 +233,15 @@ def test_what_was_said_before_is_no_cause_of_an_exception_of_ones_own(before: st
     assert lost.name == "shape"
 
 
+def test_calls_of_a_compiler_without_an_end_are_looked_at_once() -> None:
+    call = '  File "/v/site-packages/torch/_dynamo/output_graph.py", line 1446, in call_user_compiler\n    go(y)\n'
+    text = call * 2000 + "[end\n"
+    patterns = next(signature for signature in SIGNATURES if signature.name == "compile").patterns
+    began = time.process_time()
+    assert not [match for pattern in patterns for match in pattern.finditer(text)]
+    assert time.process_time() - began < 2  # it took 5 where each call was followed to the end
+
+
 @pytest.mark.parametrize("unit", ["x", "a/b", "lib", "[1,2,"])
 def test_a_long_line_without_a_space_is_looked_at_once(unit: str) -> None:
     times = []

@@ -16,7 +16,8 @@ import sys
 def early(environ):
     """What has its effect while something is imported, and the folders that are searched before the usual ones."""
     found = {name: value for name, value in environ.items() if name.startswith(tuple(EARLY))}  # noqa: F821
-    found.pop("PYTHONUNBUFFERED", None)  # a forked script writes at once
+    for name in ("PYTHONUNBUFFERED", "PYTHON_EXEC"):  # a forked script writes at once; torchrun has read the other
+        found.pop(name, None)
     known = {LAUNCHER, HOOK if "TRAINWIZ_STACKS" in os.environ else ""}  # noqa: F821 - loaded without the path
     path = found.pop("PYTHONPATH", "").split(os.pathsep)
     return found, [folder for folder in path if folder not in known and os.path.isdir(folder)]

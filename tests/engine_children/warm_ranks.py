@@ -33,6 +33,8 @@ from pathlib import Path
 HOOK = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "inside" / "sitecustomize.py"
 STANDIN = Path(__file__).parents[1] / "standin" / "sitecustomize.py"
 LENGTH = struct.Struct("!I")
+PEER = struct.Struct("iII")
+"""struct ucred: socket(7)."""
 STREAMS = 16
 """At most: the three of everybody, and those that a rank was given besides."""
 LONG_TEXT, LENGTH_OF_TEXT = 150, 20
@@ -108,6 +110,7 @@ def imported(before):
 def started(connection, server, later):
     """The process id of a rank that was forked."""
     length, streams, *_ = socket.recv_fds(connection, LENGTH.size, STREAMS)
+    asking, *_ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
     order = json.loads(connection.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL))
     for name in (*order["imports"], *later):
         with contextlib.suppress(Exception):
@@ -124,6 +127,7 @@ def started(connection, server, later):
     code = 1
     try:
         os.setsid()
+        join(asking)
         server.close()
         connection.close()
         streams = [fcntl.fcntl(stream, fcntl.F_DUPFD_CLOEXEC, 256) for stream in streams]
@@ -140,6 +144,17 @@ def started(connection, server, later):
             sys.stdout.flush()
             sys.stderr.flush()
         os._exit(code)
+
+
+def join(asking):
+    """Be on the host of the process that asks for the rank, where that is a network namespace of its own."""
+    if os.readlink("/proc/self/ns/net") == os.readlink(f"/proc/{asking}/ns/net"):
+        return
+    for name in ("net", "mnt"):  # names of hosts are in a file that is mounted
+        namespace = os.open(f"/proc/{asking}/ns/{name}", os.O_RDONLY)
+        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+        os.close(namespace)
 
 
 def made_ready(transformers):

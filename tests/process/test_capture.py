@@ -75,6 +75,7 @@ def test_environment_and_folder(tmp_path: Path) -> None:
     assert ended.stdout.split() == ["1", "None", str(tmp_path)]
 
 
+@pytest.mark.waits
 def test_the_time_limit_ends_the_whole_group_and_keeps_what_was_said() -> None:
     begin = time.monotonic()
     ended = capture(python(GRANDCHILD.format(after="time.sleep(600)")), timeout=4)
@@ -84,12 +85,14 @@ def test_the_time_limit_ends_the_whole_group_and_keeps_what_was_said() -> None:
     assert gone(int(ended.stdout))
 
 
+@pytest.mark.waits
 def test_a_grandchild_that_holds_the_pipe_does_not_hold_us() -> None:
     ended = capture(python(GRANDCHILD.format(after="")), timeout=4)
     assert ended.timed_out
     assert gone(int(ended.stdout))
 
 
+@pytest.mark.waits
 def test_a_grandchild_in_a_session_of_its_own_does_not_hold_us() -> None:
     escape = GRANDCHILD.format(after="").replace("time.sleep(600)'])", "time.sleep(90)'], start_new_session=True)")
     begin = time.monotonic()
@@ -107,6 +110,7 @@ def test_cancel_ends_it_and_may_be_repeated() -> None:
     assert running.result(1).code == -9
 
 
+@pytest.mark.waits
 def test_cancel_wakes_a_thread_that_waits() -> None:
     running = Running(python("import time; print('said', flush=True); time.sleep(600)"))
     ends = []

@@ -15,9 +15,8 @@ INSIDE = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "insi
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def environ() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TRAINWIZ_LANG", "en")
         yield
 

@@ -21,6 +21,8 @@ from slurm_nodes import ON_BOTH, Nodes, eventually, pages
 pytestmark = pytest.mark.train
 
 TRAINING = {**REGRESSION, "data.eval": "", "schedule.n_steps": 120, "checkpoint.checkpointing_steps": 2}
+GRACE = 75
+"""Seconds; Slurm asks for the end 15 earlier, and counts in minutes: of the first two, after half a minute."""
 PACE = "    import os, time; time.sleep(0.5 * os.path.exists('slow'))\n"
 """A second for each update of two micro-batches, so that what a minute of Slurm takes never is the whole training."""
 
@@ -53,15 +55,15 @@ class Job:
     def __init__(self, nodes: Nodes, folder: Path) -> None:
         self.nodes, self.folder, self.id = nodes, folder, nodes.submit(folder)
 
-    def trains(self, more: int = 4) -> None:
+    def trains(self, more: int = 3) -> None:
         """Wait until it has trained so many more updates."""
         before = self.nodes.updates(self.folder)
         self.until(lambda: self.nodes.updates(self.folder) >= before + more)
 
     def has_little_time(self) -> None:
-        """Let its time end in one to two minutes: later than Slurm looks for that, and than a save takes."""
+        """Let its time end so soon that Slurm says so; later than it looks for that, and than a save takes."""
         hours, minutes, seconds = map(int, self.nodes.field(self.id, "RunTime").split(":"))
-        limit = -(-(hours * 3600 + minutes * 60 + seconds + 55) // 60)
+        limit = -(-(hours * 3600 + minutes * 60 + seconds + GRACE + 25) // 60)
         self.nodes.asked("scontrol", "update", f"JobId={self.id}", f"TimeLimit={limit}")
 
     def is_queued_again(self, times: int) -> None:
@@ -92,7 +94,7 @@ def test_what_a_job_survives(tmp_path: Path) -> None:
         "machine.main_process_ip": slurm_nodes.own_address(),
         "machine.main_process_port": claimed.port(),
         "supervision.max_restarts": 1,
-        "cluster.grace": 30,
+        "cluster.grace": GRACE,
     }
     (tmp_path / "slurm").mkdir()
     with slurm_nodes.two(tmp_path / "slurm") as nodes:
@@ -117,7 +119,7 @@ def test_what_a_job_survives(tmp_path: Path) -> None:
         nodes.begin("two")
         (job.folder / "slow").unlink()
         # Given a node within a second after it came back, Slurm 22.05 never starts a step of the job there.
-        job.starts("now+10")
+        job.starts("now+5")
         job.until(lambda: nodes.field(job.id, "JobState") == "COMPLETED")
         assert nodes.state(job.folder)["state"] == "done"
     said = " ".join(pages(job.folder).split())

@@ -255,7 +255,7 @@ def test_strategies_show_their_bytes_and_what_does_not_fit() -> None:
     with pytest.raises(KeyboardInterrupt):
         talk.run()
     lines = dict(person.asked[5].choices)
-    assert "16.4 GiB per rank" in lines["ddp"]
+    assert "at least 19.7 GiB per rank" in lines["ddp"]
     assert "does not fit" not in lines["ddp"]
 
 
@@ -267,7 +267,7 @@ def test_no_task_takes_more_than_eight_times_enter(task: str) -> None:
     review(talk)
     assert set(talk.answers) <= {"task"}
     assert 5 <= len(person.asked) <= 8
-    assert ("Adapter" in person.prompts) == (task in ("sft", "preference", "reward_model"))
+    assert "Adapter" not in person.prompts, "the preset has random weights, beside which none is trained"
 
 
 def test_what_is_trained_shows_its_bytes() -> None:
@@ -285,7 +285,7 @@ def test_what_is_trained_shows_its_bytes() -> None:
     asked = next(asked for asked in person.asked if asked.prompt == "Adapter")
     shown = dict(asked.choices)
     assert asked.default == "lora"
-    assert "18.4 GiB per rank  all weights" in shown["none"]
+    assert "at least 18.4 GiB per rank  all weights" in shown["none"]
     assert "8.7 GiB per rank" in shown["qlora"]
 
 

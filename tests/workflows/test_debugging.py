@@ -26,9 +26,8 @@ from trainwiz.workflows.launch import debugger
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def environ() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TRAINWIZ_LANG", "en")
         patch.delenv("SSH_CONNECTION", raising=False)
         yield
@@ -141,8 +140,8 @@ def test_a_dry_run_shows_how_ranks_would_be_started(tmp_path: Path) -> None:
 IMPATIENT = """
 from datetime import timedelta
 import torch, torch.distributed as dist
-dist.init_process_group("gloo", timeout=timedelta(seconds=3))
-second = dist.new_group(timeout=timedelta(seconds=3))
+dist.init_process_group("gloo", timeout=timedelta(seconds=1))
+second = dist.new_group(timeout=timedelta(seconds=1))
 rank = dist.get_rank()
 number = torch.ones(1) * (rank + 1)
 if rank == 0:
@@ -160,14 +159,14 @@ def test_the_others_wait_longer_than_the_script_itself_allows(tmp_path: Path) ->
     script = folder / "train.py"
     with launched(folder, "--debug") as run:
         (port,) = run.ports(1).values()
-        time.sleep(4)  # rank 1 waits for rank 0 in init_process_group, longer than the script says
+        time.sleep(2)  # rank 1 waits for rank 0 in init_process_group, longer than the script says
         with Debugger(port) as debugger:
             debugger.breakpoint(script, line_of(script, "# stop here"))
             debugger.go()
             thread, file, line = debugger.stopped()
             assert (file, line) == ("train.py", line_of(script, "# stop here"))
             assert debugger.value("rank, int(number)") == "(0, 1)"
-            time.sleep(5)  # and now in a collective
+            time.sleep(2.5)  # and now in a collective
             assert run.process.poll() is None, run.text()
             debugger.resume(thread)
             assert run.code() == 0, run.text()
@@ -227,14 +226,14 @@ def debugpy_processes(folder: Path) -> list[int]:
 
 @pytest.mark.train
 @pytest.mark.parametrize("kind", ["ddp", "deepspeed"])
-def test_a_breakpoint_in_task_py_of_a_real_training(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("XDG_CACHE_HOME")  # DeepSpeed's op is built there, once
+def test_a_breakpoint_in_task_py_of_a_real_training(tmp_path: Path, kind: str) -> None:
     strategy = {"strategy.kind": kind, **({"strategy.zero_stage": 2} if kind == "deepspeed" else {})}
     folder = projects.make(tmp_path / "p", {**projects.REGRESSION, **strategy, "data.eval": ""})
     task = folder / "task.py"
     line = line_of(task, "return (errors.square() * batch[")
-    # Rank 1 starts from scratch, under the debugger; the other is forked.
-    with launched(folder, "--debug", "1", trainwiz=warm.command(folder / "train.py", "launch")) as run:
+    # Under DDP rank 1 starts from scratch, under the debugger; all others are forked.
+    command = warm.command(folder / "train.py", "launch", debugged=kind != "ddp")
+    with launched(folder, "--debug", "1", trainwiz=command) as run:
         (port,) = run.ports(1).values()
         assert run.ports(1).keys() == {1}
         debugger = Debugger(port)

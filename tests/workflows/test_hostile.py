@@ -5,10 +5,8 @@ import itertools
 import json
 import os
 import shutil
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +46,8 @@ FORGED: tuple[Any, ...] = (
     {},
     {"a": {}},
 )
-EACH = 3
-"""Values for each place; 11 are all of them."""
+SEVERAL = (("report",), ("watch", "runs"), ("diagnose",))
+"""The commands that each of three values at a place is shown to."""
 
 
 @pytest.fixture(autouse=True)
@@ -66,14 +64,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.mkdir()
     (folder / "trainwiz.yaml").write_text(completed(PLAN))
     (folder / "train.py").write_text(SCRIPT)
-    launched = subprocess.run(
-        [sys.executable, "-m", "trainwiz", "launch", str(folder)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        timeout=300,
-        env={**os.environ, "TRAINWIZ_LANG": "en"},
-    )
+    launched = forked.run(["launch", str(folder)], timeout=300, env={**os.environ, "TRAINWIZ_LANG": "en"})
     assert "planted" in launched.stderr, launched.stderr
     return folder
 
@@ -105,15 +96,13 @@ def forged(values: Any, path: tuple[str | int, ...], value: Any) -> Any:
     return changed
 
 
-def shown(project: Path, report: Path) -> dict[str, int]:
+COMMANDS = ("runs", "watch", "diagnose", "report")
+
+
+def shown(project: Path, report: Path, commands: Sequence[str] = COMMANDS) -> dict[str, int]:
     """The exit code of each command that reads a run; 3 is a bug of trainwiz."""
-    commands = (
-        ["runs", str(project)],
-        ["watch", str(project)],
-        ["diagnose", str(project)],
-        ["report", str(project), "--output", str(report)],
-    )
-    return {words[0]: trainwiz(words) for words in commands}
+    words = {"report": ["--output", str(report)]}
+    return {command: trainwiz([command, str(project), *words.get(command, [])]) for command in commands}
 
 
 @pytest.mark.parametrize("record", ["command", "outcome"])
@@ -125,15 +114,20 @@ def test_forged_records_are_shown_or_left_out(
     places = list(paths_of(values))
     assert len(places) > 20
     bugs = []
-    values_of = itertools.cycle(FORGED)
-    # Eleven values and three each: over the places, every command meets every value many times.
-    for path, value in ((path, next(values_of)) for path in places for _ in range(EACH)):
+    values_of = itertools.cycle(enumerate(FORGED))
+    met: dict[str, set[int]] = {command: set() for command in COMMANDS}
+    # Eleven values and three each: every command meets every place, and over the places every value.
+    for path, commands in itertools.product(places, SEVERAL):
+        which, value = next(values_of)
         file.write_text(json.dumps(forged(values, path, value)))
-        codes = shown(project, tmp_path / "report.html")
+        codes = shown(project, tmp_path / "report.html", commands)
+        for command in commands:
+            met[command].add(which)
         out, err = capsys.readouterr()
         bugs += [f"{name}: {path} = {value!r:.30}" for name, code in codes.items() if code not in (0, 1, 2)]
         bugs += [f"escape: {path}" for text in (out, err) if "\x1b[31m" in text or "\x9b" in text]
     assert not bugs, "\n".join(bugs)
+    assert all(len(values) == len(FORGED) for values in met.values())
 
 
 KEYS = ("update", "loss", "lr", "tokens_per_second", "eval_loss", "mfu", "data_wait_share", "gpu_memory_peak_bytes")

@@ -11,6 +11,7 @@ import yaml
 
 from trainwiz import language
 from trainwiz.cli import run
+from trainwiz.errors import UsageError
 from trainwiz.store import machines
 from trainwiz.wizard import summary
 from trainwiz.workflows.create.planner import Planner
@@ -165,6 +166,8 @@ def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureF
     words = [*QWEN, "--gpus", "1x4090", "--strategy", "single"]
     assert plan(*words, "--set", "model.adapter=none") == 1
     assert "nothing fits" in capsys.readouterr().err
+    assert plan(*words, "--target", "1m") == 1
+    assert "what fits takes longer or costs more than was asked for" in capsys.readouterr().err
     assert plan(*words) == 0
     assert "Qwen/Qwen2.5-7B-Instruct (qlora) on 1 × 4090" in capsys.readouterr().err
 
@@ -294,3 +297,17 @@ def test_without_a_gpu_it_says_what_the_host_needs(tmp_path: Path, capsys: pytes
     assert "this machine has no GPU to plan for" in capsys.readouterr().err
     assert plan("--task", "custom", "--model", "mine", "--machine", "here.json") == 2
     assert "add --exact" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "each", "machines"), [("8xH100", 8, 1), ("16xH100", 8, 2), ("2x8xH100", 8, 2), ("3 x 4 x L40S", 4, 3)]
+)
+def test_machines_are_named_by_their_gpus(text: str, each: int, machines: int) -> None:
+    machine, count = quantity.machine_named(text)
+    assert (len(machine.gpus), count) == (each, machines)
+
+
+@pytest.mark.parametrize("text", ["12xH100", "2x9xH100", "0xH100", "8xGH200"])
+def test_machines_that_are_none_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        quantity.machine_named(text)

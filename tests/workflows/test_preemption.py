@@ -5,7 +5,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -41,9 +40,8 @@ for _ in range(3000): time.sleep(0.02)
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def environ() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TRAINWIZ_LANG", "en")
         yield
 
@@ -180,26 +178,37 @@ def test_what_is_missing_torn_or_unreadable_counts_as_damaged(tmp_path: Path) ->
 
 @pytest.mark.train
 def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
-    values = {**projects.REGRESSION, "schedule.n_steps": 300, "checkpoint.checkpointing_steps": 0, "data.eval": ""}
-    folder = projects.make(tmp_path / "p", values)
+    values = {**projects.REGRESSION, "schedule.n_steps": 40, "checkpoint.checkpointing_steps": 0, "data.eval": ""}
+    folder = paced(projects.make(tmp_path / "p", values))
     environ = projects.environment()
-    command = [sys.executable, "-m", "trainwiz", "launch", str(folder)]
+    command = warm.command(folder / "train.py", "launch", str(folder))
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=environ) as first:
         wait_for(folder / "runs" / "latest" / "metrics.jsonl", 60)
         first.send_signal(signal.SIGUSR1)
         _, said = first.communicate(timeout=180)
     assert first.returncode == 75, said
     assert "its files are intact" in said
+    (folder / "slow").unlink()
     interrupted = projects.losses(folder)
-    assert 0 < len(interrupted) < 300
+    assert 0 < len(interrupted) < 40
     again = warm.launch(folder)
     assert again.code == 0, again.err
     assert "was preempted: continuing" in again.err
     resumed = projects.losses(folder)
     assert warm.launch(folder).code == 0  # finished: this one starts anew
     whole = projects.losses(folder)
-    assert len(whole) == 300
+    assert len(whole) == 40
     assert interrupted + resumed == pytest.approx(whole, rel=1e-6)
+
+
+def paced(folder: Path) -> Path:
+    """A project that trains slowly, until somebody deletes the file `slow`."""
+    task = folder / "task.py"
+    source = task.read_text()
+    body = source.index("\n", source.index('"""', source.index('"""', source.index("def loss_sum(")) + 3)) + 1
+    task.write_text(source[:body] + "    import os, time; time.sleep(0.2 * os.path.exists('slow'))\n" + source[body:])
+    (folder / "slow").touch()
+    return folder
 
 
 MOMENTS = '''

@@ -55,7 +55,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     code.write_text(slow)
     batches = folder / "encoders.py"
     batches.write_text(batches.read_text().replace("BATCH_ROWS = 1 << 19, 2000", "BATCH_ROWS = 1 << 19, 50"))
-    command = [sys.executable, "-m", "trainwiz", "prepare", str(folder)]
+    command = [sys.executable, "-m", "trainwiz", "prepare", str(folder), "--python", warm.python()]
     with subprocess.Popen(command, env=projects.environment(), stderr=subprocess.PIPE, text=True) as process:
         until = time.monotonic() + 120 * patience()
         while not any(folder.glob(".cache/*.partial/progress.json")):

@@ -25,9 +25,8 @@ STATE = "JobId=7 JobName=a=b JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def environ(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def environ() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("TRAINWIZ_LANG", "en")
         yield
 

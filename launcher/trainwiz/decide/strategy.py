@@ -35,6 +35,11 @@ class Option:
 
     @property
     def shown(self) -> str:
+        """What a rank needs in all as people read it."""
+        return quantities.size(self.total_bytes_per_rank)
+
+    @property
+    def state_shown(self) -> str:
         """The bytes of model state as people read them."""
         return quantities.size(self.bytes_per_rank)
 
@@ -158,18 +163,20 @@ def _by_memory(found: list[Option], memory: int) -> tuple[str, Message]:
     if best is None:
         return found[-1].name, say(
             "needs the least memory: {size} of model state per rank; even this is too much for {memory}",
-            size=found[-1].shown,
+            size=found[-1].state_shown,
             **shown,
         )
     if best is found[0]:
         return best.name, say(
-            "{size} of model state per rank fits in {share} of {memory}; fastest strategy", size=best.shown, **shown
+            "{size} of model state per rank fits in {share} of {memory}; fastest strategy",
+            size=best.state_shown,
+            **shown,
         )
     return best.name, say(
         "{best_size} of model state per rank fits in {share} of {memory}; {first} needs {size}",
-        best_size=best.shown,
+        best_size=best.state_shown,
         first=found[0].name,
-        size=found[0].shown,
+        size=found[0].state_shown,
         **shown,
     )
 

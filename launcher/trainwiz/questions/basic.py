@@ -50,6 +50,13 @@ def fine_tunes(values: Values) -> bool:
     return _task(values).adapters
 
 
+def _has_trained_weights(values: Values) -> bool:
+    """Whether it is a chat model with weights, which an adapter needs; presets start from random ones (TW532)."""
+    task = _task(values)
+    preset = task.shape(str(values.get("model.name", ""))) is not None
+    return task.chats and not values.get("model.from_scratch", preset)
+
+
 def names_data(values: Values) -> bool:
     """Whether model and data are named in the plan, and not written in task.py."""
     return not _task(values).own_code
@@ -110,7 +117,7 @@ BASIC: tuple[Question, ...] = (
         gate="basic",
         prompt=say("Adapter"),
         when=fine_tunes,
-        asked=lambda values: _task(values).chats,
+        asked=_has_trained_weights,
         choices=(
             Choice(value="none", label=say("all weights, without an adapter: learns most, and uses the most memory")),
             Choice(value="lora", label=say("LoRA: small trainable matrices added to the frozen model")),

@@ -111,6 +111,8 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
         _order(fitting)
         _disk(fitting[0])
         _energy(fitting[0], place)
+    elif any(row.candidate.why_not is None for row in rows):
+        console.talk(t("what fits takes longer or costs more than was asked for"), style="error")
     else:
         console.talk(t("nothing fits"), style="error")
     for row in rows:

@@ -234,8 +234,8 @@ def _shown_as(question: Question, default: str, reason: Message, values: Values,
     column = max(map(columns.width, shown.values()), default=0)
     lines = []
     for choice in question.choices:
-        size_of_state = columns.pad(shown[choice.value], column) + "  " if column else ""
-        lines.append((choice.value, f"{choice.value:<{width}}  {size_of_state}{text(choice.label)}"))
+        needed = columns.pad(shown[choice.value], column) + "  " if column else ""
+        lines.append((choice.value, f"{choice.value:<{width}}  {needed}{text(choice.label)}"))
     prompt = text(question.prompt_for(values))
     return Asked(prompt=prompt, default=default, reason=text(reason), choices=tuple(lines), paths=question.paths)
 
@@ -251,5 +251,5 @@ def _of_columns(asked: Asked, columns_of_data: Sequence[tuple[str, str]]) -> Ask
 
 def _size(option: Option | Method) -> Message:
     if option.fits is False:
-        return say("{size} per rank: does not fit", size=option.shown)
-    return say("{size} per rank", size=option.shown)
+        return say("at least {size} per rank: does not fit", size=option.shown)
+    return say("at least {size} per rank", size=option.shown)

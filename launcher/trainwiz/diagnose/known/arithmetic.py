@@ -217,10 +217,10 @@ SIGNATURES = {
         r"torch(?:\._)?(?:dynamo|inductor)\.exc\.\w+:?$(?P<problem>)",
         # A traceback that is cut before its exception; only compiling makes these calls.
         r"/torch/_(?:dynamo/output_graph|inductor/(?:compile_fx|lowering|graph|codegen/\w+))\.py\", line \d+, in \w+"
-        r"(?P<problem>)$(?=(?:\n  .*)*\Z)",
+        r"(?P<problem>)$(?=(?:\n  .*){0,60}\Z)",
         r"^(?:LoweringException|BackendCompilerFailed|InductorError): (?P<problem>.+)$",
         r"/torch/(?:_inductor/(?!runtime)|_dynamo/(?:output_graph|convert_frame|symbolic_convert|variables|repro|backends)|"
-        r"_functorch/_?aot_autograd)[^\"\n]*\", line \d+, in .+\n(?:  .*\n)*"
+        r"_functorch/_?aot_autograd)[^\"\n]*\", line \d+, in .+\n(?:  .*\n){0,300}"
         r"(?P<problem>(?!torch\.|[\w.]*(?:OutOfMemoryError|Interrupt))[\w.]*(?:Error|Exception)(?:: .+|:?$))",
         cause="torch.compile could not compile the model: {problem}",
         remedy="to run without it: TORCHDYNAMO_DISABLE=1 trainwiz launch; to see where: TORCH_LOGS=graph_breaks",

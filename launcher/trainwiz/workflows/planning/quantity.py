@@ -19,17 +19,23 @@ _HOST_GIB = 2000
 
 
 def machine_named(text: str, option: str = "--gpus") -> tuple[Machine, int]:
-    """The machine that `8xH100` means, and how many of it. Raises `UsageError`."""
-    found = re.fullmatch(r"(?:([1-9]\d{0,4})\s*[x×*]\s*)?(\S.*)", text.strip(), flags=re.IGNORECASE)
-    model = gpu_model(found[2]) if found else None
+    """The machine that `8xH100` or `2x8xH100` means, and how many of it. Raises `UsageError`."""
+    times = r"(?:([1-9]\d{0,4})\s*[x×*]\s*)?"
+    found = re.fullmatch(rf"{times}{times}(\S.*)", text.strip(), flags=re.IGNORECASE)
+    model = gpu_model(found[3]) if found else None
     if found is None or model is None:
         raise UsageError(
             say("{option} {given}: not a known GPU", option=option, given=repr(text)),
-            say("write a number and one of {names}: 8xH100", names=", ".join(one.name for one in MODELS)),
+            say(
+                "write a number and one of {names}: 8xH100; or, on the machine itself, run: trainwiz doctor --json > "
+                "machine.json, and give that file to --machine",
+                names=", ".join(one.name for one in MODELS),
+            ),
         )
-    count = int(found[1] or 1)
-    machines = -(-count // _LARGEST_MACHINE)
-    if count % machines or (machines > 1 and count // machines != _LARGEST_MACHINE):
+    count = int(found[1] or 1) * int(found[2] or 1)
+    machines = int(found[1]) if found[2] else -(-count // _LARGEST_MACHINE)
+    full = count == machines * _LARGEST_MACHINE
+    if not (full or (count <= machines * _LARGEST_MACHINE and (found[2] or machines == 1))):
         raise UsageError(
             say(
                 "{option} {given}: {count} GPUs are not a whole number of 8-GPU machines",

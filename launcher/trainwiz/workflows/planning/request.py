@@ -23,7 +23,9 @@ class PlanRequest:
             "image_classification, image_regression or image_multilabel."
         ),
     )
-    gpus: str = option("NxNAME", say("GPUs to plan for, like 8xH100 or 16xA100-80GB (default: this machine's)."))
+    gpus: str = option(
+        "NxNAME", say("GPUs to plan for, like 8xH100, 16xA100-80GB or 2x8xH100 (default: this machine's).")
+    )
     machine: str = option("FILE", say("Plan for the machine described in FILE, as `trainwiz doctor --json` prints it."))
     strategy: str = option("NAME", say("Show this strategy only, like zero3 or zero2+offload."))
     sequence_length: str = option("N", say("Tokens per sample."))
