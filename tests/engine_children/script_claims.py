@@ -151,6 +151,21 @@ def tw716_a_second_step_is_refused() -> Any:
 
 
 @claim
+def tw771_the_optimizers_own_step_takes_scaled_gradients() -> Any:
+    moved = []
+    for by_scaler in (False, True):
+        model, scaler = one_weight(), torch.amp.GradScaler("cpu")
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        scaler.scale(loss_of(model, 1.0)).backward()
+        if by_scaler:
+            scaler.step(optimizer)
+        else:
+            optimizer.step()
+        moved.append(-model.weight.item())
+    return moved
+
+
+@claim
 def tw718_the_bare_model_learns_on_each_rank_alone() -> Any:
     gradients = []
     for bare in (True, False):

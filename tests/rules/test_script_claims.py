@@ -40,6 +40,7 @@ EXPECTED: dict[str, Any] = {
         "Trying to backward through the graph a second time (or ",
         "Older.compute_loss() got an unexpected keyword argument",
     ],
+    "tw771_the_optimizers_own_step_takes_scaled_gradients": [65536.0, 1.0],
     "tw725_each_micro_batch_is_an_update": [[-0.25, -0.5, -0.75, -1.0], [0.0, 0.0, 0.0, -1.0]],
     "tw737_an_optimizer_from_before_moves_nothing": [4.0, 0.0],
     "tw738_an_unprepared_loader_gives_everything": [8, 4],

@@ -128,12 +128,24 @@ class Engines:
             return True
         latest = self.names.latest(name, node)
         if latest is not None and latest.scope is self.tree.scope(node):
-            return self.prepares(latest) or self._still(latest, depth - 1)
+            return self.prepares(latest) or self._still(latest, depth - 1) or self._in_other_branch(latest, node)
         if name not in self.prepared_names:
             return False
         # A parameter of the same name as something prepared elsewhere is taken to be that.
         known = self.names.assigned(name, node)
         return any(self.prepares(a) for a in known) if known else name in parameters(self.tree.scope(node))
+
+    def _in_other_branch(self, latest: Assignment, node: ast.AST) -> bool:
+        """Whether the name was prepared in a branch before that excludes the last one, and both lead to the node."""
+        if not self.tree.guards(latest.node):
+            return False
+        return any(
+            one is not latest
+            and self.prepares(one)
+            and self.tree.exclusive(one.node, latest.node)
+            and not self.tree.exclusive(latest.node, node)
+            for one in self.names.assigned(latest.name, node)
+        )
 
     def _may_be_prepared(self, name: str) -> bool:
         """Whether anything of this name, wherever it stands, was prepared, sharded or given on."""
@@ -173,6 +185,9 @@ class Engines:
             return self.is_prepared(value.args[0], depth)
         if isinstance(value, ast.Subscript):  # `model = state["model"]`
             return constant(value.slice) == assignment.name and assignment.name in self.prepared_names
+        if isinstance(value, ast.Name) and not assignment.alone:  # `generator, discriminator = models`
+            given = value.id in parameters(assignment.scope)
+            return given and assignment.name in self.prepared_names
         return isinstance(value, ast.Name) and value.id != assignment.name and self.is_prepared(value, depth)
 
     def _of_assignment(self, assignment: Assignment, depth: int) -> str:

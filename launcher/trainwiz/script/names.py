@@ -19,6 +19,7 @@ MODULE_ALIASES = {
     "torch.distributed._composable.fsdp": "torch.distributed.fsdp",
     "torch.distributed.fsdp.fully_sharded_data_parallel": "torch.distributed.fsdp",
     "torch.nn.utils.clip_grad": "torch.nn.utils",
+    "torch.nn.parallel.distributed": "torch.nn.parallel",
     "torch.optim.adam": "torch.optim",
     "torch.optim.adamw": "torch.optim",
     "torch.optim.sgd": "torch.optim",
@@ -123,7 +124,8 @@ class Names:
                 if whole.startswith(old + "."):
                     whole = new + whole[len(old) :]
         module, _, last = whole.rpartition(".")
-        return last if module in self.own else whole
+        # `model.train()` of a variable is not a function of the module `model`.
+        return last if module in self.own and first in self.imports else whole
 
     def imported(self, package: str) -> bool:
         """Whether anything of this package is imported."""

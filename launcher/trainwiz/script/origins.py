@@ -13,6 +13,8 @@ _DEPTH = 8
 """Steps from a value to what makes it."""
 _PASSING = ("tqdm", "trange", "track", "enumerate", "iter", "list", "zip", "cycle", "islice", "skip_first_batches")
 """Functions that give on what they are given first."""
+_TELLING = ("train", "eval", "to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_")
+"""Methods that return their own object."""
 
 
 class Origins:
@@ -20,10 +22,10 @@ class Origins:
 
     def __init__(self, tree: Tree, names: Names) -> None:
         self.tree, self.names = tree, names
-        self._calls: dict[str, list[ast.Call]] = {}
         self._loops: dict[tuple[ast.AST, int], list[Loop]] = {}
         self._following = False
         # What is followed depends on whether an object's own makers are being followed already.
+        self._calls: dict[tuple[str, bool], list[ast.Call]] = {}
         self._called: dict[tuple[ast.Call, bool], Function | None] = {}
         self._returns: dict[Function, list[ast.expr]] = {}
         self._made: dict[tuple[ast.AST, int, bool], tuple[ast.expr, ...]] = {}
@@ -34,9 +36,10 @@ class Origins:
 
     def _calls_of(self, name: str) -> list[ast.Call]:
         """The calls of what may be the project's own function of this name."""
-        if name not in self._calls:
-            self._calls[name] = [call for call in self.names.calls_of(name) if self._own(call) == name]
-        return self._calls[name]
+        key = name, self._following
+        if key not in self._calls:
+            self._calls[key] = [call for call in self.names.calls_of(name) if self._own(call) == name]
+        return self._calls[key]
 
     def sites(self, function: ast.AST) -> list[ast.Call]:
         """The calls of one of the module's own functions; none where its name is not the only one."""
@@ -87,7 +90,7 @@ class Origins:
             self._following = True  # which asks for calls in turn
             made = list(self.makers(owner))
             self._following = False
-        kinds = [self.names.resolved(m.func) for m in made if isinstance(m, ast.Call)]
+        kinds = [self.names.resolved(_made_first(m).func) for m in made if isinstance(m, ast.Call)]
         # `Checkpointer.of(folder)` makes one as well.
         return [next((part for part in kind.split(".") if part in self._classes), kind) for kind in kinds]
 
@@ -95,7 +98,12 @@ class Origins:
         """The name of what may be the project's own function: `f(…)`, `module.f(…)`, `self.f(…)`, `object.f(…)`."""
         name = self.names.resolved(call.func)
         owner, _, last = name.rpartition(".")
-        if not owner or owner == "self":
+        if not owner:
+            return last
+        function = self.names.function(last)
+        if function is not None and not isinstance(self.tree.parent(function), ast.ClassDef):
+            return ""  # `model.train()` is not the module's own `train`
+        if owner == "self":
             return last
         kinds = self._kinds(call)
         return last if kinds and all(kind in self._classes for kind in kinds) else ""
@@ -190,6 +198,13 @@ class Origins:
             given = argument(scope, name, site)
             if given is not None:
                 yield from self._makers(given, depth)
+
+
+def _made_first(call: ast.Call) -> ast.Call:
+    """The call that makes what is moved or told at once: `Network()` of `Network().cuda().train()`."""
+    while isinstance(call.func, ast.Attribute) and call.func.attr in _TELLING and isinstance(call.func.value, ast.Call):
+        call = call.func.value
+    return call
 
 
 def _given_on(function: Function) -> str:

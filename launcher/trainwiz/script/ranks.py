@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import itertools
+import re
 from collections.abc import Iterator
 from functools import cached_property
 
 from trainwiz.engines.names import names
-from trainwiz.script.names import Names
+from trainwiz.script.names import Assignment, Names
 from trainwiz.script.tree import Function, Guard, Tree, constant, dotted, walk
 
 MAIN = names(
@@ -33,9 +34,11 @@ _DECORATORS = names(
 )
 STEMS = (
     *("rank", "master", "chief", "primary", "is_main", "main_process", "last_process", "local_process", "on_process"),
-    *("is_world_process", "process_index", "proc_id", "procid", "global_zero"),
+    *("is_world_process", "process_index", "proc_id", "procid", "global_zero", "writer"),
 )
 """One of them is in each name by which a condition differs between ranks, or a function belongs to one."""
+_WRITER = re.compile(r"(^|[._])(log|tb|summary|tensorboard|train|event)?_?writer$")
+"""What writes logs: only the main rank has one, the others None."""
 _MOST_SITES = 60
 """Calls of one function that are held against each other, each against all."""
 
@@ -47,6 +50,7 @@ class Ranks:
         """`differ` is whether a text of the program has one of `STEMS`; without, all ranks do the same."""
         self.tree, self.names, self._differ = tree, names, differ
         self._asking: set[str] = set()
+        self._deciding: set[str] = set()
         self._own_guards: dict[ast.AST, Guard | None] = {}
 
     @cached_property
@@ -86,6 +90,8 @@ class Ranks:
             apart = isinstance(test.ops[0], ast.NotEq | ast.Gt) == positive
             if apart and ast.unparse(test.comparators[0]) == "-1":
                 return False  # `local_rank != -1` is true on all ranks
+            if isinstance(test.ops[0], ast.IsNot if positive else ast.Is) and constant(test.comparators[0]) is None:
+                return _WRITER.search(dotted(test.left)) is not None
             return self.is_rank(test.left) and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.Gt | ast.Lt)
         return self.is_main(test)
 
@@ -121,6 +127,32 @@ class Ranks:
     def mentions_rank(self, node: ast.AST) -> bool:
         """Whether the value is made from the rank's number."""
         return any(self.is_rank(part) or self.is_main(part) for part in self.names.feeding(node))
+
+    def decides(self, test: ast.AST) -> bool:
+        """Whether a condition asks for the rank: itself, or by what its names were assigned under such a condition.
+
+        A value that merely came from the rank, such as a loss computed on its device, does not make it one.
+        """
+        for node in walk(test):
+            if self.is_rank(node) or self.is_main(node):
+                return True
+            name = dotted(node)
+            if name and name not in self._deciding:
+                self._deciding.add(name)
+                answer = any(self._is_decided(one) for one in self.names.assigned(name, node))
+                self._deciding.discard(name)
+                if answer:
+                    return True
+        return False
+
+    def _is_decided(self, assigned: Assignment) -> bool:
+        """Whether a name gets its value on some ranks only, or gets a condition on the rank."""
+        if self.own_guard(assigned.node) is not None:
+            return True
+        if isinstance(assigned.value, ast.Call):
+            return any(self.is_rank(node) or self.is_main(node) for node in walk(assigned.value))
+        kinds = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.IfExp, ast.Name, ast.Attribute)
+        return isinstance(assigned.value, kinds) and self.decides(assigned.value)
 
     def _find_functions(self) -> None:
         for function in self.tree.functions:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from trainwiz.script.engines import Engines
-from trainwiz.script.names import Names
-from trainwiz.script.origins import Origins
+from trainwiz.script.names import Names, parameters
+from trainwiz.script.origins import Origins, argument
 from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method, walk
 
 SHOWING = ("tqdm", "trange", "track", "progress_bar", "log_every")
@@ -84,6 +84,14 @@ class Training:
         """Of the backward passes of one function that go back from the same name, the first."""
         found = {(self.tree.scope(b.call), dotted(b.loss) or b.call): b for b in reversed(self.backwards)}
         return [b for b in self.backwards if found[self.tree.scope(b.call), dotted(b.loss) or b.call] is b]
+
+    def losses(self, backward: Backward) -> list[ast.expr]:
+        """What a backward pass goes back from; where its function gets that, what the calls of this give."""
+        function, name = self.tree.scope(backward.call), dotted(backward.loss)
+        if name not in parameters(function):
+            return [backward.loss]
+        given = [argument(function, name, site) for site in self.origins.sites(function)]
+        return [value for value in given if value is not None] or [backward.loss]
 
     @cached_property
     def turns(self) -> list[Loop]:

@@ -83,6 +83,16 @@ class Tree:
         self._kinds: dict[type[ast.AST], list[Any]] = {}
 
     @cached_property
+    def mentions(self) -> dict[str, list[ast.AST]]:
+        """Names and attributes, by their last name."""
+        found: dict[str, list[ast.AST]] = {}
+        for name in self.of(ast.Name):
+            found.setdefault(name.id, []).append(name)
+        for attribute in self.of(ast.Attribute):
+            found.setdefault(attribute.attr, []).append(attribute)
+        return found
+
+    @cached_property
     def nodes(self) -> list[ast.AST]:
         """All of them."""
         return [self.module, *itertools.chain.from_iterable(outline.nodes for outline in self.outlines)]

@@ -181,7 +181,9 @@ def _inner_windows(script: Script) -> Violations:
     """Windows that are loops of their own, `for _ in range(accumulation): …`, with the step after them."""
     for backward in script.training.backwards:
         loop, by = backward.loop, backward.by
-        if by not in ("Tensor", "GradScaler") or not isinstance(loop, ast.For) or not isinstance(loop.iter, ast.Call):
+        if by not in ("Tensor", "GradScaler", "Accelerator") or not isinstance(loop, ast.For):
+            continue
+        if not isinstance(loop.iter, ast.Call) or (by == "Accelerator" and _divides(script)):
             continue
         size = loop.iter.args[0] if dotted(loop.iter.func) == "range" and len(loop.iter.args) == 1 else None
         if size is None or not _ACCUMULATION.search(ast.unparse(size)) or constant(size) is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Sequence
 
 from trainwiz.engines.names import names
@@ -54,6 +55,8 @@ SAVES = {
 _ENGINE_SAVES = ("save_checkpoint", "load_checkpoint", "save_16bit_model")
 _DEEP = 3
 """Functions that call each other, down to the one that needs all ranks."""
+_SEVERAL = re.compile(r"distributed|ddp|multi_?(gpu|process)|world_size|n(um)?_gpus|is_dist", re.IGNORECASE)
+"""In the names of parameters that say whether there are several ranks at all."""
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
 
@@ -162,11 +165,16 @@ def _runs_prepared(script: Script, call: Call) -> bool:
     if not given or script.ranks.own_guard(call.node) is None:
         return False
     function = script.origins.called(call.node)
-    if function is None or function in script.ranks.single:
+    if function is None:
         return False
     names = {p for p in parameters(function) if any(argument(function, p, call.node) is v for v in given)}
     for node in walk(function):
-        if isinstance(node, ast.Call) and dotted(node.func) in names and script.tree.loops(node):
+        evaluates = script.tree.loops(node) or script.tree.without_gradient(node)
+        if isinstance(node, ast.Call) and dotted(node.func) in names and evaluates:
+            if any(one.scope is function for one in script.names.assigned(dotted(node.func), node)):
+                return False  # it is unwrapped first
+            if function in script.ranks.single and script.engines.is_prepared(node.func):
+                return False  # which is found itself
             return not any(script.tree.scope(b.call) is function for b in script.training.backwards)
     return False
 
@@ -197,7 +205,7 @@ def in_functions(script: Script, calls: Sequence[Call]) -> Violations:
     seen: set[ast.AST] = set()
     for function, call in needing.items():
         for site in script.origins.sites(function):
-            guard = script.ranks.own_guard(site)
+            guard = script.ranks.guard(site)
             grouped = any("group" in ast.unparse(v) for v in (*site.args, *(k.value for k in site.keywords)))
             if (
                 guard is None
@@ -257,7 +265,7 @@ def _is_always_reached(script: Script, node: ast.AST, function: Function) -> boo
     """Whether all calls of a function come to a node in it, on whatever rank and with whatever arguments."""
     if script.ranks.is_single(node):
         return False
-    given = set(parameters(function)) - {"self"}
+    given = {name for name in parameters(function) if not _SEVERAL.search(name)} - {"self"}
     tests = [guard.test for guard in script.tree.guards(node)]
     return not any(isinstance(n, ast.Name) and n.id in given for test in tests for n in walk(test))
 

@@ -152,6 +152,26 @@ def gradients_live_until_the_step(script: Script) -> Violations:
                 remedy("move it after the step"),
                 place=script.place(after[0][0]),
             )
+    yield from _cleared_in_windows(script)
+
+
+def _cleared_in_windows(script: Script) -> Violations:
+    """Gradients that are cleared for every micro-batch of a window, whose update should have the sum of them."""
+    clears = [c for c in script.methods("zero_grad") if isinstance(c.node.func, ast.Attribute)]
+    for window in script.training.windows:
+        stepped = {dotted(v) for v in (*window.step.args, window.step.func.value)}  # type: ignore[attr-defined]
+        for call in clears:
+            mine = dotted(call.node.func.value) in stepped  # type: ignore[attr-defined]
+            every = script.tree.loops(call.node)[:1] == [window.loop] and not script.tree.guards(
+                call.node, within=window.loop
+            )
+            if mine and every:
+                yield violation(
+                    "zero_grad runs for every micro-batch: the update has only the gradients of the last one",
+                    remedy("call zero_grad under the condition of the step"),
+                    place=script.place(call.node),
+                )
+                return
 
 
 def _clipped_by_shards(script: Script) -> Violations:

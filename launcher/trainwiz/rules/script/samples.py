@@ -10,11 +10,14 @@ from trainwiz.engines.names import names
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
+from trainwiz.script.origins import argument
 from trainwiz.script.training import drawn_from, loop_source
 from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, operates, walk
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _SHARES = re.compile(r"sampler|shard|split_dataset|split_data|rank|world|num_replicas|Iterable|stream|webdataset", re.I)
+_PRINTS = re.compile(r"print|log|warn", re.I)
+_TOLD = re.compile(r"^(rank|shard(_id)?|num_replicas|num_shards|world_size)$")
 _SHARES_OUT = re.compile(r"rank|world|replica|shard|dist", re.I)
 _SEEDS = names("torch.manual_seed numpy.random.seed random.seed transformers.set_seed torch.cuda.manual_seed_all")
 _DRAWS = names(
@@ -42,7 +45,8 @@ def ranks_see_different_samples(script: Script) -> Violations:
     seed + rank.
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
-    if script.engines.accelerate or script.engines.lightning or not script.engines.several:
+    by_engine = script.engines.accelerate and (script.makers("Accelerator") or not script.engines.ddp)
+    if by_engine or script.engines.lightning or not script.engines.several:
         return
     for loop in script.training.turns:
         source = _source(loop)
@@ -54,7 +58,8 @@ def ranks_see_different_samples(script: Script) -> Violations:
                 remedy("add sampler=DistributedSampler(dataset), and leave shuffle out"),
                 place=script.place(loaders[0]),
             )
-    yield from _same_draws(script)
+    if not script.engines.accelerate:
+        yield from _same_draws(script)
 
 
 @rule("TW745", level=Level.ERROR, field="script")
@@ -282,7 +287,8 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     if not isinstance(loader, ast.Call):
         return True
     samplers = [k.value for k in loader.keywords if k.arg == "sampler"]
-    own = any(k.arg in ("batch_sampler", None) for k in loader.keywords) or len(loader.args) > 3
+    unsaid = (None,) if not samplers else ()
+    own = any(k.arg in ("batch_sampler", *unsaid) for k in loader.keywords) or len(loader.args) > 3
     if own or any(not is_of_one_rank(script, sampler) for sampler in samplers):
         return True
     fed = [n for value in _data(loader) for n in script.names.feeding(value)]
@@ -297,10 +303,20 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         if not isinstance(maker, ast.Call) or script.ranks.mentions_rank(maker):
             return True
         kind = next((n for n in script.tree.of(ast.ClassDef) if n.name == dotted(maker.func)), None)
-        if kind is not None and (_SHARES.search(ast.unparse(kind)) or _is_random(script, kind)):
+        if kind is not None and (_says_shares(kind) or _is_random(script, kind)):
             return True
         inside = [t for value in maker.args[:1] if dotted(value) for t in script.origins.makers(value)]
         if any(isinstance(t, ast.Call) and script.names.resolved(t.func) in _RANDOM for t in inside):
+            return True
+    return False
+
+
+def _says_shares(kind: ast.ClassDef) -> bool:
+    """Whether anything in a class has a name about shares or ranks, but those that only print on one."""
+    for node in walk(kind):
+        name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", None) or getattr(node, "arg", None)
+        name = name or (node.name if isinstance(node, Function) else "")
+        if name and _SHARES.search(name) and not _PRINTS.search(name):
             return True
     return False
 
@@ -316,8 +332,23 @@ def _knows_no_rank(script: Script, call: ast.Call) -> bool:
     own = script.origins.kind(name)
     if own is not None:
         given = [*call.args, *(k.value for k in call.keywords)]
+        if _is_not_told(script, own, call):
+            return True
         return not _SHARES_OUT.search(ast.unparse(own)) and not any(map(script.ranks.mentions_rank, given))
     return name in ("torch.utils.data.RandomSampler", "torch.utils.data.SequentialSampler")
+
+
+def _is_not_told(script: Script, own: ast.ClassDef, call: ast.Call) -> bool:
+    """Whether a sampler of the project takes the first of one share, since it gets neither rank nor number of ranks."""
+    made = next((f for f in script.origins.methods(own.name) if f.name == "__init__"), None)
+    if made is None or any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args):
+        return False
+    arguments = [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs]
+    defaults = [*made.args.defaults, *(d for d in made.args.kw_defaults if d is not None)]
+    names = [a.arg for a in arguments if _TOLD.search(a.arg)]
+    known = all(type(constant(d)) is int for d in defaults if isinstance(d, ast.Constant) and d.value in (0, 1))
+    alone = {0, 1} <= {constant(d) for d in defaults}
+    return len(names) > 1 and known and alone and all(argument(made, name, call) is None for name in names)
 
 
 def _data(loader: ast.Call) -> list[ast.expr]:

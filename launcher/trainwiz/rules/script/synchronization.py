@@ -12,6 +12,7 @@ from trainwiz.script import Call, Script
 from trainwiz.script.training import Backward
 from trainwiz.script.tree import Guard, Loop, constant, dotted, opened
 
+_FLAG = "require_backward_grad_sync"
 _PARTITIONING = {2, 3}
 _STAGES = {"DeepSpeedPlugin": "zero_stage", "LowLevelZeroPlugin": "stage"}
 
@@ -106,7 +107,8 @@ def _told_by_flag(script: Script) -> Violations:
                 remedy("run the last micro-batch of each window outside no_sync"),
                 place=script.place(node),
             )
-    assigned = (n for n in script.tree.of(ast.Assign) if _is_sync_flag(n.targets[0]))
+    flagged = script.tree.of(ast.Assign) if _FLAG in script.attributes else []
+    assigned = (n for n in flagged if _is_sync_flag(n.targets[0]))
     told: list[tuple[ast.AST, ast.expr]] = [(n.targets[0], n.value) for n in assigned]
     told += [(c.node, c.node.args[0]) for c in script.methods("set_requires_gradient_sync") if c.node.args]
     for place, on in told:
@@ -120,7 +122,7 @@ def _told_by_flag(script: Script) -> Violations:
 
 
 def _is_sync_flag(target: ast.expr) -> bool:
-    return isinstance(target, ast.Attribute) and target.attr == "require_backward_grad_sync"
+    return isinstance(target, ast.Attribute) and target.attr == _FLAG
 
 
 def _is_first_turn(loop: Loop, test: ast.expr) -> bool:

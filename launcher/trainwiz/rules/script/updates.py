@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import after
 from trainwiz.script.training import Backward, remainder
-from trainwiz.script.tree import constant, dotted
+from trainwiz.script.tree import constant, dotted, method
 
 _STEPPED = ("Tensor", "GradScaler", "Accelerator", "Fabric", "Booster")
 """Whose backward pass changes no weights by itself."""
@@ -32,6 +32,7 @@ def gradients_are_cleared(script: Script) -> Violations:
         return
     if script.clears_gradients:
         yield from _cleared_once(script)
+        yield from _one_left_out(script)
         return
     learning = {loop for b in script.training.backwards for loop in script.origins.loops(b.call)}
     for step in updates:
@@ -96,6 +97,35 @@ def scalers_are_updated(script: Script) -> Violations:
             ),
             name=_owner(call),
             place=script.place(call.node),
+        )
+
+
+@rule("TW771", level=Level.ERROR, field="script")
+def scaled_gradients_step_through_the_scaler(script: Script) -> Violations:
+    """With a GradScaler, call scaler.step(optimizer), never the optimizer's own step.
+
+    Without it: the update uses gradients that are still multiplied by the loss scale (65536 at first), or the infinite
+    ones of an overflow, after which all weights are NaN.
+    Why: scaler.step divides the gradients by the loss scale, and leaves the update out after an overflow.
+    Instead: call scaler.step(optimizer), then scaler.update(), and not optimizer.step().
+    Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (typical mixed precision training)
+    """
+    by_scaler = [step for step in script.training.steps if step.args]
+    for step in script.training.steps:
+        if step.args or script.engines.kind(step.func.value) != "Optimizer":  # type: ignore[attr-defined]
+            continue
+        near = [b for b in script.training.backwards if _is_near(script, b, step)]
+        reaching = [b for b in near if not script.tree.exclusive(b.call, step) and not _contradicts(script, b, step)]
+        scaled = [b for b in reaching if b.by == "GradScaler"]
+        if not scaled or len(scaled) < len(reaching) or any(script.tree.exclusive(s, step) for s in by_scaler):
+            continue
+        if _asks_precision(script, step, scaled[0]):
+            continue
+        yield violation(
+            "{call} goes around the scaler: the gradients are those of the scaled loss",
+            remedy("call {scaler}.step({name}) instead", scaler=_scaler(scaled[0]), name=_object(step)),
+            call=ast.unparse(step),
+            place=script.place(step),
         )
 
 
@@ -198,6 +228,47 @@ def _cleared_once(script: Script) -> Violations:
             return
 
 
+def _one_left_out(script: Script) -> Violations:
+    """Of several optimizers that step, one whose gradients are never cleared, while those of the others are."""
+    clears = [c.node.func.value for c in script.calls_like("zero_grad") if isinstance(c.node.func, ast.Attribute)]
+    stepped = {_last(_stepping(step)): step for step in script.training.steps if dotted(_stepping(step))}
+    cleared = {_last(owner) for owner in clears}
+    if len(stepped) < 2 or not cleared or not cleared <= stepped.keys() or "grad" in script.attributes:
+        return
+    for name, step in stepped.items():
+        loops = script.origins.loops(step)
+        learns = any(
+            b.by in _STEPPED and set(loops) & set(script.origins.loops(b.call)) for b in script.training.backwards
+        )
+        made = [c for c in script.makers("Optimizer") if name in _assigned(script, c)]
+        if name not in cleared and learns and made and not _is_made_anew(script, step):
+            yield violation(
+                "{name}.zero_grad() is never called, though other optimizers are cleared: its gradients add up",
+                edited(
+                    remedy("call {name}.zero_grad() after its step", name=dotted(_stepping(step))),
+                    after(script, step, f"{dotted(_stepping(step))}.zero_grad()"),
+                ),
+                name=dotted(_stepping(step)),
+                place=script.place(step),
+            )
+
+
+def _stepping(step: ast.Call) -> ast.expr:
+    """The optimizer of `optimizer.step()` and of `scaler.step(optimizer)`."""
+    return step.args[0] if step.args and dotted(step.args[0]) else step.func.value  # type: ignore[attr-defined]
+
+
+def _last(owner: ast.expr) -> str:
+    return dotted(owner).rpartition(".")[2]
+
+
+def _assigned(script: Script, call: Call) -> set[str]:
+    """The last names of what an optimizer is assigned to."""
+    statement = script.tree.statement(call.node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return {_last(target) for target in targets}
+
+
 def _may_step(script: Script, call: Call) -> bool:
     """Whether a step may be that of an optimizer: not a scheduler's or a profiler's."""
     if not isinstance(call.node.func, ast.Attribute) or script.engines.kind(call.node.func.value) == "Scheduler":
@@ -226,6 +297,32 @@ def _is_made_anew(script: Script, step: ast.Call) -> bool:
     made = script.names.assigned(_object(step), step)
     loops = script.tree.loops(step)
     return bool(made and loops) and all(loops[0] in script.tree.loops(one.node) for one in made)
+
+
+def _is_near(script: Script, backward: Backward, step: ast.Call) -> bool:
+    """Whether a backward pass is made in the function of a step, itself or by a function that this calls."""
+    function = script.tree.scope(backward.call)
+    around = [function, *(script.tree.scope(site) for site in script.origins.sites(function))]
+    return script.tree.scope(step) in around
+
+
+def _contradicts(script: Script, backward: Backward, step: ast.Call) -> bool:
+    """Whether a condition of the backward pass is the opposite of one of the step, by its words."""
+    tests = {(ast.unparse(guard.test), guard.positive) for guard in script.tree.guards(step)}
+    return any((ast.unparse(guard.test), not guard.positive) in tests for guard in script.tree.guards(backward.call))
+
+
+def _asks_precision(script: Script, step: ast.Call, scaled: Backward) -> bool:
+    """Whether a condition on the precision, which the backward pass is not under, lets an optimizer step itself."""
+    known = {ast.unparse(guard.test) for guard in script.tree.guards(scaled.call)}
+    asked = (ast.unparse(guard.test) for guard in script.tree.guards(step))
+    tests = " ".join(test for test in asked if test not in known)
+    return re.search(r"scaler|amp|fp16|half|mixed|precision|float16", tests, re.IGNORECASE) is not None
+
+
+def _scaler(backward: Backward) -> str:
+    owner = backward.call.func.value  # type: ignore[attr-defined]
+    return ast.unparse(owner.func.value) if method(owner) == "scale" else "scaler"
 
 
 def _object(call: ast.Call) -> str:

@@ -8,9 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
+from trainwiz.rules.script.averaging import never_averaged
 from trainwiz.rules.script.samples import is_of_one_rank
 from trainwiz.script import Call, Script
 from trainwiz.script.engines import BY_HAND
+from trainwiz.script.names import parameters
+from trainwiz.script.origins import argument
 from trainwiz.script.training import Backward, drawn_from
 from trainwiz.script.tree import Loop, constant, dotted, method, walk
 
@@ -22,10 +25,12 @@ _REPLACES = {
     "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
     "peft.get_peft_model": "get_peft_model",
 }
-_WRAPS = re.compile(
-    r"Parallel|FSDP|fully_shard|parallelize|distribute_|replicate|horovod|hvd\.|apex|fairscale|all_reduce|reduce\(|"
-    r"deepspeed|pipelin|ZeRO|rpc|bagua|accelerat|Fabric|average_"
+_LOADING = re.compile(
+    r"prepare|setup|initialize|loader|enumerate|tqdm|^iter$|^next$|optim|sched|(^|_)dl$", re.IGNORECASE
 )
+"""In the names of what a wrapper beside the model has, and of what goes over it."""
+_ASIDE = ("state_dict", "load_state_dict", "deepcopy", "format", "print", "info", "update")
+"""Methods that may get a bare model beside the training."""
 
 
 @rule("TW718", level=Level.ERROR, field="script")
@@ -40,16 +45,17 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
     torch 2.13 on two ranks
     """
     for backward in script.training.distinct:
-        for node in script.names.feeding(backward.loss):
-            if isinstance(node, ast.Call) and _is_bare(script, node) and not script.tree.without_gradient(node):
+        for loss in script.training.losses(backward):
+            bare = _bare_forward(script, loss)
+            if bare is not None:
                 yield violation(
                     "{name} goes around the wrapper: gradients are not averaged over ranks",
                     remedy("call the wrapped model itself"),
-                    name=ast.unparse(node.func),
-                    place=script.place(node),
+                    name=ast.unparse(bare.func if isinstance(bare, ast.Call) and not _unwraps(script, bare) else bare),
+                    place=script.place(bare),
                 )
                 return
-    yield from _never_wrapped(script)
+    yield from never_averaged(script)
 
 
 @rule("TW737", level=Level.ERROR, field="script")
@@ -124,6 +130,7 @@ def everything_is_prepared(script: Script) -> Violations:
                 place=script.place(step),
             )
     yield from _no_model(script, prepares, by_accelerator)
+    yield from _in_one_branch(script, prepares)
     for backward in script.training.distinct if by_accelerator else ():
         for node in script.names.feeding(backward.loss):
             if isinstance(node, ast.Call) and _is_new(script, node.func, given, _is_model):
@@ -188,9 +195,72 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
     latest = script.names.latest(dotted(function), function) if dotted(function) else None
     if _is_wrapped_elsewhere(script, call, dotted(function)):
         return True
+    if latest is None and _is_given_bare(script, call, dotted(function)):
+        return True
     if latest is None or not latest.alone or latest.scope is not script.tree.scope(call):
         return False
     return any(_is_inside(script, value) for value in _choices(latest.value))
+
+
+def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
+    """The call of the model inside a wrapper, or that model as it is given to what computes the loss."""
+    fed = list(script.names.feeding(loss))
+    calls = [n for n in fed if isinstance(n, ast.Call) and not script.tree.without_gradient(n)]
+    for call in calls:
+        if _is_bare(script, call):
+            return call
+    for call in calls if script.engines.several else ():
+        given = [*call.args, *(k.value for k in call.keywords)]
+        if len(given) > 1 and script.origins.loops(call) and method(call) not in _ASIDE:
+            bare = next((v for v in given if _is_bare_model(script, v, call)), None)
+            if bare is not None and not any(_runs_wrapper(script, other) for other in calls):
+                return bare
+    return None
+
+
+def _is_given_bare(script: Script, call: ast.Call, name: str) -> bool:
+    """Whether all calls of a function give it the model inside a wrapper under this name."""
+    function = script.tree.scope(call)
+    sites = script.origins.sites(function) if name in parameters(function) else []
+    given = [(site, argument(function, name, site)) for site in sites]
+    return bool(given) and all(value is not None and _is_alias(script, value, site) for site, value in given)
+
+
+def _is_alias(script: Script, value: ast.expr, site: ast.Call) -> bool:
+    """Whether a value is the model inside a wrapper, or a name for it."""
+    if _is_inside(script, value):
+        return True
+    latest = script.names.latest(dotted(value), site) if isinstance(value, ast.Name) else None
+    return latest is not None and latest.alone and _is_inside(script, latest.value)
+
+
+def _runs_wrapper(script: Script, call: ast.Call) -> bool:
+    """Whether a call is the forward pass of a wrapped model, or is given one."""
+    if _unwraps(script, call):
+        return False
+    given = (call.func, *call.args, *(k.value for k in call.keywords))
+    around = _LOADING.search(dotted(call.func)) is not None
+    return not around and any(script.engines.is_prepared(v) and not _LOADING.search(dotted(v)) for v in given)
+
+
+def _is_bare_model(script: Script, value: ast.expr, call: ast.Call) -> bool:
+    """Whether a function gets the model inside a wrapper, where it should get the wrapper."""
+    if _is_inside(script, value):
+        return True
+    name = dotted(value)
+    if "." in name and name.startswith("self."):
+        return any(
+            dotted(wrap.argument("module", 0) or call) == name and name not in _bound(script, wrap)
+            for wrap in script.called(*BY_HAND)
+        )
+    return bool(name) and _is_wrapped_elsewhere(script, call, name)
+
+
+def _bound(script: Script, wrap: Call) -> set[str]:
+    """The names that a wrapper gets; what is wrapped in place, or returned, is taken to have that of the model."""
+    statement = script.tree.statement(wrap.node)
+    targets = statement.targets if isinstance(statement, ast.Assign) and statement.value is wrap.node else []
+    return {dotted(n) for target in targets for n in walk(target)} or {dotted(a) for a in wrap.node.args[:1]}
 
 
 def _choices(value: ast.expr) -> list[ast.expr]:
@@ -206,11 +276,12 @@ def _is_inside(script: Script, value: ast.expr) -> bool:
 
 def _is_wrapped_elsewhere(script: Script, call: ast.Call, name: str) -> bool:
     """Whether a model was wrapped before this forward pass, and the wrapper has another name."""
-    for wrap in script.called(*BY_HAND) if name else ():
+    for wrap in script.called("deepspeed.initialize", *BY_HAND) if name else ():
         statement = script.tree.statement(wrap.node)
         if not isinstance(statement, ast.Assign) or statement.value is not wrap.node:
             continue
-        given = wrap.argument("module", 0)
+        engine = wrap.name == "deepspeed.initialize"
+        given = wrap.argument("model", 1) if engine else wrap.argument("module", 0)
         bound = {dotted(n) for target in statement.targets for n in walk(target)}
         here = script.tree.scope(wrap.node) is script.tree.scope(call) and script.tree.is_before(wrap.node, call)
         if given is not None and dotted(given) == name and name not in bound and here:
@@ -222,24 +293,6 @@ def _is_wrapped_elsewhere(script: Script, call: ast.Call, name: str) -> bool:
 def _unwraps(script: Script, call: ast.Call) -> bool:
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     return method(call) == "unwrap_model" and owner is not None and script.engines.kind(owner) == "Accelerator"
-
-
-def _never_wrapped(script: Script) -> Violations:
-    """Ranks meet, but nothing in the file averages gradients."""
-    met = script.called("torch.distributed.init_process_group")
-    if not met or not script.training.steps or _WRAPS.search(script.text):
-        return
-    for backward in script.training.backwards:
-        forwards = [n for n in script.names.feeding(backward.loss) if isinstance(n, ast.Call)]
-        made = [n for n in forwards if "model" in dotted(n.func) and script.origins.makers(n.func)]
-        if made and backward.loop:
-            yield violation(
-                "the ranks meet, but {name} is never wrapped: gradients are not averaged",
-                remedy("wrap it: DistributedDataParallel(model, device_ids=[local_rank])"),
-                name=dotted(made[0].func),
-                place=script.place(made[0]),
-            )
-            return
 
 
 def _makes_optimizer(script: Script, call: Call, model: str) -> bool:
@@ -310,6 +363,28 @@ def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backwar
         name=dotted(optimizer),
         place=script.place(optimizer),
     )
+
+
+def _in_one_branch(script: Script, prepares: Sequence[Call]) -> Violations:
+    """Of two branches that prepare the same optimizer, one leaves out the loader that the other prepares."""
+    drawn = {dotted(source) for loop in script.training.turns for source in _sources(loop)}
+    for one in prepares:
+        for other in prepares:
+            apart = one is not other and script.tree.exclusive(one.node, other.node)
+            names = {dotted(v) for v in one.node.args}
+            if not apart or not any(
+                script.engines.kind(v) == "Optimizer" and dotted(v) in names for v in other.node.args
+            ):
+                continue
+            for value in other.node.args:
+                made = script.origins.makers(value)
+                if dotted(value) in drawn - names and made and any(_is_loader(script, maker) for maker in made):
+                    yield violation(
+                        "{name} was not prepared: every rank gets all of its batches",
+                        _passed(prepares),
+                        name=dotted(value),
+                        place=script.place(one.node),
+                    )
 
 
 def _is_aside(script: Script, value: ast.expr) -> bool:

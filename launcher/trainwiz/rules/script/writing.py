@@ -43,6 +43,8 @@ _WRITES = (
     *_WRITING_METHODS,
 )
 """The last names of all that may write a file."""
+_ONE_WRITES = r"rank|main|master|zero|gpu_id|is_first|process_index|primary|leader|should_save|should_log"
+"""In the words of a condition that may be about ranks."""
 _DEEP = 3
 """Functions that call each other, down to the backward pass."""
 _FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
@@ -228,9 +230,10 @@ def _trains(script: Script, call: Call) -> bool:
         training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
     if scope in training:
         return True
-    sites = script.origins.sites(scope)
-    if any(script.tree.scope(site) in training for site in sites):
-        return True
+    for site in script.origins.sites(scope):
+        caller = script.tree.scope(site)
+        if caller in training or any(script.tree.scope(one) in training for one in script.origins.sites(caller)):
+            return True
     own = isinstance(scope, Function) and (scope.name.startswith("on_") or scope.name.endswith("_step"))
     return own and _callback(script, call.node) is not None
 
@@ -255,9 +258,12 @@ def _knows_rank(script: Script, call: Call, path: ast.expr) -> bool:
     """Whether a rank's number or role decides if or where something is written, here or where it is called."""
     if script.ranks.mentions_rank(path) or _is_guarded(script, call.node):
         return True
+    own = script.origins.sites(script.tree.scope(call.node))
     for site in _around(script, call.node, 3):
-        given = [*site.args, *(k.value for k in site.keywords)]
-        if _is_guarded(script, site) or any(script.ranks.is_rank(v) or script.ranks.is_main(v) for v in given):
+        given = [*site.args, *(k.value for k in site.keywords)] if site in own else []
+        if _is_guarded(script, site, near=site in own) or any(
+            script.ranks.is_rank(v) or script.ranks.is_main(v) for v in given
+        ):
             return True
     return False
 
@@ -268,19 +274,20 @@ def _around(script: Script, node: ast.AST, depth: int) -> Iterator[ast.Call]:
         yield from _around(script, site, depth - 1)
 
 
-def _is_guarded(script: Script, node: ast.AST) -> bool:
-    """Whether a condition, a with-block or a decorator about ranks lets only some of them get here."""
+def _is_guarded(script: Script, node: ast.AST, *, near: bool = True) -> bool:
+    """Whether a condition, a with-block or a decorator about ranks lets only some of them get here.
+
+    Far from what is written, a condition on several ranks as such is one on how the program is started.
+    """
     tests = [guard.test for guard in script.tree.guards(node) if "__name__" not in ast.unparse(guard.test)]
     scope = script.tree.scope(node)
     marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in getattr(scope, "decorator_list", [])]
     if any("rank" in mark or "process" in mark for mark in marks):
         return True
-    if script.ranks.is_single(node) or any(map(script.ranks.mentions_rank, tests)):
+    if script.ranks.is_single(node) or any(map(script.ranks.decides, tests)):
         return True
     words = " ".join(ast.unparse(test) for test in tests).lower()
-    if re.search(
-        r"rank|main|master|zero|gpu_id|is_first|process_index|primary|leader|distributed|should_save|should_log", words
-    ):
+    if re.search(_ONE_WRITES, words) or (near and "distributed" in words):
         return True
     blocks = [item.context_expr for block in script.tree.withs(node) for item in block.items]
     return any("process" in ast.unparse(b) or "rank" in ast.unparse(b) for b in blocks) or _in_decorated(script, node)
@@ -288,7 +295,8 @@ def _is_guarded(script: Script, node: ast.AST) -> bool:
 
 def _in_decorated(script: Script, node: ast.AST) -> bool:
     functions = [a for a in script.tree.above(node) if isinstance(a, Function)]
-    return any("rank" in ast.unparse(d) or "process" in ast.unparse(d) for f in functions for d in f.decorator_list)
+    marks = [dotted(d.func if isinstance(d, ast.Call) else d) for f in functions for d in f.decorator_list]
+    return any("rank" in mark or "process" in mark for mark in marks)
 
 
 def _progress(script: Script) -> Iterator[tuple[str, ast.AST]]:
