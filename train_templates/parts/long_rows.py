@@ -30,20 +30,21 @@ BLOCK = 128
 # end: long_gpu
 
 
-def avoid_mask(model: Any, length: int) -> None:
-    """Let a model attend without a mask if its rows are long. Say so where it cannot."""
+def avoid_mask(model: Any, length: int, needs_mask: bool) -> None:
+    """Let a model attend without a mask if its rows are long. Say so where it cannot, as where it needs its mask."""
     config = model.config.get_text_config()
     if length <= LONGEST_MASK or config._attn_implementation in ("flash_attention_2", "by_document"):
         return
     dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)
+    replaceable = not dropout and not needs_mask
     # feature: long_cpu
-    if config._attn_implementation == "sdpa" and model._supports_attention_backend and not dropout:
+    if config._attn_implementation == "sdpa" and model._supports_attention_backend and replaceable:
         transformers.AttentionInterface.register("each_document", attend_each)
         config._attn_implementation = "each_document"
         return
     # end: long_cpu
     # feature: long_gpu
-    if model._supports_flex_attn and not dropout and torch.cuda.is_available() and flex_agrees(config):
+    if model._supports_flex_attn and replaceable and torch.cuda.is_available() and flex_agrees(config):
         config._attn_implementation = "flex_attention"
         return
     # end: long_gpu
@@ -65,7 +66,12 @@ def document_bounds(positions: Tensor) -> Tensor:
 
 
 def attend_each(
-    _module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None, **told: Any
+    _module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    **told: Any,
 ) -> tuple[Tensor, None]:
     """Attend within one document after another. Shapes: (1, heads, places, width) each."""
     window, found = told.get("sliding_window") or query.shape[2], []
@@ -79,7 +85,7 @@ def attend_each(
             place = torch.arange(seen, last)
             before = place[first - seen :, None] - place
             found.append(attend(query, key, value, first, last, seen, told, (before >= 0) & (before < window)))
-    return torch.cat(found, dim=2).transpose(1, 2), None
+    return torch.cat(found, dim=2).transpose(1, 2).contiguous(), None  # as transformers' own
 
 
 def attend(

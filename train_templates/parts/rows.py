@@ -7,7 +7,11 @@ from __future__ import annotations
 
 # feature: documents
 import hashlib
+
+# end: documents
 import os
+
+# feature: documents
 import time
 
 # end: documents
@@ -29,6 +33,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
 
 # feature: documents
 from torch.utils.data import Dataset
@@ -192,7 +200,14 @@ def attention_of(_config: Any) -> str | None:
 
 
 # end: found_attention
-def attend(_module: Any, query: Tensor, key: Tensor, value: Tensor, _mask: None, **told: Any) -> tuple[Tensor, None]:
+def attend(
+    _module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: None,
+    **told: Any,
+) -> tuple[Tensor, None]:
     """Attend within each document, with PyTorch's kernel. Shapes: (1, heads, places, width) each."""
     from torch.nn.attention.varlen import varlen_attn
 
@@ -225,7 +240,7 @@ def choose_attention(model: Any) -> None:
     config = model.config.get_text_config()
     dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)  # the kernel has none
     replaceable = config._attn_implementation == "sdpa" and model._supports_attention_backend
-    if replaceable and not dropout and torch.cuda.is_available():
+    if replaceable and config.model_type not in NEED_MASKS and not dropout and torch.cuda.is_available():
         heads = config.num_attention_heads
         shared = getattr(config, "num_key_value_heads", None) or heads
         if kernel_agrees(heads, shared, getattr(config, "head_dim", None) or config.hidden_size // heads):
@@ -287,6 +302,12 @@ def given(
     return by_masks(config, inputs, positions, masks)
 
 
+NEED_MASKS = {"nemotron", "phimoe"}
+"""Families whose attention is told where documents end, and how wide a window is, by its mask only."""
+MIXING = {"doge", "moshi"}
+"""Families that choose among all tokens of a row (Doge), or have a window in their config and do not use it (Moshi)."""
+
+
 # feature: bounds
 def by_bounds(inputs: Tensor, positions: Tensor, bounds: Tensor) -> dict[str, Any]:
     """Return the arguments with which all rows are one, whose documents end at the bounds."""
@@ -317,18 +338,27 @@ def by_masks(config: Any, inputs: Tensor, positions: Tensor, masks: dict[str, An
     }
 
 
+def counts_from_padding(name: str, part: nn.Module) -> bool:
+    """Return whether a module embeds positions that begin behind the number of the padding token, as RoBERTa's do."""
+    return name.endswith("position_embeddings") and getattr(part, "padding_idx", None) is not None
+
+
 def refuse_what_mixes(model: Any) -> None:
     """Exit if the model passes information between tokens by other means than attention with a mask."""
     from inspect import signature
 
-    since = MASKS_SINCE.get(model.config.get_text_config().model_type)
+    config = model.config.get_text_config()
+    since = MASKS_SINCE.get(config.model_type)
     if since and tuple(map(int, transformers.__version__.split(".")[:2])) < since:
         name, needed = type(model).__name__, ".".join(map(str, since))
         raise SystemExit(
             f"{name} cannot keep packed documents apart before transformers {needed}: train without packing"
         )
-    kinds = set(getattr(model.config.get_text_config(), "layer_types", None) or ())
+    kinds = set(getattr(config, "layer_types", None) or ())
     others = kinds - {"full_attention", "sliding_attention"}
+    others |= {name for name, part in model.named_modules() if counts_from_padding(name, part)}
+    unmasked = NEED_MASKS if config._attn_implementation == "flash_attention_2" else set()
+    others |= (MIXING | unmasked) & {config.model_type}
     if others or model._is_stateful or "position_ids" not in signature(model.forward).parameters:
         raise SystemExit(f"{type(model).__name__} cannot keep packed documents apart: train it without packing")
 
@@ -347,6 +377,7 @@ def in_chunks(
     recomputed for the gradient where head_loss.py does not compute it with them. This happens in the model's forward,
     because engines gather the head's weights there.
     """
+    refuse_encoders(model)
     # feature: liger
     use_kernels(model)
     # end: liger
@@ -360,12 +391,13 @@ def in_chunks(
     choose_attention(model)
     # end: flash
     # feature: long_rows
-    avoid_mask(model, length)
+    avoid_mask(model, length, model.config.get_text_config().model_type in NEED_MASKS)
     # end: long_rows
     config = model.config.get_text_config()  # the text part of a model that also reads images
-    bent = any(getattr(config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS)
-    if bent or all(layer is not model.get_output_embeddings() for layer in model.children()):
-        chunk = 0  # its logits are not the output of its head alone, so they are not chunked
+    if not ends_with_head(model):
+        chunk = 0  # its own forward gives the logits, all at once
+    if getattr(config, "output_router_logits", False) and os.environ.get("RANK", "0") == "0":
+        print("the routers' auxiliary loss is left out: it would depend on how a batch is cut", flush=True)
 
     def part(hidden: Tensor, labels: Tensor) -> Tensor:
         return outcome(model.get_output_embeddings()(hidden), labels)
@@ -388,8 +420,31 @@ def in_chunks(
     return model
 
 
-LOGIT_SETTINGS = ("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier")
-"""Settings with which some models (Gemma 2, Cohere, Granite, Falcon-H1) change their logits after the head."""
+def ends_with_head(model: Any) -> bool:
+    """Return whether the logits are what the head, one layer, makes of the body's output, and nothing else."""
+    config = model.config.get_text_config()
+    bent = any(getattr(config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS)
+    return not bent and set(model.children()) == {model.base_model, model.get_output_embeddings()}
+
+
+LOGIT_SETTINGS = (
+    *("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"),
+    *("logits_mup_width_multiplier", "logits_soft_cap", "output_logit_soft_cap", "unpadded_vocab_size"),
+)
+"""Settings with which some models (Gemma 2, Cohere, Granite, RecurrentGemma) change what a head is given or gives."""
+
+
+def refuse_encoders(model: Any) -> None:
+    """Exit if the model is an encoder, which would copy the tokens it is to predict, or loses one that it needs."""
+    shape, name = model.config, type(model).__name__
+    if shape.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
+        raise SystemExit(f"{name} leaves out the encoder of its model: choose one that is a decoder alone")
+    fills_in = shape.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES or shape.model_type == "bert-generation"
+    if fills_in and not getattr(shape, "is_decoder", False):
+        raise SystemExit(
+            f"{name} sees the tokens that it would learn to predict: choose a model that writes text, "
+            'or set "is_decoder": true in its config.json'
+        )
 
 
 # feature: documents

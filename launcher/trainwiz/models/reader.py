@@ -13,6 +13,7 @@ from trainwiz.models.transformer import Block, Transformer
 
 _LOGIT_SETTINGS = (
     *("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"),
+    *("logits_mup_width_multiplier", "logits_soft_cap", "output_logit_soft_cap", "unpadded_vocab_size"),
 )
 """As in rows.py of a generated project."""
 

@@ -133,6 +133,23 @@ SIGNATURES = {
         cause="{model} would mix documents that share a row",
         remedy="set data.packing to false",
     ),
+    "sees_ahead": Signature(
+        r"\b(?P<model>\w+) sees the tokens that it would learn to predict",
+        cause="{model} reads a text in both directions, so it would copy the tokens that it is to predict",
+        remedy='choose a model that writes text, such as Qwen/Qwen3-0.6B, or set "is_decoder": true in the config.json '
+        "of a local copy of the model",
+    ),
+    "no_such_head": Signature(
+        r"configuration class <class '[\w.]*?(?P<shape>\w+)'> for this kind of AutoModel: AutoModel(?P<head>For\w+)",
+        cause="transformers has no class of the kind {head} for models with a {shape}",
+        remedy="choose a model for this task: one that writes text for causal_lm, sft and preference, such as "
+        "Qwen/Qwen3-0.6B",
+    ),
+    "lost_encoder": Signature(
+        r"\b(?P<model>\w+) leaves out the encoder of its model",
+        cause="{model} is the decoder of a model that also has an encoder, which would be left out",
+        remedy="choose a model that is a decoder alone, such as Qwen/Qwen3-0.6B",
+    ),
     "lora_targets": Signature(
         r"Target modules (?P<modules>\{.*?\}|\[.*?\]|\S+) not found in the base model",
         r"Please specify (?P<modules>`?target_modules`?) in `?peft_config",
