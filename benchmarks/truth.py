@@ -17,8 +17,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import yaml
-
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "tests" / part) for part in ("", "rules", "render", "diagnose")]
 
@@ -26,6 +24,7 @@ import test_configurations  # noqa: E402
 import test_diagnose  # noqa: E402
 import test_lint  # noqa: E402
 import test_rules  # noqa: E402
+import yaml_cases  # noqa: E402
 
 from trainwiz import rules, script  # noqa: E402
 from trainwiz.diagnose import of_log  # noqa: E402
@@ -78,7 +77,7 @@ class Planted:
 
 def planted() -> Iterator[Planted]:
     for file in sorted(PLANTED.glob("*.yaml")):
-        for case in yaml.safe_load(file.read_text()):
+        for case in yaml_cases.read(file):
             broken, mended = _side(case["script"], "#+", "#-"), _side(case["script"], "#-", "#+")
             yield Planted(file.stem, case["bug"], tuple(case["finds"].split()), broken, mended)
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import ast
 import json
 import shutil
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
-import projects
 import pytest
+import warm
 
 from trainwiz.cli import run
 from trainwiz.script import read
@@ -57,19 +55,13 @@ def said(text: str) -> dict[str, Any]:
 
 
 @pytest.mark.train
-def test_the_project_trains_to_the_losses_of_the_script(folder: Path) -> None:
+def test_the_project_trains_to_the_losses_of_the_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each on one rank; the one with accelerate also over two, in other micro-batches."""
     scripts = [f"{name}.py" for name in NAMES[:-1]] + ["lightning_by_hand.py"]
-    theirs = subprocess.run(
-        [sys.executable, "run_all.py", *scripts],
-        cwd=folder,
-        env=projects.environment(),
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert theirs.returncode == 0, theirs.stderr
-    expected = json.loads(theirs.stdout.splitlines()[-1])
+    monkeypatch.chdir(folder)  # where the Trainer writes
+    theirs = warm.child(folder / "run_all.py", *(str(folder / script) for script in scripts))
+    assert theirs.code == 0, theirs.err
+    expected = {Path(script).name: losses for script, losses in json.loads(theirs.out.splitlines()[-1]).items()}
     expected["with_lightning.py"] = expected.pop("lightning_by_hand.py")
     runs = []
     for name in NAMES:
@@ -80,16 +72,9 @@ def test_the_project_trains_to_the_losses_of_the_script(folder: Path) -> None:
     runs.append({**two, "output": str(folder / "two")})
     (folder / "runs.json").write_text(json.dumps(runs))
     child = HERE / "engine_children" / "many_runs.py"
-    done = subprocess.run(
-        [sys.executable, str(child), runs[0]["project"], str(folder / "runs.json")],
-        env=projects.environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    for each, ended in zip(runs, json.loads(done.stdout.splitlines()[-1]), strict=True):
+    done = warm.child(child, runs[0]["project"], str(folder / "runs.json"))
+    assert done.code == 0, done.err
+    for each, ended in zip(runs, json.loads(done.out.splitlines()[-1]), strict=True):
         output = Path(str(each["output"]))
         assert set(ended["codes"]) == {0}, (output / "rank-0.log").read_text()
         lines = (output / "metrics.jsonl").read_text().splitlines()

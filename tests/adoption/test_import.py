@@ -15,6 +15,7 @@ from typing import Any
 import plans as sample
 import pytest
 import test_check_files
+import warm
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -154,17 +155,9 @@ def rendered_default(path: str) -> Any:
 
 
 def ask(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    done = subprocess.run(
-        [sys.executable, str(CHILD)],
-        input=json.dumps(cases),
-        capture_output=True,
-        text=True,
-        timeout=540,
-        env={**environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    answers: list[dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
+    done = warm.child(CHILD, text=json.dumps(cases), env={"CUDA_VISIBLE_DEVICES": ""})
+    assert done.code == 0, done.err[-2000:]
+    answers: list[dict[str, Any]] = json.loads(done.out.splitlines()[-1])
     return answers
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import warm
 from projects import trainwiz
 
 from trainwiz.adoption import own_code
@@ -296,7 +297,7 @@ def test_a_custom_task_takes_no_data_from_the_plan(tmp_path: Path, capsys: pytes
 def test_the_project_proves_itself(folder: Path) -> None:
     """Summed loss, padding, resume and another split of the batch, with the user's own code."""
     imported()
-    done = trainwiz("rehearse", str(folder / "mine"), "--updates", "4")
+    done = warm.trainwiz(folder / "mine" / "train.py", "rehearse", str(folder / "mine"), "--updates", "4")
     assert done.code == 0, done.err + done.out
     assert "warnings: 0" in done.out
 

@@ -1,5 +1,6 @@
 """What went wrong, from the words that programs really say: `logs/` holds them, `failures.py` makes them."""
 
+import functools
 import inspect
 import re
 import string
@@ -21,6 +22,7 @@ EXPLAINED = yaml.safe_load((Path(__file__).parents[1] / "truth" / "diagnose" / "
 NAMED = {name.partition("--")[0] for name in FAILED}
 
 
+@functools.cache
 def of(name: str) -> Diagnosis:
     found = of_log(LOGS[name], log=f"{name}.log")
     assert found is not None

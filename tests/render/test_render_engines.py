@@ -7,14 +7,11 @@ once. The launch environment is compared here too, since it comes from the same 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import projects
 import pytest
+import warm
 from plans import make, product
 
 from trainwiz import command, render, strategies
@@ -34,18 +31,9 @@ ROWS = [row for row in strategies.every() if row.engine == "accelerate"]
 
 
 def child(script: str, cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "OMP_", "PYTHONPATH"))}
-    done = subprocess.run(
-        [sys.executable, str(CHILDREN / script)],
-        input=json.dumps(cases),
-        env=environ | {"TEST_CORES": str(CORES)},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: list[dict[str, Any]] = json.loads(done.stdout)
+    done = warm.child(CHILDREN / script, text=json.dumps(cases), env={"TEST_CORES": str(CORES)})
+    assert done.code == 0, done.err[-3000:]
+    found: list[dict[str, Any]] = json.loads(done.out)
     assert len(found) == len(cases)
     return found
 
@@ -195,15 +183,9 @@ def test_deepspeed_computes_what_fp8_leaves_in_bf16(precision: str, bf16: bool, 
         "train.Accelerator = caught\n"
         "train.build_accelerator(train.Config())\n"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path,
-        env=projects.environment(),
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert json.loads(done.stderr.splitlines()[-1]) == [bf16, fp16]
+    (tmp_path / "program.py").write_text(program)
+    done = warm.child(tmp_path / "program.py")
+    assert json.loads(done.err.splitlines()[-1]) == [bf16, fp16]
 
 
 def test_frozen_weights_are_loaded_in_the_format_that_is_computed_in() -> None:

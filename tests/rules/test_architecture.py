@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import forked
 import pytest
+import warm
 
 from trainwiz.cli import run
 from trainwiz.engines import transformers as heads
@@ -135,7 +134,7 @@ def test_shapes_of_nested_and_broken_configurations(tmp_path: Path) -> None:
         assert probing.architecture(name, tmp_path / "none", HubCache({"HF_HUB_CACHE": str(tmp_path)})) is None
 
 
-def test_types_of_models_are_as_transformers_has_them() -> None:
+def test_types_of_models_are_as_transformers_has_them(tmp_path: Path) -> None:
     one_kind, cut, without = (
         sorted(kinds) for kinds in (heads.ONE_KIND_OF_HEADS, heads.CUT_BY_HEADS, heads.WITHOUT_PLAN)
     )
@@ -154,5 +153,7 @@ print(json.dumps([
     [kind for kind in {without} if getattr(AutoConfig.for_model(kind), "base_model_tp_plan", None)],
 ]))
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200, check=True)
-    assert json.loads(done.stdout.splitlines()[-1]) == [[], [], [], []]
+    (tmp_path / "program.py").write_text(program)
+    done = warm.child(tmp_path / "program.py")
+    assert done.code == 0, done.err
+    assert json.loads(done.out.splitlines()[-1]) == [[], [], [], []]

@@ -16,7 +16,7 @@ from typing import Any
 import plans
 import pytest
 import warm
-import yaml
+import yaml_cases
 
 from trainwiz import config, rules
 from trainwiz.adoption import optimizer as adoption
@@ -68,7 +68,7 @@ KEYS = {
 
 def each_case() -> Iterator[tuple[str, str, int, dict[str, Any]]]:
     for file in sorted((HERE / "configurations").glob("*.yaml")):
-        for id, cases in yaml.safe_load(file.read_text()).items():
+        for id, cases in yaml_cases.read(file).items():
             for i, case in enumerate(cases):
                 assert case.keys() <= KEYS, f"{id}: a case has no {case.keys() - KEYS}"
                 yield id, next(name for name in OUTCOMES if name in case), i, case

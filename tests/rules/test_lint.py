@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import test_script
-import yaml
+import yaml_cases
 from plans import BASE
 
 from trainwiz import plan as plans
@@ -23,14 +23,14 @@ from trainwiz.rules.registry import Facts, Rule
 
 HERE = Path(__file__).parents[1] / "lint"
 RULES = {rule.id: rule for rule in rules.of_scripts()}
-PRELUDES = yaml.safe_load((HERE / "preludes.yaml").read_text())
+PRELUDES = yaml_cases.read(HERE / "preludes.yaml")
 OUTCOMES = ("fails", "passes", "almost")
 
 
 def read_cases() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(HERE.glob("*.yaml")):
-        for id, cases in (yaml.safe_load(file.read_text()) if file.stem != "preludes" else {}).items():
+        for id, cases in (yaml_cases.read(file) if file.stem != "preludes" else {}).items():
             assert id not in found, f"{id} appears twice"
             found[id] = cases
     return found

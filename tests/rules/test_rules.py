@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
+import yaml_cases
 from plans import BASE
 
 from trainwiz import plan as plans
@@ -132,7 +132,7 @@ def facts(case: dict[str, Any]) -> Facts:
 def read_cases() -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for file in sorted((HERE / "rules").glob("*.yaml")):
-        for id, cases in yaml.safe_load(file.read_text()).items():
+        for id, cases in yaml_cases.read(file).items():
             assert id not in found, f"{id} appears twice"
             found[id] = cases
     return found

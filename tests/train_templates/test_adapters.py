@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from peft import AutoPeftModelForCausalLM, AutoPeftModelForSequenceClassification
 from projects import SMALL, make
 from safetensors.torch import load_file
 from test_sft import adapter_hash, curve, export, instructed
@@ -75,6 +74,8 @@ def test_a_head_for_labels_is_trained_and_saved_with_the_adapter(kind: str, task
     ids = torch.arange(9)[None]
     want = model.eval()(ids, torch.ones_like(ids))
     outputs = 1 if task == "text_regression" else 3
+    from peft import AutoPeftModelForSequenceClassification  # not by every worker that collects tests
+
     by_peft = AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model", num_labels=outputs)
     torch.testing.assert_close(by_peft.eval()(ids).logits, want, rtol=0, atol=1e-6)
     merged = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "merged")
@@ -120,6 +121,8 @@ def test_an_adapter_too_ends_its_answers_as_the_template_of_the_plan_does(tmp_pa
 def test_modules_that_are_trained_as_a_whole_are_saved_and_merged(
     kind: str, tied: bool, whole: str, tmp_path: Path
 ) -> None:
+    from peft import AutoPeftModelForCausalLM
+
     name = published(tmp_path / "model", kind, tie_word_embeddings=tied)
     changes = {"model__modules_to_save": whole or None, "model__merge_adapter": True, "data__packing": False}
     made = load(tmp_path / "code", "causal_lm", **ADAPTED, **changes, model__name=name)

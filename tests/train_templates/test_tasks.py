@@ -26,7 +26,6 @@ from PIL import Image
 from plans import BASE
 from projects import CLOCKED, SMALL, make, metrics
 from safetensors.torch import load_file
-from sklearn.metrics import accuracy_score, f1_score, mean_absolute_error, mean_squared_error, r2_score
 from test_training import ON_STANDIN, STRATEGIES
 from warm import spawn
 
@@ -428,6 +427,8 @@ def test_a_picture_is_seen_alike_in_any_company(tmp_path: Path) -> None:
 # docs/decisions/loop.md: Evaluation adds up sums, and the task turns them into metrics
 @pytest.mark.parametrize("task", ["image_classification", "text_classification"])
 def test_metrics_are_scikit_learns_without_the_padded_samples(task: str, tmp_path: Path) -> None:
+    from sklearn.metrics import accuracy_score, f1_score  # not by every worker that collects tests
+
     made, random = load(tmp_path, task), np.random.default_rng(1)
     logits = torch.from_numpy(random.normal(size=(5, 8, 8)))
     logits[..., 7] = -9  # never occurs, and is never guessed
@@ -448,6 +449,8 @@ def test_metrics_are_scikit_learns_without_the_padded_samples(task: str, tmp_pat
 
 
 def test_errors_of_numbers_are_scikit_learns_without_the_padded_samples(tmp_path: Path) -> None:
+    from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
+
     made, random = load(tmp_path, "text_regression"), np.random.default_rng(1)
     labels = torch.from_numpy(1000 + random.normal(size=(5, 8))).float()
     predicted = labels + torch.from_numpy(random.normal(scale=0.5, size=(5, 8))).float()
@@ -552,6 +555,8 @@ def killed(folder: Path, output: Path, overrides: dict[str, object], updates: in
 @pytest.mark.train
 def test_pictures_are_learned_and_a_killed_run_ends_bit_for_bit_where_it_would_have(tmp_path: Path) -> None:
     """With augmentation, two data workers, an evaluation set that does not fill its last batch, and two ranks."""
+    from sklearn.metrics import accuracy_score, f1_score
+
     values = {**IMAGES, "batch.real_batch_size": 32, "batch.per_device_batch_size": 8, "schedule.n_steps": 90}
     folder = make(tmp_path / "project", {**values, "checkpoint.checkpointing_steps": 20, "data.num_workers": 2})
     whole, again = tmp_path / "whole", tmp_path / "again"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import types
 import typing
 from collections.abc import Mapping
@@ -68,11 +69,11 @@ def _value(kind: Any, value: Any, key: str, problems: list[Message]) -> Any:
     return None
 
 
-def _record(kind: type[Any], values: Any, key: str, problems: list[Message]) -> Any:
+def _record(kind: Any, values: Any, key: str, problems: list[Message]) -> Any:
     if not isinstance(values, Mapping):
         problems.append(say("{key}: {value} is not {kind}", key=key or "/", value=_shown(values), kind=_named(kind)))
         return None
-    hints = typing.get_type_hints(kind)
+    hints = _hints(kind)
     before = len(problems)
     given = {}
     for name, value in values.items():
@@ -86,6 +87,11 @@ def _record(kind: type[Any], values: Any, key: str, problems: list[Message]) -> 
         if required and field.name not in values:
             problems.append(say("{key}: missing", key=f"{key}.{field.name}" if key else field.name))
     return kind(**given) if len(problems) == before else None
+
+
+@functools.cache
+def _hints(kind: Any) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
 
 
 def _unknown(path: str, name: str, known: list[str]) -> Message:
