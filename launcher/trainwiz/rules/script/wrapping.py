@@ -211,7 +211,12 @@ def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
             return call
     for call in calls if script.engines.several else ():
         given = [*call.args, *(k.value for k in call.keywords)]
-        if len(given) > 1 and script.origins.loops(call) and method(call) not in _ASIDE:
+        if (
+            len(given) > 1
+            and script.origins.loops(call)
+            and method(call) not in _ASIDE
+            and "getattr" not in dotted(call.func)
+        ):
             bare = next((v for v in given if _is_bare_model(script, v, call)), None)
             if bare is not None and not any(_runs_wrapper(script, other) for other in calls):
                 return bare
@@ -276,12 +281,11 @@ def _is_inside(script: Script, value: ast.expr) -> bool:
 
 def _is_wrapped_elsewhere(script: Script, call: ast.Call, name: str) -> bool:
     """Whether a model was wrapped before this forward pass, and the wrapper has another name."""
-    for wrap in script.called("deepspeed.initialize", *BY_HAND) if name else ():
+    for wrap in script.called(*BY_HAND) if name else ():
         statement = script.tree.statement(wrap.node)
         if not isinstance(statement, ast.Assign) or statement.value is not wrap.node:
             continue
-        engine = wrap.name == "deepspeed.initialize"
-        given = wrap.argument("model", 1) if engine else wrap.argument("module", 0)
+        given = wrap.argument("module", 0)
         bound = {dotted(n) for target in statement.targets for n in walk(target)}
         here = script.tree.scope(wrap.node) is script.tree.scope(call) and script.tree.is_before(wrap.node, call)
         if given is not None and dotted(given) == name and name not in bound and here:
