@@ -33,15 +33,16 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers.models.auto.modeling_auto import (
-    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
-    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
-)
 
 # feature: documents
 from torch.utils.data import Dataset
 
 # end: documents
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+    MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
+)
+
 # feature: enlarged_base
 import adapter
 
