@@ -92,7 +92,13 @@ def test_the_pace_forgets_the_beginning() -> None:
 
 def test_the_first_record_tells_of_all_updates_before_it(tmp_path: Path) -> None:
     began = datetime.now(timezone.utc) - timedelta(seconds=50)
-    whole = record(tmp_path, NAMES[0], range(5, 6), total_updates=100, **{**alive(), "started": began.isoformat()})
+    whole = record(
+        tmp_path,
+        NAMES[0],
+        range(5, 6),
+        total_updates=100,
+        **{**alive(), "started": began.isoformat(timespec="seconds")},
+    )
     left = Watched(whole).view().seconds_left
     assert left == pytest.approx(95 * 50 / 5, rel=0.2), "not as if 50 s had passed for one update"
 
