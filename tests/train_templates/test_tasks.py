@@ -30,7 +30,7 @@ from test_training import ON_STANDIN, STRATEGIES
 from warm import spawn
 
 from trainwiz import plan as plans
-from trainwiz.probe import pictures
+from trainwiz.probe import splits
 from trainwiz.probe.project import project
 from trainwiz.render import script
 from trainwiz.store import templates
@@ -319,7 +319,7 @@ def test_folders_named_train_and_val_split_the_images(tmp_path: Path) -> None:
     assert facts.train
     assert facts.eval
     assert (facts.train.samples, facts.eval.samples, facts.train.parts) == (7, 5, ("train", "val"))
-    assert pictures.PARTS == made.pictures.PARTS
+    assert splits.PARTS == made.pictures.splits.PARTS
 
     shutil.rmtree(tmp_path / "pets" / "val")
     facts = project(plans.with_changes(BASE, changes), str(tmp_path))
