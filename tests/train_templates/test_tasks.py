@@ -53,6 +53,7 @@ GENERATED = (
         "head_loss",
         "hooks",
         "kernels",
+        "labels",
         "long_rows",
         "manifest",
         "meter",

@@ -2,7 +2,8 @@
 
 Each row of a data set is one conversation, in one of these formats:
 
-- OpenAI: `messages` of `role` and `content`, with `tool_calls`, `weight`, `name`; `tools` beside them
+- OpenAI: `messages` of `role` and `content`, with `tool_calls`, `refusal` (what the assistant says then), `weight`,
+  `name`; `tools` beside them, and after a last question perhaps its answer in `response` or `completion`
 - ShareGPT: `conversations` of `from` and `value`, with `function_call` and `observation`; `system`, `tools` beside them
 - Alpaca: `instruction`, `input`, `output`, `system` and `history`
 - a question and an answer: `prompt` and `completion` (strings, or lists of messages), `query` and `response`, …; the
@@ -117,6 +118,8 @@ def conversation_of(row: dict[str, Any]) -> Conversation:
     settings = parsed(columns.pop("chat_template_kwargs", None)) or {}
     talk = taken(columns, *TALKS)
     turns = turns_of(parsed(talk)) if talk is not None else asked_and_answered(columns)
+    if talk is not None and turns and turns[-1][0]["role"] not in ("assistant", "system", "developer"):
+        turns += answer_to(columns)
     if system:
         if turns and turns[0][0]["role"] in ("system", "developer") and turns[0][0]["content"] != system:
             raise ValueError("it has a system column and another system message; delete one")
@@ -197,6 +200,14 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
     return [*turns, ({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
 
 
+def answer_to(columns: dict[str, Any]) -> list[Turn]:
+    """Return the answer that is in a column of its own, beside messages that end with a question."""
+    answer = taken(columns, *ANSWERS)
+    if isinstance(answer, list):
+        return turns_of(answer)
+    return [] if answer is None else [({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
+
+
 def pair_of(pair: Any) -> tuple[Message, Message]:
     """Return an earlier question and its answer."""
     if not isinstance(pair, list | tuple) or len(pair) != 2:
@@ -254,6 +265,10 @@ def is_learned(said: Message, role: str) -> bool:
 def messages_of(role: str, said: Message, learned: bool) -> Iterator[Turn]:
     """Yield the message, after the results of tools that Anthropic's format puts into it."""
     content = taken(said, "content", "value")
+    if role == "assistant" and (refusal := said.pop("refusal", None)):
+        if content:
+            raise ValueError("the assistant says something and refuses to; delete content or refusal")
+        content = refusal
     parts = content if isinstance(content, list) and role != "tool" else []
     calls = [*(parsed(said.pop("tool_calls", None)) or [])]
     if "function_call" in said:
@@ -287,11 +302,14 @@ def text_of(content: Any, role: str) -> str:
     """Return a content as text. Raises `ValueError` if it is not text, such as an image."""
     if content is None or isinstance(content, str):
         return content or ""
-    if isinstance(content, list) and all(isinstance(part, str) or is_part(part, "text") for part in content):
+    kinds = ("text", "refusal") if role == "assistant" else ("text",)
+    if isinstance(content, list) and all(
+        isinstance(x, str) or any(is_part(x, kind) for kind in kinds) for x in content
+    ):
         flags = {part.get(name, 1) for part in content if isinstance(part, dict) for name in ("train", "weight")}
         if flags - {1}:
             raise ValueError("a part of a message cannot be learned without the rest")
-        return "".join(part if isinstance(part, str) else part["text"] for part in content)
+        return "".join(part if isinstance(part, str) else part[part["type"]] for part in content)
     if role == "tool" and isinstance(content, dict | list):
         return json.dumps(content, ensure_ascii=False)
     raise ValueError(f"the {role} says {shown(content)}, which is not text")

@@ -128,6 +128,7 @@ SIGNATURES = {
         r"PIL\.UnidentifiedImageError: (?P<place>.+)$",
         r"(?P<place>(?:soundfile\.LibsndfileError|decord\._ffi\.base\.DECORDError|av\.(?:error\.)?\w+Error): .+)$",
         r"OSError: (?P<place>image file is truncated.*)$",
+        r"^(?:\[rank\d+\]: )?(?:OSError: )?(?P<place>.+: not a whole picture[:;].*)$",
         r"zipfile\.BadZipFile: (?P<place>.+)$",
         r"yaml\.\w+\.\w+Error: (?P<place>.+)$",
         cause="a file does not have the expected content: {place}",

@@ -81,6 +81,12 @@ SIGNATURES = {
         "continue",
         remedy="set {name} back to {before}, or start a new run: trainwiz launch --new",
     ),
+    "classes_changed": Signature(
+        r"(?<!\S)(?P<checkpoint>\S+) (?P<why>learned \d+ classes, and now there are .+|is of an older script, which "
+        r"may have had these \d+ classes in another order): --output_dir",
+        cause="{checkpoint} {why}: the outputs of the model would stand for other classes",
+        remedy="train on the data whose classes it learned, or start a new run: trainwiz launch --new",
+    ),
     "already_trained": Signature(
         r"(?<!\d)(?P<done>\d{1,12}) updates are already done, but the training ends after (?P<total>\d+)",
         cause="the checkpoint has {done} updates, but the training ends after {total}",
