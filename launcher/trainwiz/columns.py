@@ -33,6 +33,11 @@ def cut(text: str, columns: int) -> str:
     return text
 
 
+def shortened(text: str, columns: int) -> str:
+    """The text, or as much of it as fits before an ellipsis."""
+    return text if width(text) <= columns else cut(text, columns - 1).rstrip() + "…"
+
+
 def pad(text: str, columns: int) -> str:
     """The text, filled with spaces to so many columns; a longer one is unchanged."""
     return text + " " * (columns - width(text))

@@ -22,8 +22,6 @@ from trainwiz.outcome import Outcome
 COLUMNS = ("ddp:foreign", "deepspeed:generated", "ddp:generated", "deepspeed:foreign")
 ELSEWHERE = ("launcher killed", "terminal lost")
 """In test_signals.py, each with a real training."""
-SURROUNDED = ("out of memory (cgroup)", "disk full", "/dev/shm full")
-"""Made for the launcher and its children alone: their ranks are started as users do, under three of the columns."""
 VERDICT_SECONDS = {"SIGSTOP": 30.0, "a rank never starts": 30.0}
 """From the fault to the end of the launcher. Hangs: the limit (three times it before the first updates), two looks and
 half the limit again; the other faults within the 4 s that ranks get when one has failed."""
@@ -56,11 +54,11 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Path]]:
         yield Made()
 
 
-def command(made: Path, fault: str) -> list[str]:
-    """The line that launches it, with ranks that begin at once where that changes nothing."""
+def command(made: Path) -> list[str]:
+    """The line that launches it, with ranks that begin at once."""
     line: list[str] = json.loads((made / "line.json").read_text())
     script = made / ("train.py" if (made / "train.py").exists() else "their.py")
-    return line if fault in SURROUNDED or warm.cold else warm.command(script, *line[1:])
+    return line if warm.cold else warm.command(script, *line[1:])
 
 
 @pytest.mark.train
@@ -69,7 +67,7 @@ def test_fault(made: dict[str, Path], fault: str, column: str) -> None:
         pytest.skip(why)
     expected = faults.FAULTS[fault]
     engine, script = column.split(":")
-    seen = faults.trial(engine, script, fault, ready=made[column], command=command(made[column], fault))
+    seen = faults.trial(engine, script, fault, ready=made[column], command=command(made[column]))
     said = " ".join(seen.said.split())
     in_order = script == "generated" and fault in ("a rank never starts", "terminal lost")
     # No script of others takes its process group down: gloo's threads may abort the interpreter after an exception.

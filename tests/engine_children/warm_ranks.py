@@ -147,14 +147,22 @@ def started(connection, server, later):
 
 
 def join(asking):
-    """Be on the host of the process that asks for the rank, where that is a network namespace of its own."""
-    if os.readlink("/proc/self/ns/net") == os.readlink(f"/proc/{asking}/ns/net"):
-        return
+    """Be on the host of the process that asks for the rank, and within its mounts and its limit of memory."""
     for name in ("net", "mnt"):  # names of hosts are in a file that is mounted
-        namespace = os.open(f"/proc/{asking}/ns/{name}", os.O_RDONLY)
-        if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
-            raise OSError(ctypes.get_errno(), "setns")
-        os.close(namespace)
+        if os.readlink(f"/proc/self/ns/{name}") != os.readlink(f"/proc/{asking}/ns/{name}"):
+            namespace = os.open(f"/proc/{asking}/ns/{name}", os.O_RDONLY)
+            if ctypes.CDLL(None, use_errno=True).setns(namespace, 0):
+                raise OSError(ctypes.get_errno(), "setns")
+            os.close(namespace)
+    own, theirs = memory_group("self"), memory_group(asking)
+    if own != theirs:
+        Path(f"/sys/fs/cgroup/memory{theirs}/cgroup.procs").write_text(str(os.getpid()))
+
+
+def memory_group(pid):
+    """The memory cgroup (version 1) of a process; empty where there are none."""
+    lines = (line.split(":", 2) for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines())
+    return next((group for _, kinds, group in lines if "memory" in kinds.split(",")), "")
 
 
 def made_ready(transformers):

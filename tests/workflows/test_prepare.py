@@ -30,7 +30,7 @@ def test_data_is_prepared_once_and_the_training_finds_it(tmp_path: Path) -> None
     assert done.code == 0, done.err
     assert "train: 2," in done.err
     assert "eval: " in done.err
-    assert "the data is ready: trainwiz launch" in done.err
+    assert f"the data is ready: trainwiz launch {folder}" in done.err
     (tokens,) = folder.glob(".cache/tokens-*/tokens")
     written = tokens.stat().st_mtime_ns
     again = trainwiz("prepare", str(folder), "--python", warm.python())
@@ -65,7 +65,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
-    assert "the next trainwiz prepare or launch goes on from there" in said
+    assert f"to go on from there: trainwiz prepare {folder}\n" in said
     listed = json.loads(trainwiz("cache", str(folder), "--json").out)
     assert [(each["complete"], each["busy"]) for each in listed] == [(False, False)]
     done = trainwiz("prepare", str(folder), "--python", warm.python())

@@ -163,6 +163,28 @@ def test_an_older_trainwiz_made_the_files(project: Path, capsys: pytest.CaptureF
     assert "merged with your edits (+1 -0)" in capsys.readouterr().err
 
 
+def test_a_plan_that_nobody_edited_is_replaced_after_an_upgrade(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another trainwiz gave other reasons, and did not know a key; an update, and then an init for another machine."""
+    for file in (project / "trainwiz.yaml", project / ".trainwiz/base/trainwiz.yaml"):
+        lines = [line for line in file.read_text().splitlines(keepends=True) if "neftune_alpha" not in line]
+        file.write_text("".join(lines).replace("default: the usual case", "default: what most people want"))
+    manifest = json.loads((project / ".trainwiz/manifest.json").read_text())
+    manifest["files"]["trainwiz.yaml"] = hashlib.sha256((project / "trainwiz.yaml").read_bytes()).hexdigest()
+    (project / ".trainwiz/manifest.json").write_text(json.dumps(manifest))
+    assert update(project) == 0
+    assert "neftune_alpha" in (project / "trainwiz.yaml").read_text()
+    made(project, machine=H100)
+    assert "was edited" not in capsys.readouterr().err
+    assert plan_of(project)["machine.num_processes"] == 8
+    replace(project / "trainwiz.yaml", "weight_decay: 0.1  #", "weight_decay: 0.1  # from the paper:")
+    assert update(project, "--set", "seed=7") == 0
+    capsys.readouterr()
+    assert run(["init", str(project), "--machine", H100, "--defaults", "--yes", "--set", "seed=8"]) == 1
+    assert "trainwiz.yaml was edited" in capsys.readouterr().err
+
+
 def test_what_cannot_be_merged_is_written_beside(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -186,6 +186,21 @@ def test_a_frame_says_it_all() -> None:
     assert len(lines) == 24
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_a_narrow_frame_keeps_its_numbers_whole(lang: str) -> None:
+    language.choose(["--lang", lang], {})
+    held = dict.fromkeys(range(2), (123 * 2**30, 140 * 2**30))
+    few = dataclasses.replace(view(), memory=held, most=dict.fromkeys(held, 456 * 2**30))
+    many = dataclasses.replace(view(), memory=dict.fromkeys(range(64), held[0]))
+    for shown, numbers in ((few, ("123 GiB", "456 GiB", "140 GiB")), (many, ("123 GiB", "140 GiB", "7.7 TiB"))):
+        lines = frame(shown, 40, 24)
+        assert all(wcswidth(line) <= 40 for line in lines), lines
+        joined = re.sub(r"\s+", " ", " ".join(lines))
+        assert all(number in joined for number in numbers), joined
+    [warning] = [line for line in lines if "UserWarning" in line]
+    assert warning.endswith("…")
+
+
 def test_a_frame_says_how_the_gpus_are_used() -> None:
     use = {"mfu": 0.4137, "gpu_memory_peak_bytes": 60 * 2**30, "data_wait_share": 0.25}
     records = [{"update": u, "loss": 1.0, **use} for u in range(1, 20)]

@@ -23,9 +23,10 @@ def run(arguments: Sequence[str]) -> int:
     from trainwiz.cli import usage_errors
     from trainwiz.cli.app import command
 
-    before = console.results()
+    before, built = console.results(), None
     try:
-        result = command(arguments)(list(arguments), prog_name="trainwiz", standalone_mode=False)
+        built = command(arguments)
+        result = built(list(arguments), prog_name="trainwiz", standalone_mode=False)
     except TrainwizError as error:
         console.failure(error)
         if _wants_json(arguments) and console.results() == before:
@@ -46,7 +47,7 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     except Exception as error:
         if usage_errors.is_usage_error(error):
-            return usage_errors.show(error, as_json=_wants_json(arguments))
+            return usage_errors.show(error, built, arguments, as_json=_wants_json(arguments))
         from trainwiz.workflows import bug_report
 
         bug_report.write(error)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from trainwiz.cli.options import ARGUMENTS
@@ -21,12 +21,12 @@ def is_usage_error(error: Exception) -> bool:
     return _has_class(error, "ClickException")
 
 
-def show(error: Any, *, as_json: bool) -> int:
+def show(error: Any, program: Any, arguments: Sequence[str], *, as_json: bool) -> int:
     """Show a usage error of typer's, the help where nothing was typed; return its exit code."""
     if _has_class(error, "NoArgsIsHelpError"):
         error.show(file=sys.stderr)
     else:
-        told = translated(error)
+        told = _without_value(error, program, arguments) or translated(error)
         console.failure(told)
         if as_json:
             console.failure_json(told, int(error.exit_code))
@@ -39,6 +39,21 @@ def translated(error: Any) -> UsageError:
     path = context.command_path if context else "trainwiz"
     problem = _problem(error, context)
     return UsageError(problem, _remedy(error, context, path, guessed="near" in problem.values))
+
+
+def _without_value(error: Any, program: Any, arguments: Sequence[str]) -> UsageError | None:
+    """An option without its value: what its help says of the values. The parser does not tell the command."""
+    name = getattr(error, "option_name", None)
+    if not name or "requires" not in error.format_message():
+        return None
+    command = next((program.commands[word] for word in arguments if word in program.commands), None)
+    [option] = [each for each in command.params if name in each.opts][:1] if command else [None]
+    if option is None or not option.help:
+        return None
+    help = " ".join(option.help.split())
+    return UsageError(
+        _problem(error, None), say("{option} {metavar}: {help}", option=name, metavar=option.metavar, help=help)
+    )
 
 
 def _remedy(error: Any, context: Any, path: str, *, guessed: bool) -> Message:

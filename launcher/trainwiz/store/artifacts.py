@@ -182,6 +182,13 @@ def changed(folder: str | Path) -> tuple[str, ...]:
     return tuple(path for path in remembered.files if not _is_as_generated(root, path, remembered))
 
 
+def is_untouched(folder: str | Path, path: str) -> bool:
+    """Whether a file is as it was generated; False where nothing is known of it."""
+    root = Path(folder)
+    digest = manifest.read(root).files.get(path)
+    return digest is not None and digest == digest_of(root / path)
+
+
 def kept(folder: str | Path) -> tuple[str, ...]:
     """Files that were kept while the plan changed more than values in them, and that were not edited since."""
     root = Path(folder)

@@ -112,4 +112,4 @@ def _cut(line: str, stream: TextIO) -> str:
     if not stream.isatty():
         return line
     width = console.width(stream)
-    return line if columns.width(line) <= width else columns.cut(line, width - 1) + "…"
+    return columns.shortened(line, width)

@@ -33,12 +33,18 @@ def end_answer() -> None:
     sys.stdout.flush()
 
 
+def aside(words: str) -> None:
+    """What trainwiz says beside the conversation, in lines that fit the terminal."""
+    for line in console.fitted(words, first="", rest="", stream=sys.stderr):
+        console.talk(line, style="dim")
+
+
 def notes(answer: Answer) -> None:
     """Why the answer ended early, if it did; and its speed, for a person at a terminal."""
     if answer.reason == "length":
-        console.talk(t("[cut off after {n} tokens; --max-tokens takes more]", n=answer.tokens), style="dim")
+        aside(t("[cut off after {n} tokens; --max-tokens takes more]", n=answer.tokens))
     elif answer.reason == "stopped":
-        console.talk(t("[stopped]"), style="dim")
+        aside(t("[stopped]"))
     if sys.stdin.isatty() and sys.stderr.isatty() and answer.seconds > 0:
         speed = answer.tokens / answer.seconds
-        console.talk(t("[{n} tokens, {speed:.1f} per second]", n=answer.tokens, speed=speed), style="dim")
+        aside(t("[{n} tokens, {speed:.1f} per second]", n=answer.tokens, speed=speed))

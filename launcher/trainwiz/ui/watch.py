@@ -167,7 +167,7 @@ def _summed(memory: Mapping[int, tuple[int, int | None]], width: int) -> list[st
                 sum=size(sum(sizes)),
                 n=len(sizes),
             )
-            lines.append(columns.cut(line, width))
+            lines += _broken(line, width)
     return lines
 
 
@@ -178,17 +178,22 @@ def _complaints(complaints: Sequence[Complaint], width: int) -> list[str]:
     for each in complaints:
         ranks = ",".join(map(str, each.ranks[:4])) + ("…" if len(each.ranks) > 4 else "")
         times = f" ×{each.times}" if each.times > 1 else ""
-        line = columns.cut(f"  [{ranks}]{times} {each.text}", width)
+        line = columns.shortened(f"  [{ranks}]{times} {each.text}", width)
         lines.append(console.styled(line, "warning", sys.stdout))
     return lines
 
 
 def _filled(parts: Sequence[str], width: int, gap: str) -> list[str]:
-    """The parts in as few lines as possible; no part is broken."""
+    """The parts in as few lines as possible; one that is wider than a line is broken at a space."""
     lines: list[str] = []
     for part in parts:
         if lines and columns.width(lines[-1] + gap + part) <= width:
             lines[-1] += gap + part
         else:
-            lines.append(columns.cut(part, width))
+            lines += _broken(part, width)
     return lines
+
+
+def _broken(words: str, width: int) -> list[str]:
+    """The words in lines, broken between them: a number that lost digits would be another one."""
+    return [columns.cut(line, width) for line in columns.wrap(words, width, rest="  ")]

@@ -84,7 +84,7 @@ def _first_text(decided: Decided) -> str:
     if decided.outlook.turns or not task.text_column or data.text_column not in first:
         return ""
     whole = first[data.text_column]
-    shown = whole if columns.width(whole) <= _FIRST_TEXT else f"{columns.cut(whole, _FIRST_TEXT - 1)}…"
+    shown = columns.shortened(whole, _FIRST_TEXT)
     labels = [first[name.strip()] for name in data.label_column.split(",") if name.strip() in first]
     return f"{shown} → {', '.join(labels)}" if task.labelled and labels else shown
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 
 from trainwiz import tasks
@@ -37,11 +38,11 @@ def prepare(folder: str, *, python: str | None) -> int:
     preflight.insist([finding for finding in found if finding.where.startswith("data.")])
     if not (tasks.of(plan).generative or tasks.of(plan).pairs):
         console.talk(t("this task reads its data at each start; it is now downloaded and read once, as a test"))
-    argv = [executable, str(PREPARE)]
+    argv, where = [executable, str(PREPARE)], shlex.quote(folder)
     code, asked = foreground.run(argv, cwd=str(project), environ={**os.environ, "PYTHONUNBUFFERED": "1"})
     if asked:
-        console.talk(t("what is tokenized is kept: the next trainwiz prepare or launch goes on from there"))
+        console.talk(t("what is tokenized is kept; to go on from there: trainwiz prepare {folder}", folder=where))
         return SIGNAL_BASE + asked
     if code == 0:
-        console.talk(t("the data is ready: trainwiz launch"), style="good")
+        console.talk(t("the data is ready: trainwiz launch {folder}", folder=where), style="good")
     return shell_code(code)

@@ -59,7 +59,8 @@ def next_plan(planner: Planner, folder: Path, assignments: Sequence[str]) -> Nex
         stay = {key: value for key, value in stay.items() if moved.get(key) == unmoved.get(key)}
     final = {**chosen, **values_to_keep(chosen, stay, planner.decide)}
     decided = planner.decide(final)
-    generated = artifacts.texts(folder, [f"{BASE}/{PLAN_FILE}"])
+    is_untouched = artifacts.is_untouched(folder, PLAN_FILE)
+    generated = artifacts.texts(folder, [PLAN_FILE if is_untouched else f"{BASE}/{PLAN_FILE}"])
     comments = plans.reasons(next(iter(generated.values()), ""))
     fresh = {*given, *edited, *_with_other_reasons(planner, folder, decided)} - (final.keys() - given.keys() - edited)
     spoken = store.language_of(folder) or language.current()

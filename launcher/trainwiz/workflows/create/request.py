@@ -44,7 +44,9 @@ class InitRequest:
     place: str = argument("[DIR]", say("Project folder; created if missing."), ".")
     defaults: bool = flag(say("Use the default for every unanswered question."))
     yes: bool = flag(say("Write without showing the review first."), "--yes -y")
-    assignments: tuple[str, ...] = option("KEY=VALUE", say("Set any key of the plan; repeatable."), names="--set")
+    assignments: tuple[str, ...] = option(
+        "KEY=VALUE", say("Set any key of the plan (`trainwiz explain keys` lists them); repeatable."), names="--set"
+    )
     recipe: str | None = option(
         "NAME", say("Begin with a recipe's model, method and GPUs; `trainwiz recipes` lists them."), None
     )
@@ -181,7 +183,9 @@ class UpdateRequest:
     """The command line of `trainwiz update`. What is empty was not typed."""
 
     place: str = argument("[DIR]", say("Project folder (default: the current folder)."), ".")
-    assignments: tuple[str, ...] = option("KEY=VALUE", say("Set any key of the plan; repeatable."), names="--set")
+    assignments: tuple[str, ...] = option(
+        "KEY=VALUE", say("Set any key of the plan (`trainwiz explain keys` lists them); repeatable."), names="--set"
+    )
     machine: str = option("FILE", _MACHINE)
     python: str = option("PATH", _PYTHON)
     on_conflict: str = option(

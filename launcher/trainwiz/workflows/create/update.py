@@ -110,11 +110,13 @@ def _prepared(plan_file: Path, plan: NextPlan, way: str) -> artifacts.Prepared:
     from trainwiz import render
     from trainwiz.render.artifact import Artifact
 
-    text = plans.refreshed(plans.document(plan_file), plan.decided.plan, plan.reasons, plan.comments)
-    files = [
-        Artifact(file.path, text, generated=file.text) if file.path == render.PLAN_FILE else file
-        for file in render.project(plan.decided.plan, templates.load(), reasons=plan.reasons, language=plan.language)
-    ]
+    files = render.project(plan.decided.plan, templates.load(), reasons=plan.reasons, language=plan.language)
+    # Of a plan that nobody edited, what is written is what counts as generated: `init` may replace it.
+    if not artifacts.is_untouched(plan_file.parent, render.PLAN_FILE):
+        text = plans.refreshed(plans.document(plan_file), plan.decided.plan, plan.reasons, plan.comments)
+        files = tuple(
+            Artifact(file.path, text, generated=file.text) if file.path == render.PLAN_FILE else file for file in files
+        )
 
     def resolve(conflict: Conflict) -> Choice | Merged:
         return "overwrite" if conflict.path == render.PLAN_FILE else _resolved(conflict, way)

@@ -148,9 +148,12 @@ def _write(plan_file: Path, old: Plan, new: Plan, change: PlanChange, *, dry_run
         return
     texts = templates.load()
     was = {a.path: a.text for a in render.project(old, texts, language=language)}
-    # The plan's own text is the edited one, so that comments and reasons stay.
+    # The plan's own text is the edited one, so that comments and reasons stay; what a person edited stays theirs.
+    is_untouched = artifacts.is_untouched(folder, render.PLAN_FILE)
+    base = artifacts.texts(folder, [f"{artifacts.BASE}/{render.PLAN_FILE}"])
+    generated = None if is_untouched else next(iter(base.values()), None)
     files = [
-        render.Artifact(render.PLAN_FILE, after) if a.path == render.PLAN_FILE else a
+        render.Artifact(render.PLAN_FILE, after, generated=generated) if a.path == render.PLAN_FILE else a
         for a in render.project(new, texts, language=language)
         if a.path == render.PLAN_FILE or was.get(a.path) != a.text
     ]

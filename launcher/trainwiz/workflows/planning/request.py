@@ -32,7 +32,9 @@ class PlanRequest:
     real_batch_size: str = option("N", say("Samples per optimizer update."))
     steps: str = option("N", say("Training length in optimizer updates."))
     tokens: str = option("N", say("Training length in tokens, like 500M or 1.5B; overrides the number of updates."))
-    assignments: tuple[str, ...] = option("KEY=VALUE", say("Set any key of the plan; repeatable."), names="--set")
+    assignments: tuple[str, ...] = option(
+        "KEY=VALUE", say("Set any key of the plan (`trainwiz explain keys` lists them); repeatable."), names="--set"
+    )
     over: str = option("gpus=N,N,…", say("Show the best row for each number of GPUs, like gpus=1,2,4,8,16."))
     target: str = option("TIME", say("Show only what finishes in this time, like 12h or 3d."))
     price: str = option(

@@ -22,6 +22,7 @@ from trainwiz.store import rehearsals
 from trainwiz.store.rehearsals import Workspace
 from trainwiz.ui import console
 from trainwiz.workflows import project_copy
+from trainwiz.workflows.launch import ops
 from trainwiz.workflows.rehearse import rehearsal, trial_run
 from trainwiz.workflows.rehearse.trial_run import Environment
 
@@ -82,6 +83,8 @@ def _proved(folder: Path, workspace: Workspace, before: Version, after: Version,
         _with(small, {**small.values, **shared}, declared, seen) for small, declared in zip(smalls, fields, strict=True)
     )
     planned = equivalence.runs(one, other, changed)
+    for small in smalls:  # within the ranks it would be taken for a hang
+        ops.build(small.plan, python=base.python, machine=base.machine, added=programs.CPU_ONLY)
     results = []
     for number, (environment, small, run) in enumerate(zip(environments, (one, other), planned, strict=True), start=1):
         values = {"number": number, "of": len(planned), "what": text(run.title), "world": run.split.world}

@@ -26,7 +26,7 @@ def chat(wanted: Wanted, choice: Choice, system: str) -> int:
         if not talker.facts["chat"]:
             raise answers.problem({"problem": "no_template"})
         if sys.stdin.isatty():
-            console.talk(t("/reset begins anew, /system TEXT says how to answer, /exit or Ctrl-D leaves"), style="dim")
+            talk.aside(t("/reset begins anew, /system TEXT says how to answer, /exit or Ctrl-D leaves"))
         return _converse(talker, choice, system)
 
 
