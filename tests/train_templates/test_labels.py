@@ -48,6 +48,7 @@ def named(column: list[Any], feature: Any) -> Any:
     return datasets.Dataset.from_dict({"text": TEXTS[: len(column)], "label": column}, features=features)
 
 
+# docs/decisions/tasks.md: What is written differently in a .csv file is another class
 @pytest.mark.parametrize(
     ("words", "names"),
     [
@@ -85,6 +86,7 @@ def test_fractions_are_still_no_classes(labels: ModuleType, tmp_path: Path) -> N
     assert "is a fraction" in said(csv_of(tmp_path / "a.csv", ["0.5", "1", "007"]))
 
 
+# docs/decisions/tasks.md: Classes of a ClassLabel column keep the numbers of the data set
 @pytest.mark.parametrize("kind", ["parquet", "saved", "arrow"])
 def test_names_of_datasets_are_those_of_the_model(kind: str, tmp_path: Path) -> None:
     """They were 0 and 1. Their order is that of the data set, and a name that no text has stays an output."""
@@ -124,14 +126,15 @@ def test_a_label_that_is_not_known_is_refused(tmp_path: Path) -> None:
         made.load_train_data(made.TaskConfig())
 
 
+# docs/decisions/checkpoints.md: A resume compares the classes
 @pytest.mark.parametrize(
     ("before", "now", "says"),
     [
         (["a", "b"], ["a", "b"], ""),
-        (["a", "b"], ["b", "a"], r"learned 2 classes, and now there are 2; the first change: ('a', 'b')"),
-        (["a", "b"], ["a", "b", "c"], "now there are 3; the first change: (None, 'c')"),
+        (["a", "b"], ["b", "a"], "they were 2, and are 2 now; the first change: ('a', 'b')"),
+        (["a", "b"], ["a", "b", "c"], "are 3 now; the first change: (None, 'c')"),
         (None, [str(i) for i in range(10)], ""),
-        (None, [str(i) for i in range(11)], "may have had these 11 classes in another order"),
+        (None, [str(i) for i in range(11)], "may have had these 11 in another order"),
         (None, ["b", "a"], "in another order"),
     ],
 )
@@ -144,6 +147,7 @@ def test_a_resume_compares_the_classes(before: Any, now: list[str], says: str, l
 def test_a_checkpoint_with_other_classes_is_not_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     load(tmp_path / "code", "text_classification")
+    monkeypatch.syspath_prepend(tmp_path / "code")
     made = importlib.import_module("checkpoints")
 
     def start(classes: list[str]) -> Training:
@@ -155,7 +159,7 @@ def test_a_checkpoint_with_other_classes_is_not_loaded(tmp_path: Path, monkeypat
     first.checkpoints.resume(SAMPLES)
     end(first.train(1))
     other = start(["b", "a"])
-    with pytest.raises(SystemExit, match="learned 2 classes, and now there are 2; the first change"):
+    with pytest.raises(SystemExit, match="has learned other classes: they were 2, and are 2 now; the first change"):
         other.checkpoints.resume(SAMPLES)
     end(other)
     assert other.loaded == ""

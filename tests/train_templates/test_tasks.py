@@ -30,7 +30,7 @@ from test_training import ON_STANDIN, STRATEGIES
 from warm import spawn
 
 from trainwiz import plan as plans
-from trainwiz.probe import pictures
+from trainwiz.probe import splits
 from trainwiz.probe.project import project
 from trainwiz.render import script
 from trainwiz.store import templates
@@ -270,7 +270,7 @@ def test_labels_that_are_no_classes_are_refused_before_and_in_the_task(
 
 
 def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
-    rows = [json.dumps({"text": f"number {i}", "label": label}) for i, label in enumerate([0.0, 1.0, 1, "0"])]
+    rows = [json.dumps({"text": f"number {i}", "label": label}) for i, label in enumerate([0.0, 1.0, 1, 0])]
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     where = str(tmp_path / "rows.jsonl")
     made = load(tmp_path, "text_classification", data__train=where)
@@ -320,7 +320,7 @@ def test_folders_named_train_and_val_split_the_images(tmp_path: Path) -> None:
     assert facts.train
     assert facts.eval
     assert (facts.train.samples, facts.eval.samples, facts.train.parts) == (7, 5, ("train", "val"))
-    assert pictures.PARTS == made.pictures.PARTS
+    assert splits.PARTS == made.pictures.splits.PARTS
 
     shutil.rmtree(tmp_path / "pets" / "val")
     facts = project(plans.with_changes(BASE, changes), str(tmp_path))
@@ -374,8 +374,8 @@ def test_a_picture_that_is_cut_off_is_named(tmp_path: Path) -> None:
     cut = tmp_path / "pets" / "dog" / "0.png"
     cut.write_bytes(cut.read_bytes()[:1000])
     made = load(tmp_path / "code", "image_classification", data__train=str(tmp_path / "pets"))
-    with pytest.raises(OSError, match=r"truncated.*, in .*dog/0\.png"):
-        made.load_train_data(made.TaskConfig())[1]
+    with pytest.raises(SystemExit, match=r"dog/0\.png: not a whole picture; of 2, 1 are"):
+        made.load_train_data(made.TaskConfig())
 
 
 def test_models_for_pictures_are_named(tmp_path: Path) -> None:

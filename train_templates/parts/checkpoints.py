@@ -366,11 +366,8 @@ class Checkpoints:
             if then != today:
                 raise Failed(f"{path} was trained with {name} {then}, not {today}: its data order would not go on")
         # feature: names
-        self.compare_classes(path, manifest.get("classes"))
-        # end: names
-        # feature: names
         if self.classes is not None and (problem := other_classes(manifest.get("classes"), self.classes)):
-            raise Failed(f"{path} {problem}: --output_dir DIR starts another training")
+            raise Failed(f"{path} has learned other classes: {problem}; --output_dir DIR starts another training")
         # end: names
         if manifest["layout"] != self.layout:
             raise Failed(f"{path} was saved as {manifest['layout']}, and cannot be loaded as {self.layout}")

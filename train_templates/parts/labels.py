@@ -120,11 +120,11 @@ def other_classes(before: Sequence[str] | None, classes: Sequence[str]) -> str:
         pairs = itertools.zip_longest(before, classes)
         if (first := next((pair for pair in pairs if pair[0] != pair[1]), None)) is None:
             return ""
-        return f"learned {len(before)} classes, and now there are {len(classes)}; the first change: {first}"
+        return f"they were {len(before)}, and are {len(classes)} now; the first change: {first}"
     from_numbers = getattr(classes, "from_numbers", False)  # 10 came before 2
     if list(classes) == sorted(classes) and not (from_numbers and len(classes) > 10):
         return ""
-    return f"is of an older script, which may have had these {len(classes)} classes in another order"
+    return f"an older script saved it, which may have had these {len(classes)} in another order"
 
 
 # end: names

@@ -118,6 +118,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?:, a list with one 1;|, a fraction;|; each text has one class here).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:pictures that would be left out: |pixels of 32 bits, ).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:named twice among the sources|which of its folders are for training).*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+, which is empty; each (?:text|image) needs a label.*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+; several classes for an image are learned by .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: \S+ and \S+ are two texts that belong together, and only .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be [a-z0-9 ]+:|this conversation cannot be used).*)$",

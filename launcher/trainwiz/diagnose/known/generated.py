@@ -82,9 +82,8 @@ SIGNATURES = {
         remedy="set {name} back to {before}, or start a new run: trainwiz launch --new",
     ),
     "classes_changed": Signature(
-        r"(?<!\S)(?P<checkpoint>\S+) (?P<why>learned \d+ classes, and now there are .+|is of an older script, which "
-        r"may have had these \d+ classes in another order): --output_dir",
-        cause="{checkpoint} {why}: the outputs of the model would stand for other classes",
+        r"(?<!\S)(?P<checkpoint>\S+) has learned other classes: (?P<why>.+); --output_dir",
+        cause="{checkpoint} has learned other classes: {why}",
         remedy="train on the data whose classes it learned, or start a new run: trainwiz launch --new",
     ),
     "already_trained": Signature(

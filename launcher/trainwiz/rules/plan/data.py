@@ -262,8 +262,7 @@ def hub_ids_are_cached_offline(project: Project) -> Violations:
 def data_is_not_empty(plan: Plan, project: Project) -> Violations:
     """The data must contain at least one sample, and one more where a part of it is kept for evaluation.
 
-    Without it: task.py stops with `no text to train on`, `no pictures` or `nothing would be left to train or evaluate
-    on`.
+    Without it: task.py stops with `no text to train on`, `no pictures` or `nothing would be left to train`.
     Why: the file is empty, or the folder has no files in a known format, or no pictures; or the part that data.eval
     names is none of the samples, or all: a .txt file is one document, whatever its length.
     Instead: name the folder that contains the files; evaluate on another file.
