@@ -1,7 +1,8 @@
 """Which tests one worker runs one after another; workers take these shares in the order of the collection.
 
 A file is a share, whole: its tests use what its fixtures made. Files whose tests race a clock, or watch how processes
-end, are one share together, so that none of them has another beside it.
+end, are one share together, so that none of them has another beside it. What else asks Colossal-AI is with its
+trainings, whose ranks have imported it.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ Some of them mostly wait, for minutes: the racing one, those of Slurm, of lost m
 machines. Between two of these stand some that keep a core busy.
 """
 
+COLOSSALAI = PurePath("tests/train_templates/test_colossalai.py")
+
 
 class Shares(LoadScopeScheduling):  # type: ignore[misc]
     """Gives each worker one share after another."""
@@ -39,5 +42,5 @@ class Shares(LoadScopeScheduling):  # type: ignore[misc]
 
 def share(nodeid: str) -> str:
     """The name of a test's share."""
-    file = PurePath(nodeid.partition("::")[0])
+    file = COLOSSALAI if "about_colossalai" in nodeid else PurePath(nodeid.partition("::")[0])
     return "racing" if file.stem.removeprefix("test_") in RACING else str(file)

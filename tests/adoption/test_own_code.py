@@ -524,6 +524,49 @@ def test_a_training_in_the_main_block() -> None:
     assert script.loss.taken.outer == ("criterion = nn.MSELoss()",)
 
 
+ON_ONE_LINE = """\
+import torch; from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+get_ipython().system("pip install something")
+# In[2]:
+def weights(model): return model.parameters()
+def main():
+    x = torch.randn(64, 4); y = x.sum(1, keepdim=True)
+    net = nn.Linear(4, 1); net.bias.data.zero_()
+    if (gpus := torch.cuda.device_count()) > 1: net = nn.DataParallel(net)
+    loader = DataLoader(TensorDataset(x, y), batch_size=8)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-3); criterion = nn.MSELoss()
+    for xb, yb in loader: optimizer.zero_grad(); out = net(xb); loss = criterion(out, yb); loss.backward(); mend(net)
+if __name__ == "__main__": main()
+"""
+
+
+def test_statements_on_one_line_are_told_apart() -> None:
+    """Each is taken without those around it, and what is left out of such a line is named."""
+    made = found(ON_ONE_LINE)
+    assert not [one.gap for one in made.all if one.gap]
+    data, model, loss = (one.taken for one in (made.data, made.model, made.loss))
+    assert data
+    assert (data.outer, data.expression) == (
+        ("x = torch.randn(64, 4)", "y = x.sum(1, keepdim=True)"),
+        "TensorDataset(x, y)",
+    )
+    assert model
+    assert model.outer == ("net = nn.Linear(4, 1)", "net.bias.data.zero_()"), "a rank for each GPU, no DataParallel"
+    assert loss
+    assert (loss.outer, loss.inner) == (
+        ("criterion = nn.MSELoss()",),
+        ("out = net(xb)", "loss = criterion(out, yb)"),
+    )
+    left = own_code.left(read("train.py", ON_ONE_LINE), made, as_code=True)
+    assert [(one.path, one.place.line) for one in left] == [
+        ("get_ipython", 3),
+        ("DataParallel", 9),
+        ("DataLoader(shuffle)", 10),
+        ("loop", 12),
+    ]
+
+
 def test_a_part_of_a_model() -> None:
     text = OWN.replace("AdamW(net.parameters()", "AdamW(net.layers[2].parameters()")
     assert gaps(text)["model"][1] == "the optimizer gets the parameters of net.layers[2] only"

@@ -27,6 +27,7 @@ from safetensors import safe_open  # noqa: E402
 def main() -> None:
     train: Any = importlib.import_module("train")
     accelerator = train.build_accelerator(train.Config())
+    gc.freeze()
     for job in json.loads(Path(sys.argv[1]).read_text()):
         output = Path(job["output"])
         output.mkdir(parents=True, exist_ok=True)
@@ -44,7 +45,7 @@ def main() -> None:
             (output / "findings.json").write_text(json.dumps(found))
         accelerator.wait_for_everyone()
         accelerator.free_memory()
-        gc.collect()
+        gc.freeze()  # what is still there stays: no later job looks through it
     accelerator.end_training()
 
 

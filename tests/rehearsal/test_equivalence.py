@@ -13,10 +13,13 @@ import warm
 from trainwiz import plan as trainwiz_plan
 from trainwiz.batch import Batch
 from trainwiz.cli import run
+from trainwiz.message import say
 from trainwiz.plan import flat
 from trainwiz.rehearsal import equivalence, setup
+from trainwiz.rehearsal.check import Check
 from trainwiz.rehearsal.equivalence import Change
 from trainwiz.rehearsal.result import RunResult
+from trainwiz.workflows.create.update_proof import Proof
 
 DECIDE = (
     *("task", "seed", "deepspeed", "model.name", "model.adapter", "model.frozen", "model.neftune_alpha"),
@@ -29,6 +32,7 @@ DO_NOT = (
     *("batch.per_device_batch_size", "batch.gradient_accumulation_steps", "model.activation_checkpointing"),
     *("checkpoint.checkpointing_steps", "tracking.tags", "supervision.on_hang", "cluster.kind", "data.cache_dir"),
 )
+_MACHINE = ("machine.device", "machine.num_processes")
 
 
 def test_each_key_either_decides_or_does_not() -> None:
@@ -59,6 +63,13 @@ def test_a_new_strategy_is_seen_on_two_ranks(keys: tuple[str, ...], world: int, 
     assert (after.split.world, after.split.micro, after.split.real) == (world, micro, before.split.real)
     assert before.without_dropout
     assert after.without_dropout
+
+
+@pytest.mark.parametrize(("ranks", "unseen"), [([1, 2], ("machine.device",)), ([2, 2], _MACHINE)])
+def test_runs_on_one_rank_and_on_two_show_the_number_of_ranks(ranks: list[int], unseen: tuple[str, ...]) -> None:
+    check = Check(name="proof", title=say(""), verdict="passed", found=say(""), numbers={"ranks": ranks})
+    assert Proof(change=Change(neutral=_MACHINE), check=check).unseen == unseen
+    assert Proof(change=Change(neutral=_MACHINE)).unseen == _MACHINE
 
 
 def _small(kind: Any) -> setup.Setup:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import projects
 import pytest
 import test_claims
 import warm
-from engine_children import claimed
 
 from trainwiz import rules
 from trainwiz.finding import Level
@@ -77,23 +76,20 @@ BOOSTING = {
 """How Colossal-AI's plugins stop."""
 # What a weight seems to be after each of two backward passes, and after the update: untold, and told of both.
 GEMINI = {"tw734_gradients_take_the_place_of_weights": [[3.0, 1.0, -0.5], [0.0, 0.0, -0.8]]}
-STANDIN = Path(__file__).parents[1] / "standin_colossalai"
+ON_STANDIN = {
+    "TRAINWIZ_COLOSSALAI_STANDIN": "cpu",
+    "PYTHONPATH": projects.python_path(Path(__file__).parents[1] / "standin_colossalai"),
+}
+"""What refuses a precision or a stage has not looked at the device yet, so that one server has ranks for all."""
 COLOSSALAI = Path(__file__).parents[2] / ".venv-colossalai" / "bin" / "python"
 
 
-def world() -> dict[str, str]:
-    """The environment of a rank that is alone, but for its number."""
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
-    meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(claimed.port())}
-    sizes = {"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    return {**kept, **meeting, **sizes}
-
-
-def run(child: Path, *arguments: str, size: int = 1, **environ: str) -> dict[str, Any]:
+def run(
+    child: Path, *arguments: str, size: int = 1, python: Path = Path(sys.executable), **environ: str
+) -> dict[str, Any]:
     """What rank 0 prints of a program on so many ranks."""
-    ended = warm.run(
-        Path.cwd(), [str(child), *arguments], size, env={"CUDA_VISIBLE_DEVICES": "", **environ}, seconds=540
-    )
+    env = {"CUDA_VISIBLE_DEVICES": "", **environ}
+    ended = warm.run(Path.cwd(), [str(child), *arguments], size, env=env, python=str(python), seconds=540)
     assert ended[0].code == 0, ended[0].err
     answers = json.loads(ended[0].out.splitlines()[-1])
     assert isinstance(answers, dict)
@@ -120,15 +116,7 @@ def test_claims_about_deepspeed() -> None:
 
 @pytest.mark.skipif(not COLOSSALAI.exists(), reason="no environment of Colossal-AI (make colossalai): NOT CHECKED")
 def test_claims_about_colossalai() -> None:
-    done = subprocess.run(
-        [str(COLOSSALAI), str(CHILD.with_name("boosting.py"))],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
-        check=True,
-    )
-    said = json.loads(done.stdout.splitlines()[-1])
+    said = run(CHILD.with_name("boosting.py"), python=COLOSSALAI, **ON_STANDIN)
     assert said.keys() == BOOSTING.keys()
     for name, words in BOOSTING.items():
         assert said[name].startswith(words), name
@@ -136,18 +124,8 @@ def test_claims_about_colossalai() -> None:
 
 
 @pytest.mark.skipif(not COLOSSALAI.exists(), reason="no environment of Colossal-AI (make colossalai): NOT CHECKED")
-def test_claims_about_gemini() -> None:
-    environ = {**world(), "TRAINWIZ_COLOSSALAI_STANDIN": "cpu", "PYTHONPATH": str(STANDIN)}
-    done = subprocess.run(
-        [str(COLOSSALAI), str(CHILD.with_name("gemini.py"))],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env=environ,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[-1]) == GEMINI
+def test_claims_about_colossalais_gemini() -> None:
+    assert run(CHILD.with_name("gemini.py"), python=COLOSSALAI, **ON_STANDIN) == GEMINI
 
 
 def test_tw756_names_are_no_numbers() -> None:

@@ -214,6 +214,7 @@ def test_an_edit_makes_tokens_anew_only_if_it_decides_them(task: str, tmp_path: 
 
     def code() -> Any:
         definitions.read.cache_clear()
+        definitions.source_of.cache_clear()
         return definitions.source_of(encoded, sources.Sources, encoders.pack)
 
     first = code()

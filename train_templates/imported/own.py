@@ -12,6 +12,8 @@ NAMES: tuple[str, ...] = ()
 
 def wanted(statement: ast.stmt) -> bool:
     """Return whether a statement of the script is run."""
+    if isinstance(statement, ast.Expr) and "get_ipython" in ast.unparse(statement):
+        return False  # a command of a notebook
     if not NAMES or isinstance(statement, (ast.Import, ast.ImportFrom)):
         return True
     if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):

@@ -16,6 +16,7 @@ from typing import Any
 Place = tuple[Path, str]  # a module, and a name in it
 
 
+@functools.cache
 def source_of(*roots: Any) -> list[tuple[str, str, str]]:
     """Return (module, name, source) of these functions and classes, and of all that they use, in order."""
     waiting = [(Path(inspect.getfile(root)), root.__qualname__) for root in roots]

@@ -9,6 +9,7 @@ from trainwiz.adoption.ledger import Kind, Left
 from trainwiz.message import Message, say
 from trainwiz.script import Call, Script
 from trainwiz.script.pieces import Piece, Pieces
+from trainwiz.script.slices import replicates
 from trainwiz.script.tree import dotted
 
 _LONGEST = 60
@@ -21,7 +22,7 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     """
     options = _options(script, pieces) if as_code else ()
     found = [*options, *_pieces(script, pieces, as_code=as_code), *_evaluations(script, pieces)]
-    found += [*_order(script, pieces.loader), *_rest(script, pieces)]
+    found += [*_order(script, pieces.loader), *_rest(script, pieces), *_not_run(script)]
     if as_code and pieces.lightning:
         why = say(
             "the project's loop makes the updates: let loss_sum return the loss, and build_optimizers the optimizers, "
@@ -105,6 +106,18 @@ def _says(script: Script, node: ast.expr, *, said: bool) -> bool:
 def _rest(script: Script, pieces: Pieces) -> Iterator[Left]:
     for statement in pieces.rest:
         yield _entry(script, "lost", "loop", statement, say("the project's loop does not do this"))
+
+
+def _not_run(script: Script) -> Iterator[Left]:
+    """What stands in the way of a rank for each GPU, and commands of a notebook."""
+    for call in script.tree.calls:
+        if replicates(call):
+            yield _entry(script, "lost", "DataParallel", call, say("the project starts one rank for each GPU instead"))
+        elif dotted(call.func) == "get_ipython":
+            node = script.tree.statement(call) or call
+            yield _entry(
+                script, "lost", "get_ipython", node, say("a command of a notebook, which a project does not run")
+            )
 
 
 def _entry(script: Script, kind: Kind, path: str, node: ast.AST, why: Message) -> Left:

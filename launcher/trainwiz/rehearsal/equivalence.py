@@ -113,7 +113,12 @@ def check(before: RunResult, after: RunResult, setups: tuple[Setup, Setup]) -> C
     fix = (
         None if good else say("look at what was edited by hand in the files: the plan's change alone does not do this")
     )
-    return judged("proof", say("proof"), found, fix, {"losses": losses.to_dict(), "gradient_norms": norms.to_dict()})
+    numbers = {
+        "losses": losses.to_dict(),
+        "gradient_norms": norms.to_dict(),
+        "ranks": [before.run.split.world, after.run.split.world],
+    }
+    return judged("proof", say("proof"), found, fix, numbers)
 
 
 def _why(result: RunResult) -> Any:

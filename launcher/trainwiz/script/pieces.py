@@ -290,7 +290,7 @@ class _Reader:
         slicer = Slicer(self.script, bound=bound, barred=barred, block=block, left_out=left_out)
         expression = _undivided(backward.loss)
         piece = _cut("loss", expression, lambda: slicer.of(expression))
-        return piece, [s for s in block if s.lineno != backward.call.lineno], ast.unparse(target)
+        return piece, [s for s in block if s is not self.script.tree.statement(backward.call)], ast.unparse(target)
 
     def _called_in_a_loop(self, backward: ast.Call) -> tuple[Function, dict[str, str], ast.For] | None:
         """The function around a backward pass, what its parameters get of a micro-batch, and the loop that calls it."""
@@ -325,7 +325,7 @@ class _Reader:
         bound = {model, *(names[dotted(one)] for one in parts if dotted(one) in names)}
         slicer = Slicer(self.script, bound=bound, block=block, own_model=f"self.{model}")
         piece = _cut("loss", loss, lambda: slicer.of(_undivided(loss)))
-        return piece, [one for one in block if one.lineno != loss.lineno], shown
+        return piece, [one for one in block if one is not self.script.tree.statement(loss)], shown
 
     def _loss_of_trainer(self) -> tuple[Piece, list[ast.stmt], str]:
         own = self.script.names.function("compute_loss")
@@ -384,9 +384,9 @@ class _Reader:
         return loss.node if made and not any(_divides_sum(node, sums) for node in nodes) else None
 
     def _rest(self, block: list[ast.stmt]) -> Iterator[ast.stmt]:
-        taken = {n.lineno for n in block if isinstance(n, ast.Assign | ast.AnnAssign | ast.AugAssign)}
+        taken = [n for n in block if isinstance(n, ast.Assign | ast.AnnAssign | ast.AugAssign)]
         for statement in block:
-            yield from (s for s in _steps(statement) if s.lineno not in taken and _does_more(s))
+            yield from (s for s in _steps(statement) if s not in taken and _does_more(s))
 
 
 def _named_sums(nodes: Sequence[ast.AST], functions: Set[str]) -> set[str]:

@@ -30,7 +30,10 @@ def rewritten(lines: Sequence[str], node: ast.expr | ast.stmt, edits: Iterable[E
     raw = [line.encode() for line in lines]  # the tree counts columns in bytes
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(one.lineno for one in decorators)])
-    start, end = _offset(raw, first, 0 if isinstance(node, ast.stmt) else node.col_offset), _end(raw, node)
+    start, end = _offset(raw, first, node.col_offset if first == node.lineno else 0), _end(raw, node)
+    # Behind another statement, `a; b`, it is indented as the line is.
+    line = raw[first - 1]
+    indent = line[: len(line) - len(line.lstrip())] if isinstance(node, ast.stmt) and first == node.lineno else b""
     text = b"\n".join(raw)
     inside = {id(one) for one in ast.walk(node)}
     changes = []
@@ -43,7 +46,7 @@ def rewritten(lines: Sequence[str], node: ast.expr | ast.stmt, edits: Iterable[E
     for at, until, new in sorted(set(changes), reverse=True):
         text = text[:at] + new + text[until:]
         end += len(new) - (until - at)
-    return textwrap.dedent(text[start:end].decode()).strip("\n")
+    return textwrap.dedent((indent + text[start:end]).decode()).strip("\n")
 
 
 def _start(raw: Sequence[bytes], node: ast.expr) -> int:

@@ -88,14 +88,14 @@ class Slicer:
     _taken: dict[ast.stmt, int] = field(default_factory=dict)
     _callers: int = 0
     _outside: dict[str, None] = field(default_factory=dict)
-    _seen: set[tuple[str, int]] = field(default_factory=set)
+    _seen: set[tuple[str, tuple[int, int]]] = field(default_factory=set)
     _given_inside: set[str] = field(default_factory=set)
 
     def of(self, expression: ast.expr) -> Slice:
         """The piece. Raises `Gap`."""
         self._visit(expression, expression, frozenset(self.bound))
         inside = {id(node) for statement in self.block for node in walk(statement)}
-        statements = sorted(self._taken, key=lambda one: (-self._taken[one], one.lineno))  # callers run first
+        statements = sorted(self._taken, key=lambda one: (-self._taken[one], _start(one)))  # callers run first
         texts = [(id(statement) in inside, self._text(statement)) for statement in statements]
         return Slice(
             expression=_alone(rewritten(self.script.lines, expression, self._edits)),
@@ -139,20 +139,18 @@ class Slicer:
             raise Gap(node, say("an f-string would have to be rewritten"))
 
     def _without_engine(self, call: ast.Call, at: ast.AST, known: frozenset[str]) -> bool:
-        """Leave `x.to(device)`, `x.cuda()` and `accelerator.unwrap_model(x)` to the engine: only `x` remains.
+        """Leave placing, `accelerator.unwrap_model(x)` and `DataParallel(x)` to the engine: only `x` remains.
 
         Around a block, what lies on a device stays there: the engine knows nothing of it.
         """
-        if not isinstance(call.func, ast.Attribute):
-            return False
         kept: ast.expr | None = None
-        if _places(call):
+        if isinstance(call.func, ast.Attribute) and _places(call):
             if self.block and not self._is_inner(call):
                 self._edits.append(Edit.of(call, call.func.value, f".to({DEVICE})"))
             else:
                 self._edits.append(Edit.of(call, call.func.value))
             kept = call.func.value
-        elif method(call) == "unwrap_model" and len(call.args) == 1:
+        elif (method(call) == "unwrap_model" and len(call.args) == 1) or replicates(call):
             kept = call.args[0]
             self._edits.append(Edit.of(call, kept))
         if kept is None:
@@ -271,14 +269,15 @@ class Slicer:
         return any(name in _given(statement) for statement in _flat(outside))
 
     def _local(self, name: ast.Name, body: Sequence[ast.stmt], at: ast.AST) -> None:
-        if (name.id, at.lineno) in self._seen:  # type: ignore[attr-defined]
+        if (name.id, _start(at)) in self._seen:
             return
-        self._seen.add((name.id, at.lineno))  # type: ignore[attr-defined]
+        self._seen.add((name.id, _start(at)))
         before = (statement for statement in self._before(body, at) if statement not in self.left_out)
         found = [s for s in before if name.id in _given(s) or _changes(s, name.id)]
         found = found[max((i for i, one in enumerate(found) if _begins(one, name.id)), default=0) :]
         prepared = [s for s in found if self._is_prepare(s)]
         needless = [s for s in found if only_places(s) and (self._is_inner(s) or not self.block)]
+        needless += [s for s in found if _only_replicates(s)]
         for statement in (s for s in found if s not in (*prepared, *needless)):
             if isinstance(statement, ast.While | ast.Try | ast.With):
                 raise Gap(statement, say("{name} is made in a block that cannot be taken out", name=name.id))
@@ -316,7 +315,9 @@ class Slicer:
             yield from self._before_calls(body)
             return
         for statement in _flat(body, enter=self.block):
-            if statement.lineno < at.lineno:  # type: ignore[attr-defined]
+            # On one line, `a; b`, the first has ended where the second begins.
+            end = statement.end_lineno or statement.lineno, statement.end_col_offset or 0
+            if statement.lineno < _start(at)[0] or end <= _start(at):
                 yield statement
 
     def _before_calls(self, body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
@@ -353,6 +354,11 @@ class Slicer:
         alias = next(a for a in node.names if (a.asname or a.name.partition(".")[0]) == name.id)
         alone = ast.Import([alias]) if isinstance(node, ast.Import) else ast.ImportFrom(node.module, [alias], 0)
         self._imports[ast.unparse(alone)] = None
+
+
+def _start(node: ast.AST) -> tuple[int, int]:
+    """The line and the column where a node begins."""
+    return node.lineno, node.col_offset  # type: ignore[attr-defined]
 
 
 def _alone(text: str) -> str:
@@ -452,6 +458,21 @@ def _places(call: ast.Call) -> bool:
     return dotted(where).rpartition(".")[2] in ("device", "gpu", "gpu_id", "local_rank", "rank") or (
         isinstance(where, ast.Constant) and str(where.value).startswith("cuda")
     )
+
+
+def replicates(call: ast.Call) -> bool:
+    """Whether a call makes a `DataParallel`: one process for all GPUs, where a project has a rank for each."""
+    return dotted(call.func).rpartition(".")[2] == "DataParallel" and bool(call.args)
+
+
+def _only_replicates(statement: ast.stmt) -> bool:
+    """Whether a statement only wraps a name in a `DataParallel`, on some condition or on none."""
+    if isinstance(statement, ast.If):
+        return not statement.orelse and all(map(_only_replicates, statement.body))
+    value = statement.value if isinstance(statement, ast.Assign) else None
+    if not isinstance(value, ast.Call) or not replicates(value):
+        return False
+    return isinstance(statement, ast.Assign) and [ast.unparse(value.args[0])] == [*map(ast.unparse, statement.targets)]
 
 
 def only_places(statement: ast.stmt) -> bool:
