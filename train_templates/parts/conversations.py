@@ -25,7 +25,7 @@ import column_names
 
 # end: own_columns
 from sources import Row, TableRow
-from transcripts import is_open_transcript, transcript
+from transcripts import is_open_transcript, is_part, shown, text_of, transcript
 
 Message = dict[str, Any]
 ROLES = {
@@ -159,12 +159,6 @@ def parsed(value: Any) -> Any:
         raise ValueError(f"not JSON: {shown(value)}") from None
 
 
-def shown(value: Any) -> str:
-    """Return the beginning of a value."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
 Turn = tuple[Message, bool]  # a message, and whether it is learned
 
 
@@ -291,28 +285,6 @@ def messages_of(role: str, said: Message, learned: bool) -> Iterator[Turn]:
     elif content is None and not reasoning:
         raise ValueError(f"the {role} says nothing: neither content nor tool_calls")
     yield {**message, **{name: value for name, value in said.items() if value not in ("", [])}}, learned
-
-
-def is_part(part: Any, kind: str) -> bool:
-    """Return whether a part of a content is of this type."""
-    return isinstance(part, dict) and part.get("type") == kind
-
-
-def text_of(content: Any, role: str) -> str:
-    """Return a content as text. Raises `ValueError` if it is not text, such as an image."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    kinds = ("text", "refusal") if role == "assistant" else ("text",)
-    if isinstance(content, list) and all(
-        isinstance(x, str) or any(is_part(x, kind) for kind in kinds) for x in content
-    ):
-        flags = {part.get(name, 1) for part in content if isinstance(part, dict) for name in ("train", "weight")}
-        if flags - {1}:
-            raise ValueError("a part of a message cannot be learned without the rest")
-        return "".join(part if isinstance(part, str) else part[part["type"]] for part in content)
-    if role == "tool" and isinstance(content, dict | list):
-        return json.dumps(content, ensure_ascii=False)
-    raise ValueError(f"the {role} says {shown(content)}, which is not text")
 
 
 def call_of(call: Any) -> dict[str, Any]:
