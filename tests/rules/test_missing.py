@@ -38,8 +38,6 @@ sys.path.insert(0, ".")
 runpy.run_path("train.py", run_name="__main__")
 """
 """A program that runs train.py as if packages were not installed."""
-FOUNDATIONS = {"torch", "accelerate", "transformers"}
-"""What others are made of once they are imported: without these, an interpreter starts from scratch."""
 IMAGES = {"task": "image_classification"}
 ZERO = {"strategy.kind": "deepspeed", "strategy.zero_stage": 2}
 ADAPTER = {"task": "sft", "model.from_scratch": False, "data.eval": None}
@@ -103,7 +101,7 @@ def last_line(id: str, folder: Path, forking: str) -> str:
     (folder / "without.py").write_text(WITHOUT.format(gone=gone, arguments=arguments))
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "FSDP_", "DS_"))}
     done = subprocess.run(
-        [sys.executable if gone & FOUNDATIONS else forking, "without.py"],
+        [sys.executable if "torch" in gone else forking, "without.py"],
         cwd=folder,
         capture_output=True,
         text=True,

@@ -10,6 +10,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
 from trainwiz.ui.live import Progress
 from trainwiz.ui.watch import View, frame
+from trainwiz.workflows.watch import Watched
 
 ENTER, LEAVE = "\x1b[?1049h", "\x1b[?1049l"
 
@@ -86,6 +88,19 @@ def test_the_pace_forgets_the_beginning() -> None:
     for second in range(1000):
         pace.saw(second, second if second < 500 else 500 + (second - 500) * 10)
     assert pace.left(6490, 999) == pytest.approx(100)
+
+
+def test_the_first_record_tells_of_all_updates_before_it(tmp_path: Path) -> None:
+    began = datetime.now(timezone.utc) - timedelta(seconds=50)
+    whole = record(
+        tmp_path,
+        NAMES[0],
+        range(5, 6),
+        total_updates=100,
+        **{**alive(), "started": began.isoformat(timespec="seconds")},
+    )
+    left = Watched(whole).view().seconds_left
+    assert left == pytest.approx(95 * 50 / 5, rel=0.2), "not as if 50 s had passed for one update"
 
 
 def test_complaints_are_told_once_and_without_control_characters() -> None:

@@ -133,7 +133,8 @@ class Watched:
             return None
         if self._pace is None:
             # Until updates are seen to pass, the pace is that of the whole run, its start-up included.
-            first = self._records[0].get("update")
+            # The first record of a run from the beginning tells of all updates up to its own.
+            first = self._records[0].get("update") if line.resumed_from else 1
             passed = line.updates - first + 1 if isinstance(first, int) else 0
             began = started(run)
             spent = run.touched - began if run.touched is not None and began is not None else 0.0
