@@ -253,3 +253,33 @@ def test_the_probe_knows_the_columns_of_a_conversation(made: ModuleType) -> None
     code = made.chat.conversations
     assert (code.TALKS, (*code.ANSWERS, "target")) == (chat_columns.TALKS, chat_columns.ANSWERS)
     assert (*code.QUESTIONS, "input") == chat_columns.QUESTIONS
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"content": None, "refusal": "I can't."},
+        {"refusal": "I can't."},
+        {"content": [{"type": "refusal", "refusal": "I can't."}]},
+    ],
+)
+def test_a_refusal_is_what_the_assistant_says(said: dict[str, Any], made: ModuleType) -> None:
+    """OpenAI's API returns one in a field of its own, or as a part of the content."""
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", **said}]}
+    talk = made.chat.conversations.conversation_of(row)
+    assert (talk.messages[1], talk.learned) == ({"role": "assistant", "content": "I can't."}, [False, True])
+    row["messages"][1] = {"role": "assistant", "content": "a", "refusal": "I can't."}
+    with pytest.raises(ValueError, match="says something and refuses to; delete content or refusal"):
+        made.chat.conversations.conversation_of(row)
+
+
+def test_an_answer_beside_messages_is_learned(made: ModuleType) -> None:
+    """It was an ignored column, and nothing was learned of the row."""
+    asked = [{"role": "user", "content": "q"}]
+    for column in ("response", "completion"):
+        talk = made.chat.conversations.conversation_of({"messages": asked, column: "a"})
+        assert [message["content"] for message in talk.messages] == ["q", "a"]
+        assert (talk.learned, talk.ignored) == ([False, True], set())
+    answered = [*asked, {"role": "assistant", "content": "b"}]
+    talk = made.chat.conversations.conversation_of({"messages": answered, "response": "a"})
+    assert (len(talk.messages), talk.ignored) == (2, {"response"})

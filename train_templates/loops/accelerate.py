@@ -768,6 +768,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)
     total = config.n_steps or config.n_epochs * updates_per_epoch
     checkpoints = build_checkpoints(config, accelerator, model, optimizer)
+    # feature: names
+    checkpoints.classes = getattr(train_data, "classes", None)
+    # end: names
     start = checkpoints.resume(len(train_data))
     if start > total:
         raise SystemExit(f"{start} updates are already done, but the training ends after {total}")

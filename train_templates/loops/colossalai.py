@@ -687,6 +687,9 @@ def train(config: Config, agreement: Agreement) -> bool:
     total = config.n_steps or config.n_epochs * updates_per_epoch
     state = State(model, optimizer)
     checkpoints = Checkpoints(config, LAYOUT, state.save, state.load)
+    # feature: names
+    checkpoints.classes = getattr(train_data, "classes", None)
+    # end: names
     start = checkpoints.resume(len(train_data))
     if start > total:
         raise SystemExit(f"{start} updates are already done, but the training ends after {total}")

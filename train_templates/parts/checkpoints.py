@@ -15,6 +15,11 @@ import shutil
 import time
 from collections.abc import Callable
 
+# feature: names
+from collections.abc import Sequence
+
+# end: names
+
 # feature: background
 from concurrent.futures import ThreadPoolExecutor
 
@@ -31,6 +36,10 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 # end: fsdp
+# feature: names
+from labels import other_classes
+
+# end: names
 # feature: selected
 from manifest import KEPT
 
@@ -84,6 +93,9 @@ class Checkpoints:
         self.rank = dist.get_rank() if self.group else 0
         self.world = dist.get_world_size() if self.group else 1
         self.samples = 0  # in the training data; set by `resume`
+        # feature: names
+        self.classes: Sequence[str] | None = None  # what the outputs of the model stand for, by number
+        # end: names
         # feature: selected
         self.kept: dict[str, Any] = {}  # what the loop must know after a resume, beside the engine's state
         # end: selected
@@ -188,6 +200,9 @@ class Checkpoints:
             "layout": self.layout,
             "world": self.world,
             "samples": self.samples,
+            # feature: names
+            "classes": self.classes,
+            # end: names
             "config": asdict(self.config),
             "bytes": {name: (aside / name).stat().st_size for name in names},
             "sha256": hashes,
@@ -350,6 +365,10 @@ class Checkpoints:
         for name, (then, today) in order.items():
             if then != today:
                 raise Failed(f"{path} was trained with {name} {then}, not {today}: its data order would not go on")
+        # feature: names
+        if self.classes is not None and (problem := other_classes(manifest.get("classes"), self.classes)):
+            raise Failed(f"{path} has learned other classes: {problem}; --output_dir DIR starts another training")
+        # end: names
         if manifest["layout"] != self.layout:
             raise Failed(f"{path} was saved as {manifest['layout']}, and cannot be loaded as {self.layout}")
         if manifest["world"] != self.world and self.layout not in ANY_WORLD:

@@ -2,7 +2,8 @@
 
 Each row of a data set is one conversation, in one of these formats:
 
-- OpenAI: `messages` of `role` and `content`, with `tool_calls`, `weight`, `name`; `tools` beside them
+- OpenAI: `messages` of `role` and `content`, with `tool_calls`, `refusal` (what the assistant says then), `weight`,
+  `name`; `tools` beside them, and after a last question perhaps its answer in `response` or `completion`
 - ShareGPT: `conversations` of `from` and `value`, with `function_call` and `observation`; `system`, `tools` beside them
 - Alpaca: `instruction`, `input`, `output`, `system` and `history`
 - a question and an answer: `prompt` and `completion` (strings, or lists of messages), `query` and `response`, …; the
@@ -24,7 +25,7 @@ import column_names
 
 # end: own_columns
 from sources import Row, TableRow
-from transcripts import is_open_transcript, transcript
+from transcripts import is_open_transcript, is_part, shown, text_of, transcript
 
 Message = dict[str, Any]
 ROLES = {
@@ -117,6 +118,8 @@ def conversation_of(row: dict[str, Any]) -> Conversation:
     settings = parsed(columns.pop("chat_template_kwargs", None)) or {}
     talk = taken(columns, *TALKS)
     turns = turns_of(parsed(talk)) if talk is not None else asked_and_answered(columns)
+    if talk is not None and turns and turns[-1][0]["role"] not in ("assistant", "system", "developer"):
+        turns += answer_to(columns)
     if system:
         if turns and turns[0][0]["role"] in ("system", "developer") and turns[0][0]["content"] != system:
             raise ValueError("it has a system column and another system message; delete one")
@@ -156,12 +159,6 @@ def parsed(value: Any) -> Any:
         raise ValueError(f"not JSON: {shown(value)}") from None
 
 
-def shown(value: Any) -> str:
-    """Return the beginning of a value."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}…"
-
-
 Turn = tuple[Message, bool]  # a message, and whether it is learned
 
 
@@ -195,6 +192,14 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
             raise ValueError(f"its answer is a list of texts; name one of them in data.columns, as answers.0: {names}")
         return turns + turns_of(answer)
     return [*turns, ({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
+
+
+def answer_to(columns: dict[str, Any]) -> list[Turn]:
+    """Return the answer that is in a column of its own, beside messages that end with a question."""
+    answer = taken(columns, *ANSWERS)
+    if isinstance(answer, list):
+        return turns_of(answer)
+    return [] if answer is None else [({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
 
 
 def pair_of(pair: Any) -> tuple[Message, Message]:
@@ -254,6 +259,10 @@ def is_learned(said: Message, role: str) -> bool:
 def messages_of(role: str, said: Message, learned: bool) -> Iterator[Turn]:
     """Yield the message, after the results of tools that Anthropic's format puts into it."""
     content = taken(said, "content", "value")
+    if role == "assistant" and (refusal := said.pop("refusal", None)):
+        if content:
+            raise ValueError("the assistant says something and refuses to; delete content or refusal")
+        content = refusal
     parts = content if isinstance(content, list) and role != "tool" else []
     calls = [*(parsed(said.pop("tool_calls", None)) or [])]
     if "function_call" in said:
@@ -276,25 +285,6 @@ def messages_of(role: str, said: Message, learned: bool) -> Iterator[Turn]:
     elif content is None and not reasoning:
         raise ValueError(f"the {role} says nothing: neither content nor tool_calls")
     yield {**message, **{name: value for name, value in said.items() if value not in ("", [])}}, learned
-
-
-def is_part(part: Any, kind: str) -> bool:
-    """Return whether a part of a content is of this type."""
-    return isinstance(part, dict) and part.get("type") == kind
-
-
-def text_of(content: Any, role: str) -> str:
-    """Return a content as text. Raises `ValueError` if it is not text, such as an image."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if isinstance(content, list) and all(isinstance(part, str) or is_part(part, "text") for part in content):
-        flags = {part.get(name, 1) for part in content if isinstance(part, dict) for name in ("train", "weight")}
-        if flags - {1}:
-            raise ValueError("a part of a message cannot be learned without the rest")
-        return "".join(part if isinstance(part, str) else part["text"] for part in content)
-    if role == "tool" and isinstance(content, dict | list):
-        return json.dumps(content, ensure_ascii=False)
-    raise ValueError(f"the {role} says {shown(content)}, which is not text")
 
 
 def call_of(call: Any) -> dict[str, Any]:

@@ -18,6 +18,8 @@ import torch
 # end: summed
 from torch import Tensor, nn
 
+from labels import Named, in_order
+
 FLAGS = {"0", "1", "0.0", "1.0", "False", "True"}
 ON, OFF = {"1", "1.0", "true"}, {"0", "0.0", "false"}
 """Flags in a column of their own, in lower case."""
@@ -35,6 +37,9 @@ class Classes:
 def classes_of(source: str, labels: Sequence[Any], label_column: str) -> Classes:
     """Return the classes by number: the columns of flags, their numbers, or the sorted labels."""
     labels = [written(source, label) for label in labels]
+    members = [word for label in labels for word in (label if isinstance(label, list) else [label])]
+    if members and "," not in label_column and all(isinstance(word, Named) for word in members):
+        return Classes(source, in_order(members), False)
     if are_flags(labels, label_column):
         columns = [name.strip() for name in label_column.split(",")]
         count = len(labels[0])
@@ -90,9 +95,9 @@ def flags_of(classes: Classes, source: str, labels: Sequence[Any], split: str) -
     labels, names = [written(source, label) for label in labels], classes.names
     if classes.by_flags:
         for row in labels:
-            if not isinstance(row, list) or len(row) != len(names) or not {str(x).lower() for x in row} <= ON | OFF:
+            if not isinstance(row, list) or len(row) != len(names) or not {flag_of(x) for x in row} <= ON | OFF:
                 raise SystemExit(f"{source}: these labels cannot be flags of {len(names)} classes: {row!r:.80}")
-        found = [[int(str(flag).lower() in ON) for flag in row] for row in labels]
+        found = [[int(flag_of(flag) in ON) for flag in row] for row in labels]
     else:
         words = [{*words_of(source, label)} for label in labels]
         if strange := sorted({word for row in words for word in row} - {*names}):
@@ -101,6 +106,11 @@ def flags_of(classes: Classes, source: str, labels: Sequence[Any], split: str) -
     if split == "train" and all(row == found[0] for row in found):
         raise SystemExit(f"{source}: these labels cannot be learned: all {len(found)} are alike")
     return found
+
+
+def flag_of(flag: Any) -> str:
+    """Return a flag as `ON` and `OFF` have it."""
+    return str(int(flag) if isinstance(flag, Named) else flag).lower()
 
 
 def losses_of(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:

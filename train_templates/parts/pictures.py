@@ -6,6 +6,8 @@ A source is one of these:
   as `seg_train` and `seg_test` (splits.py)
 - a table (.csv, .tsv, .jsonl, .json, .parquet), whose rows name a file, from the table's folder on, and a label; or a
   folder with such a table, named metadata.csv, metadata.jsonl or metadata.parquet
+- data sets of the package datasets with the pictures in them: such a .parquet or .arrow file, a folder of them, one
+  that `Dataset.save_to_disk` wrote, or a data set of the hub; the pictures stay in memory as they are compressed
 - an .npz file with the arrays `images` and `labels`
 - embedded: scikit-learn's handwritten digits
 
@@ -14,7 +16,9 @@ Pictures are turned as their camera says, and become RGB of 8 bits; of 16 bits, 
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import io
 
 # feature: eval
 import itertools
@@ -22,6 +26,8 @@ import itertools
 # end: eval
 import os
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,11 +39,21 @@ from torch.utils.data import Dataset
 
 import splits
 
+# feature: names
+from labels import as_classes
+
+# end: names
+# feature: scored
+from labels import as_numbers
+
+# end: scored
+from labels import label_of
+
 # feature: eval
 from sources import hash_of, held_out, is_part
 
 # end: eval
-from sources import Sources, as_numbers, kind, label_of, value_of
+from sources import STORED, Row, Sources, is_saved, kind, value_of
 from splits import is_shown
 
 Batch = dict[str, Tensor]
@@ -50,34 +66,54 @@ METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 """Tables in a folder of pictures, as data sets on the hub name them."""
 
 
+@dataclass(frozen=True)
+class Stored:
+    """A picture inside a table."""
+
+    content: bytes
+    place: str
+
+    def __str__(self) -> str:
+        return self.place
+
+
 class Pictures(Dataset[Sample]):
     """Pictures with their labels, in memory as arrays, or read from files one at a time."""
 
-    def __init__(self, config: Any, pictures: Sequence[Any], labels: Sequence[Any], *, training: bool) -> None:
+    def __init__(
+        self,
+        config: Any,
+        pictures: Sequence[Any],
+        labels: Sequence[Any],
+        classes: Sequence[str] | None = None,
+        *,
+        training: bool,
+    ) -> None:
         self.size, self.pictures, self.labels, self.training = config.image_size, pictures, labels, training
+        self.classes = classes  # their names by number, which a resume compares
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Sample:
         picture = self.pictures[index]
-        pixels = self.read(picture) if isinstance(picture, Path) else picture
+        pixels = picture if isinstance(picture, np.ndarray) else self.read(picture)
         if pixels.ndim == 2:  # grey
             pixels = np.repeat(pixels[:, :, None], 3, axis=2)
         return torch.from_numpy(pixels.copy()).permute(2, 0, 1), self.labels[index]
 
-    def read(self, file: Path) -> np.ndarray[Any, Any]:
+    def read(self, file: Path | Stored) -> np.ndarray[Any, Any]:
         """Return the pixels of a file, resized to a square."""
         edge = self.size
         # feature: cropped
         edge = round(self.size * LARGER) if self.training else self.size
         # end: cropped
         try:
-            with Image.open(file) as picture:
+            with Image.open(io.BytesIO(file.content) if isinstance(file, Stored) else file) as picture:
                 upright = ImageOps.exif_transpose(in_bytes(picture, file)).convert("RGB")
             return np.asarray(upright.resize((edge, edge), Image.Resampling.BILINEAR))
-        except OSError as error:
-            raise type(error)(f"{error}, in {file}") from None
+        except Exception as error:  # a damaged one makes Pillow raise errors of many kinds
+            raise OSError(f"{file}: not a whole picture: {error}") from None
 
     # feature: augmented_samples
     def augment(self, sample: Sample, generator: torch.Generator) -> Sample:
@@ -92,7 +128,7 @@ class Pictures(Dataset[Sample]):
         picture = shifted(picture, generator)
         # end: shifted
         # feature: cropped
-        size = self.size if isinstance(self.pictures[0], Path) else picture.shape[1]
+        size = picture.shape[1] if isinstance(self.pictures[0], np.ndarray) else self.size
         picture = cropped(picture, size, generator)
         # end: cropped
         # feature: mirrored
@@ -107,7 +143,7 @@ class Pictures(Dataset[Sample]):
     # end: augmented_samples
 
 
-def in_bytes(picture: Image.Image, file: Path) -> Image.Image:
+def in_bytes(picture: Image.Image, file: Path | Stored) -> Image.Image:
     """Return the picture with 8 bits per channel. Exit if its pixels have no known range.
 
     Pillow's own conversion of wider greys makes all above 255 white.
@@ -177,9 +213,14 @@ def read(source: str, split: str, image_column: str, label_column: str, max_rows
         return pictures[: max_rows or None], labels[: max_rows or None]
     if table := table_of(path, split):
         return rows_of(table, source, split, image_column, label_column, max_rows)
+    if not path.is_dir() or is_saved(path):
+        return rows_of(path, source, split, image_column, label_column, max_rows)
     files, labels = in_folders(part(source, split))
+    if not files and any(kind(file) in STORED and is_shown(file.name) for file in path.rglob("*")):
+        return rows_of(path, source, split, image_column, label_column, max_rows)
     if not files:
         raise SystemExit(f"{source}: no images found; put them in one folder per class")
+    refuse_damaged(files)
     return files[: max_rows or None], labels[: max_rows or None]
 
 
@@ -233,20 +274,66 @@ def table_of(path: Path, split: str) -> Path | None:
 
 
 def rows_of(table: Path, source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
-    """Return the files that a table names, with their labels. Several label columns make a list each."""
+    """Return the pictures that a table holds or names, with their labels. Several label columns make a list each."""
     files, labels = [], []
     for row in Sources(str(table), split, max_rows):
-        name = value_of(row, image_column)
-        file = table.parent / str(name)
-        if not isinstance(name, str) or not name or not file.is_file():
-            raise SystemExit(f'{row[0]}: no such file or folder: column "{image_column}" is {name!r:.80}')
-        files.append(file)
+        files.append(picture_of(row, image_column, table.parent))
         labels.append(label_of(row, label_column))
     if not files:
         raise SystemExit(f"{source}: no images found; put them in one folder per class")
+    refuse_damaged(files)
     if kind(table) in (".csv", ".tsv"):
+        # feature: names
+        labels = as_classes(labels)
+        # end: names
+        # feature: scored
         labels = as_numbers(labels)
+        # end: scored
     return files, labels
+
+
+def picture_of(row: Row, column: str, folder: Path) -> Path | Stored:
+    """Return the picture of a row: a file, from the folder of the table on, or what the column holds."""
+    value = value_of(row, column)
+    inside = value if isinstance(value, dict) else {"path": value}
+    if isinstance(inside.get("bytes"), bytes):
+        return Stored(inside["bytes"], row[0])
+    name = inside.get("path")
+    if not isinstance(name, str) or not name or not (folder / name).is_file():
+        raise SystemExit(f'{row[0]}: no such file or folder: column "{column}" is {name!r:.80}')
+    return folder / name
+
+
+ENDS = {b"\xff\xd8": b"\xff\xd9", b"\x89P": b"IEND\xaeB`\x82"}
+"""How files of JPEG and PNG begin, and what is in their last bytes; some programs write more behind it."""
+TAIL_BYTES = 1024
+
+
+def refuse_damaged(pictures: Sequence[Path | Stored]) -> None:
+    """Exit if a picture is empty, cut off or none, as far as its first and last bytes tell. One rank reads them."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    with ThreadPoolExecutor(max_workers=16) as pool:
+        damaged = [file for file, whole in zip(pictures, pool.map(is_whole, pictures), strict=True) if not whole]
+    if damaged:
+        raise SystemExit(
+            f"{damaged[0]}: not a whole picture; of {len(pictures)}, {len(damaged)} are empty, cut off or something "
+            "else: replace or delete them"
+        )
+
+
+def is_whole(picture: Path | Stored) -> bool:
+    """Return whether a picture ends as its format does, or can be read although it does not."""
+    with io.BytesIO(picture.content) if isinstance(picture, Stored) else picture.open("rb", 0) as content:
+        start, size = content.read(2), content.seek(0, os.SEEK_END)
+        content.seek(-min(size, TAIL_BYTES), os.SEEK_END)
+        if start in ENDS and ENDS[start] in content.read():
+            return True
+        with contextlib.suppress(Exception), Image.open(content) as read:
+            if start in ENDS:
+                read.load()
+            return True
+        return False
 
 
 def embedded_digits(split: str) -> Labelled:
@@ -289,7 +376,10 @@ def is_picture(file: Path) -> bool:
 def part_of(found: Labelled, share: str, *, evaluation: bool) -> Labelled:
     """Return the pictures that are kept for evaluation (`5%`, `200`), or the rest, by their files' names or pixels."""
     pictures, labels = found
-    names = [str(each).encode() if isinstance(each, Path) else each.tobytes() for each in pictures]
+    names = [
+        str(each).encode() if isinstance(each, Path) else each.content if isinstance(each, Stored) else each.tobytes()
+        for each in pictures
+    ]
     chosen = held_out(np.array([hash_of(name) for name in names], dtype=np.uint64), share) == evaluation
     return list(itertools.compress(pictures, chosen)), list(itertools.compress(labels, chosen))
 
@@ -299,18 +389,18 @@ Labels = Callable[[str, list[Any], str], Sequence[Any]]
 """Makes what is learned of a source's name, its labels as they stand there, and the split. Exits at wrong ones."""
 
 
-def load(config: Any, split: str, labels_of: Labels) -> Pictures:
+def load(config: Any, split: str, labels_of: Labels, classes: Sequence[str] | None = None) -> Pictures:
     """Return the training or the evaluation data."""
     source, training = config.train_data, split == "train"
     # feature: eval
     if is_part(config.eval_data):
         whole = read(source, "train", *reading(config))
         pictures, labels = part_of(whole, config.eval_data, evaluation=not training)
-        return Pictures(config, pictures, labels_of(source, labels, split), training=training)
+        return Pictures(config, pictures, labels_of(source, labels, split), classes, training=training)
     source = source if training else config.eval_data
     # end: eval
     pictures, labels = read(source, split, *reading(config))
-    return Pictures(config, pictures, labels_of(source, labels, split), training=training)
+    return Pictures(config, pictures, labels_of(source, labels, split), classes, training=training)
 
 
 # feature: final_weights

@@ -13,10 +13,6 @@ Only .parquet, .arrow, .zst, saved data sets and the hub need the package datase
 
 from __future__ import annotations
 
-# feature: labels
-import contextlib
-
-# end: labels
 import csv
 import glob
 import gzip
@@ -260,7 +256,7 @@ def stored_rows(path: Path) -> Iterator[Row]:
 
     try:
         table = load_dataset(kind(path)[1:], data_files=glob.escape(str(path)), split="train", streaming=True)
-        yield from ((f"{path}: row {number}", TableRow(row)) for number, row in enumerate(table, start=1))
+        yield from numbered(path, table)
     except Exception as error:  # pyarrow's errors, or those that datasets makes of them
         raise SystemExit(f"{path}: cannot be read: {type(error).__name__}: {error}") from None
 
@@ -275,7 +271,7 @@ def saved_rows(path: Path, split: str) -> Iterator[Row]:
         if name is None:
             raise SystemExit(f"{path}: no such file or folder: it has no part {split}, but {', '.join(table)}")
         table = table[name]
-    yield from ((f"{path}: row {number}", TableRow(row)) for number, row in enumerate(table, start=1))
+    yield from numbered(path, table)
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
@@ -284,6 +280,16 @@ def hub_rows(name: str, split: str) -> Iterator[Row]:
 
     identity, subset, part = (*name.split(":", 2), "", "")[:3]
     table = load_dataset(identity, subset or None, split=part or split)
+    yield from numbered(name, table)
+
+
+def numbered(name: object, table: Any) -> Iterator[Row]:
+    """Yield the rows of a table of datasets, by their number."""
+    # feature: labels
+    from labels import with_names  # it reads rows as this module gives them
+
+    table = with_names(table)
+    # end: labels
     yield from ((f"{name}: row {number}", TableRow(row)) for number, row in enumerate(table, start=1))
 
 
@@ -324,25 +330,6 @@ def text_of(row: Row, column: str) -> str:
     return text
 
 
-# feature: labels
-def label_of(row: Row, label_column: str) -> Any:
-    """Return the label of a row; of several columns (`cat,dog`) the list of their values. Exit if it has none."""
-    names = [label_column] if label_column in columns(row) else map(str.strip, label_column.split(","))
-    values = [value_of(row, name) for name in names]
-    if any(value is None for value in values):
-        raise SystemExit(f'{row[0]}: column "{label_column}" is empty: each sample needs a label')
-    return values if len(values) > 1 else values[0]
-
-
-def as_numbers(labels: list[Any]) -> list[Any]:
-    """Return labels of a .csv file, or lists of them, as numbers, if all of them are."""
-    for number in (int, float):
-        with contextlib.suppress(ValueError):
-            return [[number(x) for x in label] if isinstance(label, list) else number(label) for label in labels]
-    return labels
-
-
-# end: labels
 def is_part(data: str) -> bool:
     """Return whether a setting names no data, but a part of the training data: `5%` or `200`."""
     return re.fullmatch(r"\d+(\.\d+)?%|\d+", data.strip()) is not None

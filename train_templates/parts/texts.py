@@ -40,7 +40,16 @@ import sharding
 
 # end: built_once
 # end: pretrained_model
-from sources import Row, Sources, as_numbers, columns, hash_of, held_out, kind, label_of, text_of
+# feature: names
+from labels import as_classes
+
+# end: names
+# feature: scored
+from labels import as_numbers
+
+# end: scored
+from labels import label_of
+from sources import Row, Sources, columns, hash_of, held_out, kind, text_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
@@ -98,10 +107,13 @@ class Tokens:
 class Texts(Dataset[Sample]):
     """Labelled texts as token ids. The loop groups them by `sizes`, their lengths, within a real batch."""
 
-    def __init__(self, config: Any, texts: Sequence[str], labels: Sequence[Any]) -> None:
+    def __init__(
+        self, config: Any, texts: Sequence[str], labels: Sequence[Any], classes: Sequence[str] | None = None
+    ) -> None:
         tokens = Tokens(config)
         self.ids = [torch.tensor(tokens.encode(text), dtype=torch.int32) for text in texts]
         self.labels, self.pad = labels, tokens.pad
+        self.classes = classes  # their names by number, which a resume compares
         self.sizes = torch.tensor([len(ids) for ids in self.ids])
 
     def __len__(self) -> int:
@@ -132,7 +144,13 @@ def read(source: str, split: str, text_column: str, label_column: str, max_rows:
     if not found:
         raise SystemExit(f"{source}: no text to train on")
     if {kind(file) for file in data.all_files()} <= {".csv", ".tsv"} and all(data.found.values()):
-        labels = as_numbers([label for _, label in found])
+        labels = [label for _, label in found]
+        # feature: names
+        labels = as_classes(labels)
+        # end: names
+        # feature: scored
+        labels = as_numbers(labels)
+        # end: scored
         found = [(text, label) for (text, _), label in zip(found, labels, strict=True)]
     return found
 

@@ -1,7 +1,8 @@
-"""Conversations that are written as one text: `Human: … Assistant: …`."""
+"""Texts of conversations: what a message says, and those that are written as one text: `Human: … Assistant: …`."""
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -23,3 +24,31 @@ def transcript(text: str) -> list[dict[str, Any]]:
     gap = r"\n\n" if "\n\nAssistant:" in text else r"\n"
     _, *parts = re.split(rf"(?:^|{gap})\s*(Human|Assistant):", f"\n\n{text.lstrip()}")
     return [{"role": ROLES[who], "content": said.strip()} for who, said in zip(parts[::2], parts[1::2], strict=True)]
+
+
+def is_part(part: Any, kind: str) -> bool:
+    """Return whether a part of a content is of this type."""
+    return isinstance(part, dict) and part.get("type") == kind
+
+
+def text_of(content: Any, role: str) -> str:
+    """Return a content as text. Raises `ValueError` if it is not text, such as an image."""
+    if content is None or isinstance(content, str):
+        return content or ""
+    kinds = ("text", "refusal") if role == "assistant" else ("text",)
+    if isinstance(content, list) and all(
+        isinstance(x, str) or any(is_part(x, kind) for kind in kinds) for x in content
+    ):
+        flags = {part.get(name, 1) for part in content if isinstance(part, dict) for name in ("train", "weight")}
+        if flags - {1}:
+            raise ValueError("a part of a message cannot be learned without the rest")
+        return "".join(part if isinstance(part, str) else part[part["type"]] for part in content)
+    if role == "tool" and isinstance(content, dict | list):
+        return json.dumps(content, ensure_ascii=False)
+    raise ValueError(f"the {role} says {shown(content)}, which is not text")
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of a value."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}…"

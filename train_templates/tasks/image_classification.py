@@ -21,6 +21,7 @@ import pictures
 import scores
 
 # end: gathered
+from labels import Classes, class_of, in_order, refuse_alike
 from pictures import Batch, Sample
 
 IGNORED = -100  # a label that does not count; the default of cross_entropy
@@ -74,26 +75,22 @@ def refuse_labels(source: str, labels: list[Any], split: str) -> None:
                 f"{found}, a fraction; {different} labels differ, and each would be a class. Write a few grades, or "
                 "learn the numbers with the task image_regression"
             )
+    refuse_alike(source, labels)
     if different == 1 and split == "train":
         raise SystemExit(f"{source}: these labels cannot be classes: all {len(labels)} images are {str(labels[0])!r}")
 
 
-def class_of(label: Any) -> str:
-    """Return the name of a class."""
-    return str(int(label) if isinstance(label, float) else label)
-
-
-def class_names(config: TaskConfig) -> list[str]:
-    """Return the class names by number: the sorted labels of the training data."""
+def class_names(config: TaskConfig) -> Classes:
+    """Return the labels of the training data in order. A label's index is its class."""
     _, labels = pictures.read(config.train_data, "train", *pictures.reading(config))
     refuse_labels(config.train_data, labels, "train")
-    numbers = all(isinstance(label, int | float) for label in labels)
-    return [class_of(label) for label in (sorted(set(labels)) if numbers else sorted(set(map(str, labels))))]
+    return in_order(labels)
 
 
 def load(config: TaskConfig, split: str) -> pictures.Pictures:
     """Return a data set with the number of each picture's class."""
-    numbers = {name: i for i, name in enumerate(class_names(config))}
+    classes = class_names(config)
+    numbers = {name: i for i, name in enumerate(classes)}
 
     def numbered(source: str, labels: list[Any], split: str) -> list[int]:
         refuse_labels(source, labels, split)
@@ -101,7 +98,7 @@ def load(config: TaskConfig, split: str) -> pictures.Pictures:
             raise SystemExit(f"{source}: no such class in {config.train_data}: {', '.join(strange[:5])}")
         return [numbers[class_of(label)] for label in labels]
 
-    return pictures.load(config, split, numbered)
+    return pictures.load(config, split, numbered, classes)
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:

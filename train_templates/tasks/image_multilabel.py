@@ -84,7 +84,7 @@ def load(config: TaskConfig, split: str) -> pictures.Pictures:
         words = embedded_words(labels) if source == "embedded" else labels
         return multilabel.flags_of(classes, source, words, split)
 
-    return pictures.load(config, split, flags_of)
+    return pictures.load(config, split, flags_of, classes.names)
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:

@@ -36,6 +36,8 @@ import scores
 
 # end: gathered
 
+from labels import Classes, class_of, in_order, refuse_alike
+
 # feature: eval
 from sources import is_part
 
@@ -104,14 +106,14 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, str]]:
+def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, Any]]:
     """Return the texts of a data set with their labels."""
     if source == "embedded":
-        found: list[tuple[str, Any]] = list(embedded_paragraphs(split))
+        found = list(embedded_paragraphs(split))
     else:
         found = read(source, split, text_column, label_column, max_rows)
     refuse_labels(source, [label for _, label in found], split)
-    return [(text, str(int(label) if isinstance(label, float) else label)) for text, label in found]
+    return found
 
 
 def refuse_labels(source: str, labels: list[Any], split: str) -> None:
@@ -130,28 +132,28 @@ def refuse_labels(source: str, labels: list[Any], split: str) -> None:
                 f"{found}, a fraction; {different} labels differ, and each would be a class. Write a few grades, or "
                 "learn the numbers with the task text_regression"
             )
+    refuse_alike(source, labels)
     if different == 1 and split == "train":
         raise SystemExit(f"{source}: these labels cannot be classes: all {len(labels)} are {labels[0]!r}")
 
 
-def class_names(config: TaskConfig) -> list[str]:
-    """Return the sorted labels of the training data, numbers by size. A label's index is its class."""
-    texts = labelled(config.train_data, "train", *reading(config))
-    names = {label for _, label in texts}
-    return sorted(names, key=int if all(map(str.isdecimal, names)) else None)
+def class_names(config: TaskConfig) -> Classes:
+    """Return the labels of the training data in order. A label's index is its class."""
+    return in_order([label for _, label in labelled(config.train_data, "train", *reading(config))])
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
     """Return a data set with the number of each text's class."""
-    numbers = {name: i for i, name in enumerate(class_names(config))}
+    classes = class_names(config)
+    numbers = {name: i for i, name in enumerate(classes)}
     texts = labelled(source, split, *reading(config))
     # feature: eval
     if is_part(config.eval_data):
         texts = part_of(texts, config.eval_data, evaluation=evaluation)
     # end: eval
-    if strange := sorted({label for _, label in texts} - set(numbers)):
+    if strange := sorted({class_of(label) for _, label in texts} - set(numbers)):
         raise SystemExit(f"{source}: labels that {config.train_data} does not have: {', '.join(strange[:5])}")
-    return Texts(config, [text for text, _ in texts], [numbers[label] for _, label in texts])
+    return Texts(config, [text for text, _ in texts], [numbers[class_of(label)] for _, label in texts], classes)
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:

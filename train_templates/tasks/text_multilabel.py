@@ -133,8 +133,9 @@ def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) 
         texts = part_of(texts, config.eval_data, evaluation=evaluation)
         split = "validation" if evaluation else split
     # end: eval
-    flags = multilabel.flags_of(classes_of(config), source, [label for _, label in texts], split)
-    return Texts(config, [text for text, _ in texts], flags)
+    classes = classes_of(config)
+    flags = multilabel.flags_of(classes, source, [label for _, label in texts], split)
+    return Texts(config, [text for text, _ in texts], flags, classes.names)
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:

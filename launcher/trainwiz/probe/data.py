@@ -63,8 +63,6 @@ class Kind:
     """The facts about the files of a pattern. None: there can be one source only, and no pattern."""
     keeps_part: bool = False
     """Whether a part of its training data can be kept for evaluation although there are no patterns."""
-    on_hub: bool = True
-    """Whether it may be a hub id."""
 
 
 def facts(name: str, kind: Kind, reading: Reading, *, split: str) -> DataFacts:
@@ -139,7 +137,7 @@ def _facts(name: str, kind: Kind, reading: Reading) -> DataFacts:
             if files := [file for file in files if file.is_file()]:
                 return replace(kind.files(files, reading), kind="folder")
             return DataFacts(name=name, kind="missing", detail=t("no file matches this pattern"))
-        if kind.on_hub and is_hub_id(name.partition(":")[0], reading.root):
+        if is_hub_id(name.partition(":")[0], reading.root):
             cached = reading.cache.holds("datasets", name.partition(":")[0])
             return DataFacts(name=name, kind="hub", cached=cached, packages=("datasets",))
         return DataFacts(name=name, kind="missing", detail=missing(name, path, reading.root))

@@ -33,6 +33,15 @@ Row = tuple[int, Mapping[str, Any]]
 """The line (or the item) of a row, and its columns."""
 
 
+class Label(int):
+    """A number of a ClassLabel column of datasets, shown as its name."""
+
+    names: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return self.names[self]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Head:
     """The beginning of a file."""
@@ -123,10 +132,29 @@ def _first(batches: Iterator[Any]) -> tuple[Row, ...]:
             taken += row.nbytes
             if taken > _STORED_BYTES:
                 return tuple(rows)
-            rows.append((len(rows) + 1, row.to_pylist()[0]))
+            rows.append((len(rows) + 1, {**row.to_pylist()[0], **_labels(row)}))
         if len(rows) >= _STORED_ROWS:
             break
     return tuple(rows)
+
+
+def _labels(row: Any) -> dict[str, Any]:
+    """The labels of a row that have names in the file, as datasets writes them."""
+    try:
+        columns = json.loads((row.schema.metadata or {})[b"huggingface"])["info"]["features"]
+        names = {name: tuple(each["names"]) for name, each in columns.items() if each.get("_type") == "ClassLabel"}
+    except (KeyError, TypeError, AttributeError, ValueError):
+        return {}
+    return {name: _label(row.column(name)[0].as_py(), each) for name, each in names.items()}
+
+
+def _label(number: Any, names: tuple[str, ...]) -> Label | None:
+    """The label of a number; -1 stands for one that is not known."""
+    if type(number) is not int or not 0 <= number < len(names):
+        return None
+    label = Label(number)
+    label.names = names
+    return label
 
 
 def _arrow(file: Path) -> Iterator[Any]:

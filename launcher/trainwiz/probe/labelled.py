@@ -60,7 +60,7 @@ def _wrong_tags(file: Path, head: Head, reading: Reading) -> str:
             return problem
     found = [labels.label_of(row, reading) for _, row in head.rows]
     said = labels.no_tags(
-        labels.as_numbers(found) if is_table(file) else found, head.whole and reading.split == "train"
+        labels.as_classes(found) if is_table(file) else found, head.whole and reading.split == "train"
     )
     return f"{file.name}: {said}" if said else ""
 

@@ -38,7 +38,7 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
             return _list(label, file.name, number)
         labels.append(label)
     if first_rows.kind(file) in (".csv", ".tsv"):
-        labels = as_numbers(labels)
+        labels = as_classes(labels)
     for (number, _), label in zip(head.rows, labels, strict=True):
         if isinstance(label, float) and not label.is_integer():
             return t(
@@ -48,6 +48,8 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
                 line=number,
                 label=label,
             )
+    if problem := look_alike(labels):
+        return f"{file.name}: {problem}"
     return _alike(labels) if head.whole and reading.split == "train" else ""
 
 
@@ -134,6 +136,28 @@ def as_numbers(labels: list[Any]) -> list[Any]:
         with contextlib.suppress(ValueError):
             return [[number(x) for x in label] if isinstance(label, list) else number(label) for label in labels]
     return labels
+
+
+def as_classes(labels: list[Any]) -> list[Any]:
+    """Labels of a .csv file as they are; as numbers, if all are and some are fractions. As the generated labels.py."""
+    numbers = as_numbers(labels)
+    flat = [x for each in numbers for x in (each if isinstance(each, list) else [each])]
+    return numbers if any(isinstance(x, float) and not x.is_integer() for x in flat) else labels
+
+
+def look_alike(labels: list[Any]) -> str:
+    """Which two labels would be different classes, and look like one; empty if none do. As the generated labels.py."""
+    first: dict[str, Any] = {}
+    for label in labels:
+        name = str(int(label) if isinstance(label, float) and label.is_integer() else label)
+        other = first.setdefault(name.strip(), (name, label))
+        if name != other[0] or isinstance(label, str) != isinstance(other[1], str):
+            return t(
+                "the labels {one} and {other} look alike; write them in one way, or give them different names",
+                one=repr(other[1]),
+                other=repr(label),
+            )
+    return ""
 
 
 def _list(label: Any, file: str, line: int) -> str:

@@ -6,7 +6,7 @@ import os
 import re
 import time
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -143,18 +143,23 @@ def _arrays(path: Path, reading: Reading, *, classes: bool) -> DataFacts:
 
 
 def _table(table: Path, reading: Reading, wrong: Wrong) -> DataFacts:
-    found = sources.looked_at([table], lambda file, head: _problem(file, head, reading, wrong), reading)
-    return replace(found, name=table.name, amount=None)  # the texts of a table of pictures are names of files
+    return replace(_tables([table], reading, wrong), name=table.name)
+
+
+def _tables(tables: Sequence[Path], reading: Reading, wrong: Wrong) -> DataFacts:
+    found = sources.looked_at(tables, lambda file, head: _problem(file, head, reading, wrong), reading)
+    return replace(found, amount=None)  # the texts of a table of pictures are names of files
 
 
 def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
     """Why the first rows of a table are not pictures with such labels; empty if no reason is found."""
     found: list[Any] = []
     for number, row in head.rows:
-        if problem := labels.lacks_labels(table, number, row, reading):
+        name, is_inside = _inside(row.get(reading.text_column))
+        held = {**row, reading.text_column: name} if reading.text_column in row else row
+        if problem := labels.lacks_labels(table, number, held, reading):
             return problem
-        name = row[reading.text_column]
-        if not (table.parent / name).is_file():
+        if not is_inside and not (table.parent / name).is_file():
             return t(
                 '{file}: line {line}: no file {name}: column "{column}" names it from the table\'s folder on',
                 file=table.name,
@@ -164,9 +169,16 @@ def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
             )
         found.append(labels.label_of(row, reading))
     if is_table(table):
-        found = labels.as_numbers(found)
+        found = labels.as_numbers(found) if wrong is _no_numbers else labels.as_classes(found)
     said = wrong(found, head.whole and reading.split == "train")
     return f"{table.name}: {said}" if said else ""
+
+
+def _inside(value: Any) -> tuple[Any, bool]:
+    """The name of a picture, and whether the table holds it, as tables of datasets do: {"bytes": …, "path": …}."""
+    if not isinstance(value, Mapping) or not {"bytes", "path"} & value.keys():
+        return value, False
+    return value.get("path") or "", isinstance(value.get("bytes"), bytes)
 
 
 def _no_classes(found: list[Any], whole: bool) -> str:
@@ -177,6 +189,8 @@ def _no_classes(found: list[Any], whole: bool) -> str:
             return t("a label is a list: {label}; image_multilabel learns any number of labels", label=label)
         if isinstance(label, float) and not label.is_integer():
             return t("a label is a fraction: {label}; image_regression learns numbers", label=label)
+    if problem := labels.look_alike(found):
+        return problem
     return labels.alike(found) if whole else ""
 
 
@@ -198,7 +212,12 @@ def _kind(wrong: Wrong, *, folders: bool) -> Kind:
     def folder(path: Path, reading: Reading) -> DataFacts:
         if table := next((path / name for name in METADATA if (path / name).is_file()), None):
             return replace(_table(table, reading, wrong), kind="folder")
-        found = _fewer(_folder(path, reading), reading)
+        inside = None if splits.is_saved(path) else _folder(path, reading)
+        if inside is None or (inside.samples == 0 and not inside.detail):
+            stored = splits.of_folder(path, first_rows.STORED, reading.split)
+            if stored.files:
+                return sources.about(stored, _tables(stored.files, reading, wrong))
+        found = _fewer(inside or DataFacts(name=path.name, kind="folder"), reading)
         if not folders and found.samples and not found.detail:
             return replace(found, detail=t("folders name classes; this task needs a table, such as metadata.csv"))
         return found
@@ -210,7 +229,6 @@ def _kind(wrong: Wrong, *, folders: bool) -> Kind:
         folder=folder,
         file=file,
         keeps_part=True,
-        on_hub=False,
     )
 
 

@@ -30,6 +30,7 @@ NEIGHBOURS = frozenset(
         "head_loss",
         "hooks",
         "kernels",
+        "labels",
         "long_rows",
         "manifest",
         "meter",

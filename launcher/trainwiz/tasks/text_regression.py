@@ -25,9 +25,9 @@ TASK = Task(
         "set data.text_column and data.label_column to the columns of the texts and of their labels, which are numbers"
     ),
     packages=("transformers",),
-    parts=("model_folder.py", "sources.py", "splits.py", "texts.py"),
+    parts=("labels.py", "model_folder.py", "sources.py", "splits.py", "texts.py"),
     weight_decay=(0.01, say("common for fine-tuning an encoder")),
-    regions={"grouped": True},
+    regions={"grouped": True, "scored": True},
     metrics=OF_NUMBERS,
     gathered_metrics={**OF_NUMBERS, "eval_pearson": "max", "eval_spearman": "max"},
     gathered_region="numbers",

@@ -256,7 +256,7 @@ def stored_rows(path: Path) -> Iterator[Row]:
 
     try:
         table = load_dataset(kind(path)[1:], data_files=glob.escape(str(path)), split="train", streaming=True)
-        yield from ((f"{path}: row {number}", TableRow(row)) for number, row in enumerate(table, start=1))
+        yield from numbered(path, table)
     except Exception as error:  # pyarrow's errors, or those that datasets makes of them
         raise SystemExit(f"{path}: cannot be read: {type(error).__name__}: {error}") from None
 
@@ -271,7 +271,7 @@ def saved_rows(path: Path, split: str) -> Iterator[Row]:
         if name is None:
             raise SystemExit(f"{path}: no such file or folder: it has no part {split}, but {', '.join(table)}")
         table = table[name]
-    yield from ((f"{path}: row {number}", TableRow(row)) for number, row in enumerate(table, start=1))
+    yield from numbered(path, table)
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
@@ -280,6 +280,11 @@ def hub_rows(name: str, split: str) -> Iterator[Row]:
 
     identity, subset, part = (*name.split(":", 2), "", "")[:3]
     table = load_dataset(identity, subset or None, split=part or split)
+    yield from numbered(name, table)
+
+
+def numbered(name: object, table: Any) -> Iterator[Row]:
+    """Yield the rows of a table of datasets, by their number."""
     yield from ((f"{name}: row {number}", TableRow(row)) for number, row in enumerate(table, start=1))
 
 

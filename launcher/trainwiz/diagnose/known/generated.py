@@ -81,6 +81,11 @@ SIGNATURES = {
         "continue",
         remedy="set {name} back to {before}, or start a new run: trainwiz launch --new",
     ),
+    "classes_changed": Signature(
+        r"(?<!\S)(?P<checkpoint>\S+) has learned other classes: (?P<why>.+); --output_dir",
+        cause="{checkpoint} has learned other classes: {why}",
+        remedy="train on the data whose classes it learned, or start a new run: trainwiz launch --new",
+    ),
     "already_trained": Signature(
         r"(?<!\d)(?P<done>\d{1,12}) updates are already done, but the training ends after (?P<total>\d+)",
         cause="the checkpoint has {done} updates, but the training ends after {total}",

@@ -10,7 +10,7 @@ from trainwiz.finding import Fix, Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan, defaults
-from trainwiz.project import DataFacts, ModelFacts, Project
+from trainwiz.project import DataFacts, ModelFacts, Project, is_part, share_of
 from trainwiz.quantities import gib
 from trainwiz.rules.registry import rule
 from trainwiz.tasks import chat_columns
@@ -260,17 +260,36 @@ def hub_ids_are_cached_offline(project: Project) -> Violations:
 
 @rule("TW515", level=Level.ERROR, field="data.train")
 def data_is_not_empty(plan: Plan, project: Project) -> Violations:
-    """The data must contain at least one sample.
+    """The data must contain at least one sample, and one more where a part of it is kept for evaluation.
 
-    Without it: task.py stops with `no text to train on` or `no pictures`.
-    Why: the file is empty, or the folder has no files in a known format, or no pictures.
-    Instead: name the folder that contains the files.
+    Without it: task.py stops with `no text to train on`, `no pictures` or `nothing would be left to train`.
+    Why: the file is empty, or the folder has no files in a known format, or no pictures; or the part that data.eval
+    names is none of the samples, or all: a .txt file is one document, whatever its length.
+    Instead: name the folder that contains the files; evaluate on another file.
     Source: seen with the generated scripts
     """
     for key, data in _named(project):
         if data.kind in ("file", "folder") and 0 in (data.samples, data.samples_at_most):
             fix = _remedy(tasks.of(plan).data_names)
             yield violation("{key}: {name} contains no training data", fix, key=key, name=data.name, where=key)
+    amount, part = project.train.amount if project.train else None, plan.data.eval or ""
+    if not amount or not is_part(part) or not (amount.exact or plan.data.train.endswith(".txt")):
+        return
+    total = min(amount.documents, plan.data.max_rows or amount.documents)
+    kept = round(share_of(part, total) * total)
+    if not 0 < kept < total:
+        yield violation(
+            "data.eval: {part} of {total} samples are {kept}: nothing would be left to train or evaluate on",
+            remedy(
+                "evaluate on another file, or leave data.eval empty; a .txt file is one sample, a .jsonl file one "
+                "per line",
+                {"data.eval": None},
+            ),
+            part=part,
+            total=total,
+            kept=kept,
+            where="data.eval",
+        )
 
 
 @rule("TW516", level=Level.HINT, field="data.eval")

@@ -1,0 +1,130 @@
+"""Labels as data holds them: of .csv files as text, of data sets from datasets as numbers that have names."""
+
+from __future__ import annotations
+
+import contextlib
+
+# feature: names
+import itertools
+import re
+
+# end: names
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from sources import Row, columns, value_of
+
+
+class Named(int):
+    """A label of a ClassLabel column of datasets: its number, shown as its name."""
+
+    names: Sequence[str]
+
+    def __new__(cls, number: int, names: Sequence[str]) -> Named:
+        label = super().__new__(cls, number)
+        label.names = names
+        return label
+
+    def __str__(self) -> str:
+        return self.names[self]
+
+
+def with_names(table: Any) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a table of datasets, with the names of its labels. Pictures stay as they are stored."""
+    import datasets
+
+    features = table.features or {}
+    for column, feature in features.items():
+        if isinstance(feature, datasets.Image):
+            table = table.cast_column(column, datasets.Image(decode=False))
+    names = {column: found for column, feature in features.items() if (found := names_of(feature))}
+    for row in table:
+        yield {**row, **{column: named(row[column], found) for column, found in names.items()}}
+
+
+def names_of(column: Any) -> Sequence[str]:
+    """Return the names of the labels in a column; none if it has no such labels."""
+    inner = column[0] if isinstance(column, list) else getattr(column, "feature", column)  # of a list
+    return tuple(getattr(inner, "names", None) or ())
+
+
+def named(value: Any, names: Sequence[str]) -> Any:
+    """Return the numbers with their names. -1 stands for a label that is not known."""
+    if isinstance(value, list):
+        return [named(each, names) for each in value]
+    return None if value is None or value < 0 else Named(value, names)
+
+
+def label_of(row: Row, label_column: str) -> Any:
+    """Return the label of a row; of several columns (`cat,dog`) the list of their values. Exit if it has none."""
+    found = [label_column] if label_column in columns(row) else map(str.strip, label_column.split(","))
+    values = [value_of(row, column) for column in found]
+    if any(value is None for value in values):
+        raise SystemExit(f'{row[0]}: column "{label_column}" is empty: each sample needs a label')
+    return values if len(values) > 1 else values[0]
+
+
+def as_numbers(labels: list[Any]) -> list[Any]:
+    """Return labels of a .csv file as numbers, if all of them are."""
+    for number in (int, float):
+        with contextlib.suppress(ValueError, TypeError):  # several columns make a list
+            return [number(label) for label in labels]
+    return labels
+
+
+# feature: names
+class Classes(list[str]):
+    """The names of classes by number."""
+
+    from_numbers = False  # they are names of numbers in the data
+
+
+def as_classes(labels: list[Any]) -> list[Any]:
+    """Return labels of a .csv file as they are, `007` and `7` too; as numbers where all are and some are fractions."""
+    numbers = as_numbers(labels)
+    return numbers if any(isinstance(number, float) and not number.is_integer() for number in numbers) else labels
+
+
+def class_of(label: Any) -> str:
+    """Return the name of a class."""
+    return str(int(label) if isinstance(label, float) else label)
+
+
+def in_order(labels: Sequence[Any]) -> Classes:
+    """Return the classes of labels: those of a ClassLabel column as it has them, names sorted, numbers by size."""
+    of_columns = {label.names for label in labels if isinstance(label, Named)}
+    if len(of_columns) == 1 and all(isinstance(label, Named) for label in labels):
+        classes = Classes(of_columns.pop())
+        classes.from_numbers = True
+        return classes
+    names = sorted(set(map(class_of, labels)))
+    numbers = all(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", name) for name in names)
+    return Classes(sorted(names, key=float) if numbers else names)
+
+
+def refuse_alike(source: str, labels: Sequence[Any]) -> None:
+    """Exit if two labels differ only in spaces around them, or in being a number or text: they look like one class."""
+    first: dict[str, Any] = {}
+    for label in labels:
+        other = first.setdefault(class_of(label).strip(), label)
+        if class_of(label) != class_of(other) or isinstance(label, str) != isinstance(other, str):
+            raise SystemExit(
+                f"{source}: these labels cannot be classes: {other!r} and {label!r} look alike; write them in one way, "
+                "or give them different names"
+            )
+
+
+def other_classes(before: Sequence[str] | None, classes: Sequence[str]) -> str:
+    """Return why a checkpoint's outputs stand, or may stand, for other classes than these; empty if they do not."""
+    if before is not None:
+        pairs = itertools.zip_longest(before, classes)
+        if (first := next((pair for pair in pairs if pair[0] != pair[1]), None)) is None:
+            return ""
+        return f"they were {len(before)}, and are {len(classes)} now; the first change: {first}"
+    from_numbers = getattr(classes, "from_numbers", False)  # 10 came before 2
+    if list(classes) == sorted(classes) and not (from_numbers and len(classes) > 10):
+        return ""
+    return f"an older script saved it, which may have had these {len(classes)} in another order"
+
+
+# end: names
