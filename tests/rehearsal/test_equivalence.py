@@ -111,8 +111,8 @@ def test_an_update_is_proved_before_it_is_written(
 ) -> None:
     """Another cut of the batch: a loss that depends on the micro-batch is found, and nothing is written."""
     monkeypatch.setenv("TRAINWIZ_LANG", "en")
-    monkeypatch.setattr(sys, "executable", warm.python())
     project = projects.make(tmp_path / "p", {**projects.REGRESSION, "data.eval": ""})
+    monkeypatch.setattr(sys, "executable", warm.python())
     task = project / "task.py"
     good = task.read_text()
     start = good.index("return", good.index("def loss_sum"))

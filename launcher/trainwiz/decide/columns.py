@@ -42,7 +42,10 @@ def decide_columns(d: Decision) -> None:
     other = "data.text_column" if d.task.backbones else "data.image_column"
     d.settle_default(other, say("the usual name"))
     label = _named(d.first, LABELS) or d.defaults["data.label_column"]
-    texts = {name: value for name, value in d.first.items() if isinstance(value, str) and name != label}
+    texts: dict[str, Any] = {name: value for name, value in d.first.items() if isinstance(value, str) and name != label}
+    if d.task.backbones:  # tables of datasets hold pictures themselves
+        held = {name: value for name, value in d.first.items() if isinstance(value, Mapping) and "bytes" in value}
+        texts = held or texts
     text = _named(texts, names) or max(texts, key=lambda name: len(texts[name]), default=d.defaults[own])
     if d.task.labelled and label not in d.first:
         others = [name for name in d.first if name != text]
