@@ -268,8 +268,8 @@ def _order(fitting: Sequence[Row]) -> None:
     if any(row.candidate.seconds < fitting[0].candidate.seconds for row in fitting):
         console.talk(
             t(
-                "first is the simplest row that a forecast cannot tell from the fastest; recomputation and host memory "
-                "count as slower"
+                "first: the simplest row forecasts cannot tell from the fastest; recomputation and offload count as "
+                "slower"
             )
         )
 
