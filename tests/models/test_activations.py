@@ -114,8 +114,9 @@ def kept_bytes(
     saved: list[torch.Tensor] = []
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
-        saved.append(tensor)
-        return tensor
+        # Detached: a node that keeps its own output is never freed, and 3 GB of them stayed in this process.
+        saved.append(tensor.detach())
+        return saved[-1]
 
     half = torch.autocast("cpu", torch.bfloat16, arithmetic == "autocast")
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), half:
