@@ -56,9 +56,9 @@ check: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/mypy
 
-# tests/shares.py says what each of the three workers takes, tests/conftest.py in which order.
+# tests/shares.py says what each of the four workers takes, tests/conftest.py in which order.
 test: check $(CATALOGUE).mo
-	$(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5
+	$(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --durations 40 --durations-min 5
 
 SECONDS ?= 3600
 

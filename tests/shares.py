@@ -11,7 +11,7 @@ from pathlib import PurePath
 
 from xdist.scheduler import LoadScopeScheduling
 
-# docs/decisions/tests.md: Three workers, and the tests that race the clock in one of them
+# docs/decisions/tests.md: Four workers, and the tests that race the clock in one of them
 RACING = """
 beats hangs ranks rollcall signals spares
 """.split()  # noqa: SIM905
