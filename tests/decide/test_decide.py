@@ -55,6 +55,17 @@ def why(decided: Decided, key: str) -> str:
     return str(decided.sources[key].reason)
 
 
+def test_a_picture_in_a_table_is_shown_by_its_name_and_size() -> None:
+    row = {"id": 7, "img": {"bytes": b"\x89PNG" + bytes(12000), "path": "pets/1.png"}, "label": "cat"}
+    data = DataFacts(name="pets.parquet", kind="file", first=row)
+    answers = {"task": "image_classification", "data.train": "pets.parquet"}
+    decided = decide(answers, machine("8xh100"), data=data)
+    assert decided.plan.data.image_column == "img"
+    assert why(decided, "data.image_column") == "in the first row: pets/1.png (11.7 KiB)"
+    nameless = replace(data, first={**row, "img": {"bytes": b"\x89PNG", "path": None}})
+    assert why(decide(answers, machine("8xh100"), data=nameless), "data.image_column") == "in the first row: (4 B)"
+
+
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("model", ["tiny", "gpt2-124m", "llama-1b", "some/model"])
 @pytest.mark.parametrize("task", ["causal_lm", "sft", "text_classification", "image_classification", "custom"])

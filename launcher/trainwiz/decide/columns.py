@@ -8,6 +8,7 @@ from typing import Any
 from trainwiz import columns
 from trainwiz.decide.decision import Decision
 from trainwiz.message import say
+from trainwiz.quantities import size
 from trainwiz.tasks import chat_columns
 
 TEXTS = ("text", "content", "document", "sentence", "review", "body", "article", "comment", "question", "code", "story")
@@ -78,5 +79,7 @@ def _named(first: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 def _shown(value: Any) -> str | None:
     if value is None:
         return None
-    text = columns.one_line(str(value))
+    if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):  # a picture, as tables of datasets hold it
+        value = f"{value.get('path') or ''} ({size(len(value['bytes']))})"
+    text = columns.one_line(str(value)).strip()
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"
