@@ -113,8 +113,8 @@ def test_a_pipe_is_diagnosed(tmp_path: Path) -> None:
         ("some/where", "log some/where does not exist", ""),
         ("/dev/zero", "/dev/zero is not a regular file", "trainwiz diagnose -"),
         ("core", "is not a text file", "pass the log"),
-        ("latest", "has no runs", ""),
-        ("2020-01-01_00-00-00-1", "has no runs", ""),
+        ("latest", "no runs in", ""),
+        ("2020-01-01_00-00-00-1", "no runs in", ""),
     ],
 )
 def test_what_cannot_be_diagnosed_is_said(tmp_path: Path, target: str, words: str, remedy: str) -> None:

@@ -124,12 +124,12 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
         history.find(str(project / "runs" / "nonsense"))
     with pytest.raises(UsageError, match="nothing/here does not exist"):
         history.find("nothing/here", project / "runs")
-    with pytest.raises(UsageError, match="has no runs"):
+    with pytest.raises(UsageError, match="no runs in"):
         history.find("latest", project / "runs")
-    with pytest.raises(UsageError, match="my-projct is no folder, and"):
+    with pytest.raises(UsageError, match="my-projct is not a folder, and"):
         history.find("my-projct", project / "runs")
     # A folder that is named is the one that is spoken of, and never the one where somebody happens to stand.
-    with pytest.raises(UsageError, match=f"{project}/runs/runs has no runs"):
+    with pytest.raises(UsageError, match=f"no runs in {project}/runs$"):
         history.find(str(project / "runs"))
 
 
@@ -226,7 +226,7 @@ def test_runs_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None
 
 def test_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert trainwiz(["runs", str(tmp_path)]) == 2
-    assert "has no runs" in capsys.readouterr().err
+    assert "no runs in" in capsys.readouterr().err
     assert trainwiz(["runs", str(tmp_path), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == []
 

@@ -153,7 +153,7 @@ def test_models_of_other_tasks_are_refused(
 
 @pytest.mark.parametrize(
     ("words", "says"),
-    [(["/nowhere"], "/nowhere does not exist"), (["."], "has no runs"), (["--checkpoint", "3"], "has no runs")],
+    [(["/nowhere"], "/nowhere does not exist"), (["."], "no runs in"), (["--checkpoint", "3"], "no runs in")],
 )
 def test_where_there_is_no_model(
     words: list[str], says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -46,8 +46,8 @@ def _without_value(error: Any, program: Any, arguments: Sequence[str]) -> UsageE
     name = getattr(error, "option_name", None)
     if not name or "requires" not in error.format_message():
         return None
-    command = next((program.commands[word] for word in arguments if word in program.commands), None)
-    [option] = [each for each in command.params if name in each.opts][:1] if command else [None]
+    command = next((program.commands[word] for word in arguments if word in program.commands), program)
+    option = next((each for each in command.params if name in each.opts), None)
     if option is None or not option.help:
         return None
     help = " ".join(option.help.split())
@@ -86,6 +86,8 @@ def _problem(error: Any, context: Any) -> Message:
     if named and "No such command" in words:
         word = named["name"]
         return _unknown(word, context.command.commands, say("unknown command {word}", word=word))
+    if named and "Missing argument" in words:
+        return say("missing argument {name}", name=named["name"])
     if "extra argument" in words:
         return say("unexpected arguments: {words}", words=words.rpartition("(")[2].rstrip(")"))
     if named and "Invalid value for" in words:

@@ -6,6 +6,7 @@ import difflib
 import glob
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -110,8 +111,7 @@ def _files(source: str, reading: Reading) -> list[str]:
 
 
 def _repeated(files: list[str]) -> str:
-    seen: set[str] = set()
-    return next((file for file in files if file in seen or seen.add(file)), "")  # type: ignore[func-returns-value]
+    return next((file for file, times in Counter(files).items() if times > 1), "")
 
 
 def listed(name: str, root: Path) -> list[str]:

@@ -16,6 +16,7 @@ from trainwiz.probe import first_rows, labels, sources, splits
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
 from trainwiz.probe.labelled import is_table
+from trainwiz.probe.splits import is_shown
 from trainwiz.project import Amount, DataFacts
 from trainwiz.vocabulary import EMBEDDED
 
@@ -49,7 +50,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
     for entry in os.scandir(here):
         if _is_picture(entry.name):
             loose.append(entry.name)
-        elif entry.is_dir() and _is_shown(entry.name):
+        elif entry.is_dir() and is_shown(entry.name):
             counts[entry.name] = 0
             seen = {top}
             for at, below_it, names in os.walk(entry, followlinks=True):
@@ -57,10 +58,10 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
                     below_it.clear()
                     continue
                 seen.add(os.path.realpath(at))
-                below_it[:] = filter(_is_shown, below_it)
+                below_it[:] = filter(is_shown, below_it)
                 counts[entry.name] += sum(map(_is_picture, names))
                 below = os.path.relpath(at, here)
-                not_read += [f"{below}/{n}" for n in names if n.lower().endswith(_NOT_READ) and _is_shown(n)]
+                not_read += [f"{below}/{n}" for n in names if n.lower().endswith(_NOT_READ) and is_shown(n)]
                 if time.monotonic() - began > _SECONDS:
                     return found
     count, classes = sum(counts.values()), [label for label, images in counts.items() if images]
@@ -75,7 +76,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
 def _parts(path: Path) -> tuple[dict[str, str], str, str]:
     """The folders that split the pictures, by their words, the one for evaluation, and why that is not clear."""
     words = {entry.name: splits.word_of(entry.name) for entry in os.scandir(path) if entry.is_dir()}
-    words = {name: words[name] for name in sorted(words) if _is_shown(name)}
+    words = {name: words[name] for name in sorted(words) if is_shown(name)}
     others = [name for name, word in words.items() if not word and _holds_pictures(path / name)]
     training = [name for name, word in words.items() if word in splits.PARTS["train"]]
     held_out = {word: name for name, word in words.items() if word and name not in training}
@@ -95,7 +96,7 @@ def _parts(path: Path) -> tuple[dict[str, str], str, str]:
 def _holds_pictures(folder: Path) -> bool:
     began = time.monotonic()
     for _, folders, names in os.walk(folder):
-        folders[:] = filter(_is_shown, folders)
+        folders[:] = filter(is_shown, folders)
         if any(map(_is_picture, names)):
             return True
         if time.monotonic() - began > _SECONDS:
@@ -118,10 +119,7 @@ def _left_out(loose: list[str], not_read: list[str], count: int) -> str:
 
 
 def _is_picture(name: str) -> bool:
-    return name.lower().endswith(_SUFFIXES) and _is_shown(name)
-
-
-_is_shown = splits.is_shown
+    return name.lower().endswith(_SUFFIXES) and is_shown(name)
 
 
 def _arrays(path: Path, reading: Reading, *, classes: bool) -> DataFacts:

@@ -70,9 +70,9 @@ def of_folder(folder: Path, suffixes: Sequence[str], split: str, *, seconds: flo
                 found.append(file)
             elif not _NO_DATA.match(file.name):
                 left_out.append(str(inside))
-        if complete := time.monotonic() - began <= seconds:
-            continue
-        break
+        complete = time.monotonic() - began <= seconds
+        if not complete:
+            break
     words_of = {file: _word_inside(file.relative_to(folder)) for file in sorted(found)}
     names = set(words_of.values())
     training = [file for file, word in words_of.items() if word in PARTS["train"]]

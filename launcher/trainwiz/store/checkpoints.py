@@ -54,7 +54,7 @@ def folder_of(place: Path) -> Path:
     if not place.is_dir():
         raise UsageError(say("{folder} is not a folder", folder=place))
     raise UsageError(
-        say("no checkpoints in {folder}", folder=place),
+        say("no checkpoints in {folder}", folder=place.absolute()),
         say("pass a project, a run folder or a checkpoint folder"),
     )
 

@@ -41,12 +41,12 @@ def find(word: str, project: Path = Path()) -> Run:
         )
     if not made and word != LATEST:
         raise UsageError(
-            say("{word} is no folder, and {folder} has no runs", word=word, folder=project / runs.RUNS),
+            say("{word} is not a folder, and there are no runs in {folder}", word=word, folder=project.absolute()),
             say("change to a project folder or pass one; `trainwiz launch` creates a run"),
         )
     if not made:
         raise UsageError(
-            say("{folder} has no runs", folder=project / runs.RUNS),
+            say("no runs in {folder}", folder=project.absolute()),
             say("change to a project folder or pass one; `trainwiz launch` creates a run"),
         )
     if word == LATEST:

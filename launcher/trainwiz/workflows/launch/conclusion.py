@@ -73,7 +73,7 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
     forecasts.learn(prepared, record)
     if verified:
         record["verified"] = verified.to_dict()
-    _record(run, record)
+    _record(run, record)  # before the fix is looked for, which forecasts other plans
     fix = plan_fix.of_run(prepared, diagnosis) if diagnosis else None
     if fix:
         _record(run, {**record, "fix": provenance.fix(fix)})

@@ -116,7 +116,7 @@ def apply(request: Request) -> Request | None:
 def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
     made = runs.every(folder)
     if not made:
-        raise UsageError(say("{folder} has no runs", folder=folder / runs.RUNS), say("start a run: trainwiz launch"))
+        raise UsageError(say("no runs in {folder}", folder=folder.absolute()), say("start a run: trainwiz launch"))
     run = made[-1]
     outcome = Outcome.of_record(run.read("outcome"))
     if outcome is None and history.read(run).alive:

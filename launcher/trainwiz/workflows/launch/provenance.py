@@ -21,6 +21,7 @@ from trainwiz.record import redaction
 from trainwiz.record.tokens import HIDDEN
 from trainwiz.render import PLAN_FILE
 from trainwiz.store import code_files, liveness, runs
+from trainwiz.workflows import recorded_fix
 from trainwiz.workflows.launch.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -116,7 +117,7 @@ def diagnosis(prepared: Prepared, diagnosis: Diagnosis) -> dict[str, Any]:
 def fix(fix: Fix) -> dict[str, Any]:
     """The change of the plan that the crash card shows, as `outcome.json` keeps it."""
     return {
-        "changes": {key: {"from": old, "to": new} for key, (old, new) in fix.changes.items()},
+        "changes": recorded_fix.changes_of(fix),
         "why": _message(fix.why),
         "saves": _message(fix.saves) if fix.saves else None,
     }
