@@ -92,7 +92,7 @@ class Module:
     @cached_property
     def real(self) -> Path:
         """Its file, without links."""
-        return self.file.resolve()
+        return files.resolved(self.file)
 
     @cached_property
     def about_training(self) -> bool:
