@@ -104,7 +104,7 @@ def tokens_per_second(found: Recipe, name: str, rates: Rates = FITTED) -> float 
     gpu = gpu_model(name)
     if gpu is None:
         return None
-    gpu = replace(gpu, attention_share=gpu.attention_share * found.attention)
+    gpu = replace(gpu.limited(found.watts), attention_share=gpu.attention_share * found.attention)
     seconds, tokens = [], 0
     for work in _ways(found, "none"):
         speed = pace(
@@ -115,6 +115,7 @@ def tokens_per_second(found: Recipe, name: str, rates: Rates = FITTED) -> float 
             ranks_per_machine=found.machine,
             attended=work.length * found.context,
             compiled=found.compiled,
+            network=found.network,
             rates=rates,
         )
         if speed is None:

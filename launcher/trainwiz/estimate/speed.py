@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainwiz.estimate.activations import arithmetic
+from trainwiz.estimate.datasheets import GpuModel
 from trainwiz.estimate.device import Work, stream_bytes, training_of
-from trainwiz.estimate.gpus import GpuModel
 from trainwiz.models import Transformer
 from trainwiz.models.activations import input_bytes, layer_bytes
 from trainwiz.strategies import Strategy
@@ -53,6 +53,10 @@ _COMPILED = 0.6
 """The share of those passes and launches that torch.compile leaves."""
 _ADAPTED = 2
 """How many times as many kernels a layer with adapters has."""
+_ADAPTER_BYTES = 5
+"""Of each feature that enters or leaves a matrix with an adapter, in each pass: read by the adapter's own products, and
+read and written where the result is scaled and added, 6 bytes forward and 9 in twice as many passes backward.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -116,6 +120,7 @@ def pace(
     kept = _COMPILED if compiled else 1
     passes = rates.passes * kept
     memory = passes * tokens * _traffic(model, work) / gpu.bandwidth
+    memory += tokens * _rounds(work) * _ADAPTER_BYTES * work.adapted / gpu.bandwidth
     if work.adapter == "qlora":
         memory += _rounds(work) * _DEQUANTIZED_BYTES * model.matrix_weights / gpu.bandwidth
     if work.checkpointing == "offload":  # out in the forward pass, back in the backward pass, in the same queue

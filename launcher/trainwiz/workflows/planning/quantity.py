@@ -6,7 +6,8 @@ import math
 import re
 
 from trainwiz.errors import UsageError
-from trainwiz.estimate.gpus import MODELS, gpu_model
+from trainwiz.estimate.datasheets import MODELS
+from trainwiz.estimate.gpus import gpu_model
 from trainwiz.machine import Cpu, Gpu, Machine, Memory
 from trainwiz.message import Message, say
 
