@@ -198,6 +198,7 @@ def recipe(row: Row) -> Recipe:
         adapter={"qlora": "qlora", "": "none"}.get(adapter, "lora"),
         trained=_trained(row, model, adapter),
         precision=_precision(row["precision"]),
+        fused_casts=re.search("Megatron|NeMo|nemo|Transformer ?Engine", row["source"] + row["extras"]) is not None,
         weight_bytes=2 if pure or adapter else 4,
         # bitsandbytes kept the inputs of frozen matrices in four bits, too.
         frozen_mlps=adapter not in ("", "qlora")

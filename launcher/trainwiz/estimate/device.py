@@ -44,6 +44,8 @@ class Work:
     dropped_features: int = 0
     """Input features of a layer's matrices that an adapter drops at random: it keeps a copy and a mask of each."""
     precision: str = "no"
+    fused_casts: bool = False
+    """Numbers are cast to fp8 by the kernels that make them, as Transformer Engine does."""
     weight_bytes: int = 4
     """Of a trained weight as it is stored, and of its gradient; 2 where all of training is in 16 bits."""
     frozen_bytes: int | None = None

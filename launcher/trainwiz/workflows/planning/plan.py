@@ -101,7 +101,7 @@ def _answers(request: PlanRequest) -> Mapping[str, Any]:
     }
     earlier, edited = answers.of_project(request.folder)
     typed = {key: value for key, value in flags.items() if value}
-    collected = answers.collect(typed, request.assignments, None, earlier, edited)
+    collected = answers.collect(typed, (*request.assignments, *_adapter(request)), None, earlier, edited)
     earlier = {key: value for key, value in collected.earlier.items() if not key.startswith(_VARIED)}
     found = {**earlier, **collected.given}
     if "model.name" not in found and (request.folder / PLAN_FILE).is_file():
@@ -310,15 +310,20 @@ def _pick(request: PlanRequest, setting: Setting, rows: list[table.Row]) -> None
             place=request.place,
             defaults=True,
             yes=request.yes,
-            assignments=(*request.assignments, *_settings(setting, chosen.candidate)),
+            assignments=(*request.assignments, *_adapter(request), *_settings(setting, chosen.candidate)),
             machine=named or request.machine or None,
             strategy=chosen.candidate.name,
             task=request.task or None,
             model=request.model or None,
             sequence_length=request.sequence_length or None,
-            steps=request.steps or None,
+            steps=str(setting.training.updates) if request.tokens else request.steps or None,
         )
     )
+
+
+def _adapter(request: PlanRequest) -> tuple[str, ...]:
+    """What is trained, as a setting."""
+    return (f"model.adapter={'none' if request.adapter == 'full' else request.adapter}",) if request.adapter else ()
 
 
 def _settings(setting: Setting, chosen: Candidate) -> tuple[str, ...]:
