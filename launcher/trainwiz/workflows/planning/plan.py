@@ -49,6 +49,8 @@ class Setting:
     training: table.Training
     assumed: bool
     """Whether the model's layers are those that its number of parameters suggests."""
+    shape: Transformer | None
+    """The model's layers, where they are known."""
 
 
 def plan(request: PlanRequest) -> int:
@@ -84,6 +86,8 @@ def plan(request: PlanRequest) -> int:
         table.show(setting.plan, setting.place, rows, limits)
         if setting.assumed:
             table.tell_assumed(setting.plan)
+        elif setting.shape and not setting.shape.exact:
+            table.tell_counted(setting.plan, setting.shape)
         if request.model and (request.folder / PLAN_FILE).is_file():
             table.tell_project(request.folder / PLAN_FILE)
         price.tell(request, setting.machine, limits.price)
@@ -163,6 +167,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         found=found,
         training=_training(request, decided),
         assumed=model.assumed,
+        shape=model.transformer,
     )
 
 
@@ -194,9 +199,11 @@ def _decided(planner: Planner, given: Mapping[str, Any]) -> tuple[Plan, ModelFac
     name = str(given["model.name"])
     folder = planner.folder_of(name)
     known = _described(folder) if folder else models.known(name)
-    if known is None or "model.parameters" in given:
+    if known is None or not known.exact or "model.parameters" in given:
         decided = planner.decide(given).plan
-        return decided, planner.model(decided)
+        model = planner.model(decided)
+        if known is None or (model and model.parameters):
+            return decided, model
     model = ModelFacts(
         name=name,
         kind="folder" if folder else "hub",
