@@ -103,6 +103,9 @@ _TERMINAL = 72
 _BROKEN = 3
 """Lines on which the words of an exception may go on."""
 _STARTS = re.compile(r"[\[=*{]|[EWI]\d{4} |\d{4}-|\s*Traceback|During|The above|(?:INFO|WARNING|ERROR|DEBUG)\b|\s*def ")
+RAISES = re.compile(r"raise (?P<exception>[\w.]+)\([rf]{0,2}[\"'](?P<words>[^\"']{4,})")
+"""A line of code that raises an exception with literal words."""
+CHECKS = re.compile(r"assert (?P<condition>.{3,})")
 _LAUNCHERS_LINE = re.compile(
     r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|"
     r"\[.*\] exits with return code = |[WEI]\d{4} .*torch/distributed/|srun: |[=-]+$|"
@@ -292,6 +295,8 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         ]
     if not said and len(lines) <= _PASTED:
         said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
+    if not said and cut_call(lines):  # a question's title, before a traceback that was cut
+        said = [line for line in lines[: _starts(lines)[-1]][-_PASTED:] if _PASTED_ERROR.match(line.text)]
     return said[-1] if said else None
 
 

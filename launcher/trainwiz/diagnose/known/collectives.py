@@ -147,8 +147,9 @@ SIGNATURES = {
         remedy="set machine.main_process_ip to an address; to list the addresses of machine 0, run `hostname -I` there",
     ),
     "rendezvous_timeout": Signature(
-        r"Timed out after \d+ seconds waiting for clients\. (?P<present>\d+)/(?P<expected>\d+) clients joined",
-        r"store based barrier on rank.*world_size=(?P<expected>\d+), worker_count=(?P<present>\d+)",
+        r"Timed out after \d+ seconds waiting for clients\.\s+(?P<present>\d+)/(?P<expected>\d+) clients joined",
+        r"store based barrier on rank.*world_size=(?P<expected>\d+), (?:worker_count|"
+        r"num_workers_joined)=(?P<present>\d+)",
         cause="ranks that joined the rendezvous: {present}; expected: {expected}",
         remedy="start all machines with the same plan; read the logs of those that did not join; if more joined than "
         "expected, another job uses the same address and port",
