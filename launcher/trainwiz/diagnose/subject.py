@@ -75,7 +75,7 @@ SUBJECTS = (
         ),
     ),
     Subject(
-        r"[Aa]ttention|\battn|[Ff]lash|\bsdpa\b|head_dim|position",
+        r"[Aa]ttention|\battn|[Ff]lash|seqlen|\bsdpa\b|head_dim|position",
         Message("attention and positions"),
         Message(
             "try attn_implementation='sdpa' or 'eager'; compare the length of the samples with the model's maximum"

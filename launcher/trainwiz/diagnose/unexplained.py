@@ -68,8 +68,11 @@ def _cut(lines: Sequence[Line]) -> Message | None:
     if named := log_text.cut_notebook(lines):
         return say("the log ends inside a traceback, before the words of its {exception}", exception=named)
     cut = log_text.cut_call(lines)
+    checked = log_text.checked_in_title(lines)
+    if checked:
+        return say("a check failed: {condition}", condition=checked)
     if cut is None:
-        return None
+        return say("the log ends inside a traceback, before its exception") if log_text.is_cut(lines) else None
     if raises := log_text.RAISES.match(cut.source):
         return say(
             "the log ends inside a traceback, before its exception; the last line of code raises {exception}: {words}",

@@ -55,6 +55,8 @@ SIGNATURES = {
         r"Detected mismatch between collectives on ranks",
         r"Mismatch between collective operation types",
         r"op\.preamble\.length <= op\.nbytes",
+        r"NCCL WARN Your program may be hanging, this may be caused by a collective mismatch",
+        r"NCCL WARN .*message truncated ?: receiving \d+ bytes instead of \d+",
         r"DistributedOperationException: Cannot apply desired operation due to shape mismatches",
         cause="the ranks called different collectives, or the same collective with different shapes",
         remedy="look for code that runs a collective (save, gather, log) only on some ranks; to see both collectives, "

@@ -254,7 +254,8 @@ SIGNATURES = {
         "only hides it",
     ),
     "child_failed": Signature(
-        r"^(?:.*[ .])?ChildFailedError:",
+        r"^(?:.*[ .])?ChildFailedError:|^torch\.distributed\.elastic\.multiprocessing\.errors\.\w*$",
+        r"failed \(exitcode: [1-9]\d*\) local_rank: \d+ \(pid: \d+\) of binary: ",
         r"^Root Cause \(first observed failure\):",
         r"(?:^|[\s,])(?:subprocess\.)?CalledProcessError: Command .* returned non-zero exit status [1-9]\d*",
         r"AlgorithmError: (?:ExecuteUserScriptError|Exit Code: [1-9])|^ ?MPI_ABORT was invoked on rank ",

@@ -17,7 +17,8 @@ SIGNATURES = {
         r"expected there to be only one unique element in",
         cause="ZeRO 3 gathers weights together that differ in dtype or device: usually quantized ones beside others, "
         "or an adapter in fp32 on a model in bf16",
-        remedy="give all weights one dtype (dtype=torch.bfloat16 in from_pretrained); for a quantized model use ZeRO 2 or FSDP with "
+        remedy="give all weights one dtype (dtype=torch.bfloat16 in from_pretrained); for a quantized model "
+        "use ZeRO 2 or FSDP with "
         "bnb_4bit_quant_storage",
     ),
     "not_contiguous": Signature(
@@ -41,6 +42,14 @@ SIGNATURES = {
         r"CUDA error: peer access is not supported between these two devices",
         cause="two GPUs of this machine cannot read each other's memory",
         remedy="to go through host memory instead, run: NCCL_P2P_DISABLE=1 trainwiz launch",
+    ),
+    "varlen_lengths": Signature(
+        r"cu_seqlens_[qk] must have shape",
+        cause="the lengths that flash-attn is given do not fit the batch: the attention mask has another shape, or "
+        "positions were taken for those of packed samples",
+        remedy="compare the shapes of attention_mask and position_ids with input_ids; update transformers "
+        "together with "
+        "flash-attn; attn_implementation='sdpa' goes on without it",
     ),
     "quantized_merge": Signature(
         r"Cannot merge LORA layers when the model is (?:loaded in 8-bit mode|gptq quantized)",
