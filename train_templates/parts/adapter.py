@@ -15,6 +15,10 @@ from safetensors.torch import save_file
 # end: enlarged_base
 from torch import Tensor
 
+# feature: judges
+import heads
+
+# end: judges
 # feature: merged
 import model_folder
 
@@ -58,6 +62,7 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     whole = [name for name in config.modules_to_save.split(",") if name]
     # feature: judges
     whole += heads_of(loader, config)
+    head, arguments = arguments, heads.loading(config.model_name, arguments)
     # end: judges
     # feature: qlora
     arguments |= four_bits([*whole, *heads_of(loader, config)])
@@ -70,6 +75,9 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
             f"{config.model_name}: it has no {', '.join(lost)}, which would stay random and be saved nowhere: "
             "name their module in modules_to_save"
         )
+    # feature: judges
+    heads.fit(model, config.model_name, head)
+    # end: judges
     # feature: new_tokens
     new = new_tokens.fit(model, config)
     # end: new_tokens
@@ -181,6 +189,9 @@ def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str
 # feature: loaded_adapter
 def load(folder: Path, **shape: Any) -> Any:
     """Return the base model with the adapter of a folder, in fp32; `shape` is what the base's configuration lacks."""
+    # feature: judges
+    shape["ignore_mismatched_sizes"] = True  # the base may have had another head
+    # end: judges
     return MODEL.from_pretrained(folder, dtype="float32", **shape)
 
 
