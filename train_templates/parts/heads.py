@@ -14,7 +14,6 @@ import torch
 import transformers
 from torch import nn
 
-
 OURS = {"id2label", "label2id", "num_labels", "problem_type"}
 """What a configuration says of the outputs."""
 
