@@ -178,6 +178,21 @@ def test_a_default_for_the_cpu_fits_by_what_the_planner_says(model: str) -> None
     assert 0 < each * made.plan.machine.num_processes <= 24 * 2**30
 
 
+def test_the_strategies_of_cpu_ranks_count_the_process_as_the_forecast_does() -> None:
+    machine_cpu = machine("cpu")
+    shown = {option.name: option.total_bytes_per_rank for option in decide({}, machine_cpu).options}
+    for name, answers in (
+        ("ddp", {}),
+        ("fsdp", {"strategy.kind": "fsdp"}),
+        ("zero2", {"strategy.zero_stage": 2}),
+        ("zero3+offload", {"strategy.zero_stage": 3, "strategy.offload_param_device": "cpu"}),
+    ):
+        made = decide(answers, machine_cpu)
+        whole = forecast(made.plan, made.outlook.parameters or 0, DECODERS["tiny"].transformer, None).host_bytes
+        assert whole
+        assert 0.8 * whole < shown[name] <= whole, (name, shown[name], whole)
+
+
 def test_a_chosen_strategy_is_meant_for_all_weights() -> None:
     model = "Qwen/Qwen2.5-7B"
     answers = {"task": "sft", "model.name": model, "strategy.offload_optimizer_device": "cpu"}
