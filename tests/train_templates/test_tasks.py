@@ -241,7 +241,7 @@ def test_one_text_of_a_pair_is_refused_before_and_in_the_task(one: str, other: s
     [
         (
             [0.25 * i for i in range(9)],
-            "sample 2 of 9 has 0.25, a fraction; 9 labels differ",
+            "text 2 of 9 has 0.25, a fraction; 9 labels differ",
             "line 2: the label 0.25 is",
         ),
         (
@@ -289,7 +289,7 @@ def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
             "1 of the first 4 labels are fractions, such as 0.5",
         ),
         (np.eye(4, dtype=np.int64), r"image 1 of 4 has \[1, 0, 0, 0\], a list with one 1", "its labels are a table"),
-        (np.array([2, 2, 2, 2]), "all 4 images are '2'", "all 4 labels are 2"),
+        (np.array([2, 2, 2, 2]), "all 4 are '2'", "all 4 labels are 2"),
     ],
     ids=["fractions", "one-hot", "alike"],
 )
@@ -334,7 +334,7 @@ def test_folders_named_train_and_val_split_the_images(tmp_path: Path) -> None:
     assert facts.train
     assert "all 3 images are of one class, cat" in facts.train.detail
     made.pictures.read.cache_clear()
-    with pytest.raises(SystemExit, match="all 3 images are 'cat'"):
+    with pytest.raises(SystemExit, match="all 3 are 'cat'"):
         made.load_train_data(config)
 
 
