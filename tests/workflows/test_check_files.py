@@ -278,6 +278,7 @@ def test_mending_asks_on_a_terminal(folder: Path) -> None:
         child.expect_exact("Write these changes? [y/N]")
         child.sendline(answer)
         child.expect(pexpect.EOF)
+        child.wait()  # `close` would send it SIGHUP
         child.close()
         assert ("zero_stage" in file.read_text()) is written
 
