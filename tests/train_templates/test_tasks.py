@@ -558,11 +558,11 @@ def test_pictures_are_learned_and_a_killed_run_ends_bit_for_bit_where_it_would_h
     """With augmentation, two data workers, an evaluation set that does not fill its last batch, and two ranks."""
     from sklearn.metrics import accuracy_score, f1_score
 
-    values = {**IMAGES, "batch.real_batch_size": 32, "batch.per_device_batch_size": 8, "schedule.n_steps": 90}
+    values = {**IMAGES, "batch.real_batch_size": 32, "batch.per_device_batch_size": 8, "schedule.n_steps": 50}
     folder = make(tmp_path / "project", {**values, "checkpoint.checkpointing_steps": 20, "data.num_workers": 2})
     whole, again = tmp_path / "whole", tmp_path / "again"
     assert spawn(folder, 2, whole, {}) == 0
-    killed(folder, again, {}, 50)
+    killed(folder, again, {}, 25)
     assert spawn(folder, 2, again, {"resume": "auto"}) == 0
     files = [output / "model" / "model.safetensors" for output in (whole, again)]
     assert len({hashlib.sha256(file.read_bytes()).hexdigest() for file in files}) == 1
@@ -616,7 +616,7 @@ def test_the_split_changes_nothing(values: dict[str, object], tmp_path: Path) ->
 def test_sharded_strategies_train_in_bf16(values: dict[str, object], name: str, tmp_path: Path) -> None:
     folder = make(
         tmp_path / "project",
-        {**values, **STRATEGIES[name], "precision.mixed_precision": "bf16", "schedule.n_steps": 30},
+        {**values, **STRATEGIES[name], "precision.mixed_precision": "bf16", "schedule.n_steps": 15},
     )
     done = warm.launch(folder, env=ON_STANDIN if name == "fsdp" else None)
     assert done.code == 0, done.err
@@ -660,7 +660,7 @@ def test_a_pretrained_decoder_learns_to_classify_rows_of_a_file(tmp_path: Path) 
 @pytest.mark.train
 def test_numbers_of_texts_are_learned(tmp_path: Path) -> None:
     """The share of symbols in a paragraph, from hashes of its words and symbols."""
-    values = {**SCORES, "batch.real_batch_size": 32, "batch.per_device_batch_size": 16, "schedule.n_steps": 120}
+    values = {**SCORES, "batch.real_batch_size": 32, "batch.per_device_batch_size": 16, "schedule.n_steps": 60}
     folder = make(tmp_path / "project", values)
     done = warm.launch(folder)
     assert done.code == 0, done.err
