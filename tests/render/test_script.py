@@ -244,6 +244,13 @@ def definitions(name: str) -> dict[tuple[str, ...], list[str]]:
     }
 
 
+def test_what_is_compiled_has_no_kernels_of_liger() -> None:
+    liger = {"model.name": "org/model", "machine.device": "cuda", "model.kernels": "liger"}
+    for compiled in (False, True):
+        plan = plans.with_changes(BASE, {**liger, "model.compile": compiled})
+        assert ("liger" in script.features(plan)) != compiled
+
+
 # docs/decisions/loop.md: Shared code has its own files; settings, schedule and model stay in train.py and task.py
 @pytest.mark.parametrize("pair", TWINS)
 def test_what_two_templates_say_alike_they_say_in_the_same_words(pair: tuple[str, str]) -> None:
