@@ -161,8 +161,17 @@ def tell_project(file: Path) -> None:
     console.talk(t("all other settings are those of {file}", file=file), style="dim")
 
 
-def show_scaling(rows: Sequence[Row], limits: Limits) -> None:
+def show_scaling(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
     """Print the best row for each number of GPUs."""
+    console.talk(
+        t(
+            "{model} on {gpu} ({memory}), {length} tokens a sample",
+            model=_trained(plan),
+            gpu=place.gpu.name if place.gpu else "GPU",
+            memory=quantities.size(place.memory_bytes),
+            length=plan.batch.sequence_length,
+        )
+    )
     heads = (t("GPUS"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("EACH"), t("TIME"))
     cost = (t("COST"),) if limits.price else ()
     lines = []
@@ -237,17 +246,21 @@ def _bold(heads: Sequence[str]) -> list[Cell]:
 
 def subject(plan: Plan, place: Place) -> str:
     """What the rows are about."""
-    name, adapter = plan.model.name, plan.model.adapter
     return t(
         "{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens",
-        # Whether all weights are trained decides what fits.
-        model=name if adapter == "none" else f"{name} ({adapter})",
+        model=_trained(plan),
         ranks=place.ranks,
         gpu=place.gpu.name if place.gpu else "GPU",
         memory=quantities.size(place.memory_bytes),
         batch=plan.batch.real_batch_size,
         length=plan.batch.sequence_length,
     )
+
+
+def _trained(plan: Plan) -> str:
+    """The model, with its adapter: whether all weights are trained decides what fits."""
+    name, adapter = plan.model.name, plan.model.adapter
+    return name if adapter == "none" else f"{name} ({adapter})"
 
 
 def heads(limits: Limits) -> list[str]:
