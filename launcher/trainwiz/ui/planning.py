@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwiz import quantities
+from trainwiz import quantities, tasks
 from trainwiz.decide.candidates import Candidate, Place
 from trainwiz.decide.memory_bar import bar
 from trainwiz.estimate import disk
@@ -165,11 +165,10 @@ def show_scaling(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) 
     """Print the best row for each number of GPUs."""
     console.talk(
         t(
-            "{model} on {gpu} ({memory}), {length} tokens a sample",
+            "{model} on {gpu} ({memory})",
             model=_trained(plan),
             gpu=place.gpu.name if place.gpu else "GPU",
             memory=quantities.size(place.memory_bytes),
-            length=plan.batch.sequence_length,
         )
     )
     heads = (t("GPUS"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("EACH"), t("TIME"))
@@ -246,15 +245,12 @@ def _bold(heads: Sequence[str]) -> list[Cell]:
 
 def subject(plan: Plan, place: Place) -> str:
     """What the rows are about."""
-    return t(
-        "{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens",
-        model=_trained(plan),
-        ranks=place.ranks,
-        gpu=place.gpu.name if place.gpu else "GPU",
-        memory=quantities.size(place.memory_bytes),
-        batch=plan.batch.real_batch_size,
-        length=plan.batch.sequence_length,
-    )
+    named: dict[str, Any] = {"model": _trained(plan), "gpu": place.gpu.name if place.gpu else "GPU"}
+    named |= {"ranks": place.ranks, "memory": quantities.size(place.memory_bytes), "batch": plan.batch.real_batch_size}
+    if tasks.of(plan).backbones:  # pictures
+        return t("{model} on {ranks} × {gpu} ({memory}), real batch {batch}", **named)
+    length = plan.batch.sequence_length
+    return t("{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens", length=length, **named)
 
 
 def _trained(plan: Plan) -> str:

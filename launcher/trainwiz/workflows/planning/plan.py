@@ -84,7 +84,7 @@ def plan(request: PlanRequest) -> int:
         console.data_json(table.to_dict(setting.plan, setting.place, rows, limits))
     else:
         table.show(setting.plan, setting.place, rows, limits)
-        if setting.assumed:
+        if setting.assumed and tasks.of(setting.plan).from_hub:
             table.tell_assumed(setting.plan)
         elif setting.shape and not setting.shape.exact:
             table.tell_counted(setting.plan, setting.shape)
