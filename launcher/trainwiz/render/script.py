@@ -14,7 +14,7 @@ from collections.abc import Mapping, Set
 from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz.engines.liger import FAMILIES
 from trainwiz.estimate import loading
-from trainwiz.estimate.gpus import MODELS
+from trainwiz.estimate.datasheets import MODELS
 from trainwiz.fields import set_literals, with_constant
 from trainwiz.plan import Plan, defaults
 from trainwiz.render import imports
