@@ -360,6 +360,8 @@ MERGES = "m0: &m0 {a: 1}\n" + "".join(f"m{i}: &m{i} {{<<: [*m{i - 1}, *m{i - 1}]
         ("name: é\nseed: \x00\n", ":2:7: a control character"),
         (b"seed: 1\nname: \xe9\n", ":2:7: byte 0xe9 is not valid UTF-8"),
         ("a: &a [*a]\nb: " + "[" * 100_000 + "\n", ":2:53: brackets are nested too deeply"),
+        ("machine: {num_processes: 0x" + "f" * 5000 + "}\n", ":1:26: Exceeds the limit (4300 digits)"),
+        ("a: 1" + ":59" * 3000 + "\n", ":1:4: Exceeds the limit (4300 digits)"),
     ],
 )
 def test_what_is_no_plan_is_explained(tmp_path: Path, content: str | bytes, words: str) -> None:

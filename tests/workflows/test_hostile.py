@@ -238,7 +238,7 @@ def test_a_script_that_is_a_bomb_is_judged_or_refused(
     assert time.process_time() - began < 3
 
 
-@pytest.mark.parametrize("piece", ["0", "[rank0]: ", "\r", '  File "', "|1/2 [x]"])
+@pytest.mark.parametrize("piece", ["0", "[rank0]: ", "\r", '  File "', "|1/2 [x]", "9" * 5000 + "\n"])
 def test_a_line_without_end_is_diagnosed_in_time(piece: str) -> None:
     began = time.process_time()
     of_log(log_text.read("Traceback (most recent call last):\n" + piece * (100_000 // len(piece))), log="x.log")

@@ -19,6 +19,8 @@ _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LIST = re.compile(r"^kind: *[\"']?\w*List\b", re.MULTILINE)
 _MANY = 1000
 """Marks that open a level. The C parser ends the process where a text with tens of thousands nests them all."""
+_LONG = 1000
+"""Digits of a number that no file needs."""
 _MOST_VALUES = 100_000
 """In a few lines, aliases of aliases can stand for billions of values, each of which would be built."""
 
@@ -161,7 +163,7 @@ def _unconstructed(node: yaml.Node | None) -> yaml.Node | None:
         here = waiting.pop()
         if isinstance(here, yaml.ScalarNode):
             try:
-                constructor.construct_object(here)
+                _shown(constructor.construct_object(here))
             except (ValueError, TypeError, AttributeError):
                 return here
         elif here is not None and id(here) not in walked:
@@ -171,6 +173,11 @@ def _unconstructed(node: yaml.Node | None) -> yaml.Node | None:
     return None
 
 
+def _shown(value: object) -> str:
+    """A value as text. Raises `ValueError` for long numbers, which Python reads where they are hexadecimal."""
+    return str(value)
+
+
 def _walk(node: yaml.Node | None, path: KeyPath, found: _Found) -> None:
     if id(node) in found.walked:
         return
@@ -178,6 +185,8 @@ def _walk(node: yaml.Node | None, path: KeyPath, found: _Found) -> None:
         raise RecursionError
     found.walked.add(id(node))
     flow = bool(getattr(node, "flow_style", False))
+    if isinstance(node, yaml.ScalarNode) and len(node.value) > _LONG and node.tag.endswith(":int"):
+        _shown(yaml.constructor.SafeConstructor().construct_object(node))
     if isinstance(node, yaml.SequenceNode):
         for i, item in enumerate(node.value):
             found.entries[(*path, str(i))] = Entry(found.span(item), flow=flow)

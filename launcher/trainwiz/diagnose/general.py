@@ -146,7 +146,7 @@ EXPLANATIONS = {
         remedy="the earlier one is above `The above exception was the direct cause` in the log; raised at {raised}",
     ),
     "stopped": Signature(
-        rf"{_ENDS}(?:\w+\.)*\w*(?:Error|Exception): (?P<words>\S+ \S.*?)(?: <- .*)?$",
+        rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S.*?)(?: <- .*)?$",
         rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*) <- raise\b.*$",
         cause="the code at {raised} stops with its own words: {words}",
         remedy="look at the condition above that line: it compares your settings or data with what the code can do",

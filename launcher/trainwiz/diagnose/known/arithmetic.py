@@ -190,7 +190,7 @@ SIGNATURES = {
         "that require gradients",
     ),
     "not_deterministic": Signature(
-        r"(?P<operation>\w+) does not have a deterministic implementation, but you set",
+        r"\b(?P<operation>\w{1,100}) does not have a deterministic implementation, but you set",
         cause="{operation} is not deterministic, and torch.use_deterministic_algorithms forbids such operations",
         remedy="call torch.use_deterministic_algorithms(True, warn_only=True), or replace the operation",
     ),

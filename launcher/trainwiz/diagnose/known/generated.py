@@ -189,8 +189,8 @@ SIGNATURES = {
         remedy="let rank 0 load the weights: return {{}} at the beginning of found_in in sharding.py",
     ),
     "untrained_tokens": Signature(
-        r"(?<!\S)(?P<model>\S+): (?P<tokens>.+) would not be learned, because the embeddings or the head are frozen: "
-        r"set modules_to_save to (?P<names>\S+)",
+        r"(?<!\S)(?P<model>\S{1,300}): (?P<tokens>.{1,300}) would not be learned, because the embeddings or the head "
+        r"are frozen: set modules_to_save to (?P<names>\S+)",
         cause="the tokenizer of {model} gets the tokens {tokens}, but the embeddings or the head are frozen beside the "
         "adapter",
         remedy="set model.modules_to_save to {names}, or leave data.special_tokens and data.added_tokens empty",
