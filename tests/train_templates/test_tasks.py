@@ -51,6 +51,7 @@ GENERATED = (
         "frozen",
         "generation",
         "head_loss",
+        "heads",
         "hooks",
         "kernels",
         "labels",

@@ -28,6 +28,7 @@ NEIGHBOURS = frozenset(
         "frozen",
         "generation",
         "head_loss",
+        "heads",
         "hooks",
         "kernels",
         "labels",
