@@ -22,7 +22,7 @@ from trainwiz.store import runs
 from trainwiz.store.runs import Run
 from trainwiz.workflows.launch import conclusion, vanished
 
-JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
+JOB = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
 STATE = "JobId=7 JobName=a=b JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1"
 
 
@@ -91,7 +91,7 @@ def test_a_job_of_the_plans_scheduler_is_continued_by_another_job(monkeypatch: p
 def test_a_plan_for_one_machine_is_not_trained_by_each_of_several(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "")
     two_nodes = launch(folder, **slurm(folder, SLURM_JOB_NUM_NODES="2"))
-    assert "nodes of the Slurm job: 2, but machines of the plan: 1" in two_nodes.stderr
+    assert "nodes of the Slurm step: 2, but machines of the plan: 1" in two_nodes.stderr
     two_tasks = launch(folder, **slurm(folder, SLURM_LOCALID="1"))
     assert "Slurm started several trainwiz processes on this node" in two_tasks.stderr
     assert (two_nodes.returncode, two_tasks.returncode) == (1, 1)
