@@ -100,6 +100,7 @@ def test_the_comparing_shows_how_far_it_is(tmp_path: Path) -> None:
     terminal = pexpect.spawn(sys.executable, command.split(), env=projects.environment(), encoding="utf-8", timeout=180)  # type: ignore[arg-type]
     terminal.expect("verifying: [0-9]+ % of")
     terminal.expect(pexpect.EOF)
+    terminal.wait()  # `close` would send it SIGHUP
     terminal.close()
     assert terminal.exitstatus == 0
 
@@ -274,6 +275,10 @@ def test_only_a_checkpoint_that_is_whole_is_exported(project: Path) -> None:
     (newest / "model").write_bytes(b"weightz")
     for each in (newest, before):
         rewrite(each, layout="whole")
+    (project / "exported").write_text("")
+    done = projects.trainwiz("export", str(project))
+    assert (done.code, "a file exists where a folder is needed; nothing was written" in done.err) == (1, True)
+    (project / "exported").unlink()
     done = projects.trainwiz("export", str(project), "--python", "/nowhere/python")
     assert (done.code, "cannot gather the weights" in done.err) == (1, True)
     done = projects.trainwiz("export", str(project))

@@ -15,7 +15,7 @@ from trainwiz.message import Message, say
 from trainwiz.probe import weights
 from trainwiz.probe.weights import Gathered
 from trainwiz.quantities import size
-from trainwiz.store import checkpoints
+from trainwiz.store import atomic, checkpoints
 from trainwiz.ui import console
 from trainwiz.workflows.checkpoints import verify
 
@@ -120,6 +120,7 @@ def gather(
     console.talk(t("gathering the weights of {checkpoint}", checkpoint=checkpoint))
     target = targets[MODEL]
     aside = target.with_name(f".{target.name}.{os.getpid()}")
+    atomic.make_folder(aside)  # before gigabytes are read
     try:
         reading = resources.train_templates() / "parts" / "trust.py"
         gathered = weights.gather(
