@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainwiz import resources
+from trainwiz import files, resources
 from trainwiz.checkpoint import Checkpoint, State, not_gathered
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
@@ -25,7 +25,7 @@ MODEL, MERGED = "model", "merged"
 
 def project_of(place: Path, folder: Path) -> Path:
     """The folder with the task that was trained, above the checkpoints: code that came with these never runs."""
-    for parent in (folder.resolve(), *place.parents):
+    for parent in (files.resolved(folder), *place.parents):
         if (parent / "task.py").is_file() and not checkpoints.holds_any(parent):
             return parent
     raise UsageError(
@@ -44,7 +44,7 @@ def located(place: Path, update: int | None) -> tuple[Path, Path]:
         folder = checkpoints.folder_of(place)
         project = project_of(folder, place)  # before gigabytes are read
         return Path(chosen(folder, update).path), project
-    checkpoint = place.resolve()
+    checkpoint = files.resolved(place)
     own = checkpoints.manifest(checkpoint).get("update")
     if None not in (update, own) and update != own:
         raise UsageError(
