@@ -117,5 +117,7 @@ def test_what_save_pretrained_writes_is_not_odd(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(len(names).to_bytes(8, "little") + names + bytes(48))
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     assert odd_model.problem(tmp_path) == ""
+    (tmp_path / "config.json").write_text('{"num_hidden_layers": 1, "max_window_layers": 28}')
+    assert odd_model.problem(tmp_path) == "", "a small Qwen2 as transformers saves it"
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "text_config": {"num_hidden_layers": 10**9}}))
     assert "num_hidden_layers is 1000000000 in config.json" in odd_model.problem(tmp_path)

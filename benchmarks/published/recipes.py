@@ -126,6 +126,8 @@ _LABELS = (
 )
 _LARGEST = 1e8
 """Nothing in a row is larger; what claims to be does not overflow."""
+_FIRST_FLASH = 0.5
+"""The speed of FlashAttention 1, of its successor: https://arxiv.org/abs/2307.08691, section 4.1."""
 _BOUND = ("a bound", "short samples", "vary", "not stated in the table")
 
 
@@ -153,6 +155,10 @@ class Recipe:
     """Of those bytes: half of the layers, or four of Llama's seven matrices (the largest among them) and attention."""
     accumulation: int
     """Micro-batches of an update."""
+    network: float | None
+    """Bytes per second and rank between machines, where a row says what connects them."""
+    watts: float | None
+    """What each GPU may draw, where a row says that it is less than usual."""
     machine: int
     """Ranks of a machine, where a row has more than one."""
 
@@ -169,8 +175,8 @@ def recipe(row: Row) -> Recipe:
         model = replace(model, tied=False, head_weights=head)
     micro, length, exact = _batch(row, model)
     strategy, degrees = _strategy(row, tool)
-    if sharded := [name for name in ("tp", "pp") if degrees.get(name, 1) > 1]:
-        raise Unknown(f"{' and '.join(sharded)}: trainwiz does not plan tensor or pipeline parallelism")
+    if sharded := [name for name in ("tp", "pp", "ep") if degrees.get(name, 1) > 1]:
+        raise Unknown(f"{' and '.join(sharded)}: trainwiz does not plan tensor, pipeline or expert parallelism")
     ranks = max(1, int(_number(row["gpus"]) or 1))
     adapter = _adapter(row["strategy"])
     pure = "pure" in row["extras"].lower() or "weights" in row["precision"] or "true" in row["precision"]
@@ -188,9 +194,11 @@ def recipe(row: Row) -> Recipe:
         keeps_scores="eager attention" in row["extras"],
         parameters=model.parameters * (2 if preference else 1) + _copied_tables(row, model),
         transformer=model,
+        adapted_features=_adapted_features(row, model) if adapter else None,
         adapter={"qlora": "qlora", "": "none"}.get(adapter, "lora"),
         trained=_trained(row, model, adapter),
         precision=_precision(row["precision"]),
+        fused_casts=re.search("Megatron|NeMo|nemo|Transformer ?Engine", row["source"] + row["extras"]) is not None,
         weight_bytes=2 if pure or adapter else 4,
         # bitsandbytes kept the inputs of frozen matrices in four bits, too.
         frozen_mlps=adapter not in ("", "qlora")
@@ -226,18 +234,36 @@ def recipe(row: Row) -> Recipe:
     return Recipe(
         strategy=strategy,
         work=work,
-        meter=tool.meter,
+        meter=_meter(row, tool),
         exact=exact,
         group=f"{kind}, {where}",
         context=degrees.get("cp", 1),
         compiled=any(word in row["extras"] for word in ("compile", "fused")),
-        attention=tool.attention,
+        attention=_FIRST_FLASH if re.search(r"flash-attn(?! ?[23])", row["extras"]) else tool.attention,
+        network=_network(row),
+        watts=_number(limit[1]) if (limit := re.search(r"(?<!at most )\b(\d{2,4}) W\b", row["extras"])) else None,
         accumulation=accumulation,
         kept="none" if layers else "selective",
         share=0.5 if layers else 0.59,
         halves=tool.halves and work.checkpointing == "selective",
         machine=int((re.search(r"machine of (\d+)", row["extras"]) or [0, 8])[1]),
     )
+
+
+def _meter(row: Row, tool: Tool) -> Meter:
+    """A table of a tool that is not known may say what it counts."""
+    if tool == Tool():
+        if re.search(r"max[ _]reserved", row["extras"]):
+            return "reserved"
+        if re.search(r"max[ _]allocated", row["extras"]):
+            return "allocated"
+    return tool.meter
+
+
+def _network(row: Row) -> float | None:
+    """Adapters of a machine, as in 4x100Gb, shared by eight ranks."""
+    said = re.search(r"(\d+)x(\d+) ?Gb", row["extras"])
+    return int(said[1]) * int(said[2]) * 1e9 / 8 / 8 if said else None
 
 
 def _number(text: str) -> float | None:
@@ -269,7 +295,7 @@ def _accumulation(row: Row, micro: int, ranks: int) -> int:
 
 def _strategy(row: Row, tool: Tool) -> tuple[Strategy, dict[str, int]]:
     text = row["strategy"]
-    degrees = {name: int(degree) for name, degree in re.findall(r"\b(dp|tp|cp|pp)=(\d+)", text)}
+    degrees = {name: int(degree) for name, degree in re.findall(r"\b(dp|tp|cp|pp|ep)=(\d+)", text)}
     label = next((label for word, label in _LABELS if word in text), "single")
     if "gptq" in text and label == "single":
         label = tool.quantized_strategy or label
@@ -299,6 +325,13 @@ def _trained(row: Row, model: Transformer, adapter: str) -> int | None:
     if said := re.search(r"trainable=([\d,]+)", row["extras"]):
         return int(said[1].replace(",", ""))
     rank = int((re.search(r"\br=(\d+)", row["extras"]) or [0, 16])[1])
+    return rank * _adapted_features(row, model) + _copied_tables(row, model)
+
+
+def _adapted_features(row: Row, model: Transformer) -> int:
+    trainable, rank = re.search(r"trainable=([\d,]+)", row["extras"]), re.search(r"\br=(\d+)", row["extras"])
+    if trainable and rank:
+        return int(trainable[1].replace(",", "")) // int(rank[1])
     attention_only = "q,k,v,o_proj" in row["extras"]
     numbers = 0
     for block in model.blocks:
@@ -306,7 +339,7 @@ def _trained(row: Row, model: Transformer, adapter: str) -> int | None:
         if not attention_only:
             each += (3 if block.gated else 2) * (model.hidden_size + block.intermediate_size)
         numbers += block.count * each
-    return rank * numbers + _copied_tables(row, model)
+    return numbers
 
 
 def _dropped(row: Row, model: Transformer) -> int:

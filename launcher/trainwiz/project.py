@@ -82,6 +82,10 @@ class ModelFacts:
     """Its layers; of a language model that also reads pictures, the language model alone."""
     assumed: bool = False
     """Its layers are those of a usual model with this many parameters, since no config.json describes them."""
+    mixes: str = ""
+    """Its family and kinds of layers, where documents in one row would see each other; empty: none is known."""
+    predicts_nothing: bool = False
+    """Its config.json is that of an encoder, or of a decoder without its encoder: it cannot learn to write."""
     has_tokenizer: bool | None = None
     """Whether a folder holds a tokenizer's files; None where nobody looked."""
     quantized: str = ""

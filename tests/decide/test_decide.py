@@ -128,7 +128,7 @@ def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: st
     [
         ("Qwen/Qwen2.5-7B", "2xrtx4090", "qlora", "ddp"),
         ("Qwen/Qwen2.5-7B", "1xt4", "qlora", "single"),
-        ("Qwen/Qwen2.5-7B", "4xa100-40g", "lora", "ddp"),
+        ("Qwen/Qwen2.5-7B", "4xa100-40g", "lora", "zero3"),
         ("Qwen/Qwen2.5-7B", "8xv100", "none", "zero3"),
         ("Qwen/Qwen2.5-0.5B", "1xt4", "none", "single"),
         ("Qwen/Qwen2.5-7B", "cpu", "none", "ddp"),
@@ -176,6 +176,21 @@ def test_a_default_for_the_cpu_fits_by_what_the_planner_says(model: str) -> None
     assert made.plan.batch.real_batch_size >= made.plan.machine.num_processes
     each = forecast(made.plan, known.parameters or 0, known.transformer, None).host_bytes or 0
     assert 0 < each * made.plan.machine.num_processes <= 24 * 2**30
+
+
+def test_the_strategies_of_cpu_ranks_count_the_process_as_the_forecast_does() -> None:
+    machine_cpu = machine("cpu")
+    shown = {option.name: option.total_bytes_per_rank for option in decide({}, machine_cpu).options}
+    for name, answers in (
+        ("ddp", {}),
+        ("fsdp", {"strategy.kind": "fsdp"}),
+        ("zero2", {"strategy.zero_stage": 2}),
+        ("zero3+offload", {"strategy.zero_stage": 3, "strategy.offload_param_device": "cpu"}),
+    ):
+        made = decide(answers, machine_cpu)
+        whole = forecast(made.plan, made.outlook.parameters or 0, DECODERS["tiny"].transformer, None).host_bytes
+        assert whole
+        assert 0.8 * whole < shown[name] <= whole, (name, shown[name], whole)
 
 
 def test_a_chosen_strategy_is_meant_for_all_weights() -> None:

@@ -11,6 +11,7 @@ from plans import make
 from trainwiz.estimate import estimate, packing
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
+from trainwiz.estimate.datasheets import MODELS
 from trainwiz.estimate.device import Work, micro_batch, needs
 from trainwiz.estimate.forecast import forecast
 from trainwiz.estimate.gpus import gpu_model
@@ -567,6 +568,48 @@ def test_speed_by_what_bounds_it() -> None:
     assert far.step > 20 * near.step
     assert pace(labelled("ddp"), replace(work, transformer=None), a100) is None
     assert gpu_model("an unheard-of GPU") is None
+
+
+def test_fp8_gains_what_its_products_reach_less_the_casts() -> None:
+    llama, h100 = known("llama-3-8b"), gpu_model("NVIDIA H100 80GB HBM3")
+    assert llama
+    assert h100
+    half = Work(parameters=llama.parameters, transformer=llama, precision="bf16", samples=2, length=4096)
+    casts = replace(half, precision="fp8")
+    speed = [pace(labelled("single"), work, h100) for work in (half, casts, replace(casts, fused_casts=True))]
+    tokens = [one.tokens_per_second for one in speed if one]
+    assert 1.2 < tokens[1] / tokens[0] < tokens[2] / tokens[0] < 1.7
+    assert pace(labelled("single"), casts, replace(h100, fp8_flops=None)) == speed[0]
+
+
+def test_every_gpu_is_found_by_its_own_name_and_by_nvmls() -> None:
+    for model in MODELS:
+        assert gpu_model(model.name) == model
+        assert gpu_model(f"NVIDIA GeForce RTX {model.name} Laptop GPU") is None
+        assert model.source.startswith("https://")
+    names = {
+        "NVIDIA A100-PCIE-40GB": "A100-PCIe-40GB",
+        "NVIDIA A100-SXM4-40GB": "A100-40GB",
+        "NVIDIA A100 80GB PCIe": "A100-PCIe-80GB",
+        "NVIDIA H100 NVL": "H100-NVL",
+        "NVIDIA RTX 6000 Ada Generation": "RTX-6000-Ada",
+        "NVIDIA RTX A6000": "A6000",
+        "NVIDIA GeForce RTX 4070 Ti SUPER": "4070-Ti-Super",
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition": "RTX-PRO-6000",
+        "Tesla V100-SXM2-16GB": "V100-16GB",
+        "Tesla P100-PCIE-16GB": "P100",
+    }
+    found = {name: gpu_model(name) for name in names}
+    assert {name: model and model.name for name, model in found.items()} == names
+
+
+def test_less_power_is_a_slower_clock() -> None:
+    h100 = gpu_model("H100")
+    assert h100
+    assert h100.limited(None) == h100.limited(h100.watts) == h100.limited(2 * h100.watts) == h100
+    slower = h100.limited(500)
+    assert slower.half_flops / h100.half_flops == pytest.approx(0.8, rel=0.01)
+    assert slower.bandwidth == h100.bandwidth
 
 
 def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:

@@ -181,3 +181,46 @@ def test_an_unknown_family_counts_as_llamas() -> None:
     found = models.of_config({"model_type": "brand_new", "intermediate_size": 11008, **sizes})
     assert found is not None
     assert (found.parameters, found.exact) == (6_738_415_616, False)
+
+
+MOE = {"num_hidden_layers": 46, "hidden_size": 4096, "num_attention_heads": 96, "num_key_value_heads": 8}
+LATENT = {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128}
+
+
+@pytest.mark.parametrize(
+    ("config", "billions"),
+    [
+        pytest.param(
+            MOE
+            | {"head_dim": 128, "intermediate_size": 10944, "moe_intermediate_size": 1408, "vocab_size": 151552}
+            | {"n_routed_experts": 128, "n_shared_experts": 1, "num_experts_per_tok": 8, "first_k_dense_replace": 1},
+            106.9,
+            id="GLM-4.5-Air without the layer that predicts further tokens",
+        ),
+        pytest.param(
+            LATENT
+            | {"num_hidden_layers": 61, "hidden_size": 7168, "num_attention_heads": 64, "intermediate_size": 18432}
+            | {"moe_intermediate_size": 2048, "n_routed_experts": 384, "n_shared_experts": 1, "vocab_size": 163840}
+            | {"num_experts_per_tok": 8, "first_k_dense_replace": 1},
+            1026.4,
+            id="Kimi-K2",
+        ),
+        pytest.param(
+            {"num_hidden_layers": 62, "hidden_size": 3072, "num_attention_heads": 48, "num_key_value_heads": 8}
+            | {"head_dim": 128, "intermediate_size": 1536, "num_local_experts": 256, "num_experts_per_tok": 8}
+            | {"vocab_size": 200064},
+            228.7,
+            id="MiniMax-M2",
+        ),
+    ],
+)
+def test_experts_of_a_family_that_nobody_counted(config: dict[str, Any], billions: float) -> None:
+    """Each card says how many: 106B, 1T, 230B."""
+    found = models.of_config(config | {"model_type": "unheard-of"})
+    assert found
+    assert not found.exact
+    assert found.parameters == pytest.approx(billions * 1e9, rel=1e-3)
+
+
+def test_an_encoder_with_a_decoder_is_not_read_as_one_of_them() -> None:
+    assert models.of_config(MOE | {"vocab_size": 32128, "intermediate_size": 2048, "is_encoder_decoder": True}) is None

@@ -21,6 +21,8 @@ HERE = Path(__file__).parent
 PROOFS = HERE.parents[1] / "launcher" / "trainwiz" / "rules" / "proofs.py"
 COLOSSALAI = {"TW118", "TW207", "TW309", "TW310", "TW319", "TW553"}
 """Shown by whole trainings in test_colossalai.py, and by what its plugins refuse there."""
+MODELS = {"TW556"}
+"""Shown by test_own_loss.py, which builds such models."""
 OURS = {"TW690"}
 """About plans, which only trainwiz reads: test_check.py shows that it refuses them."""
 
@@ -42,7 +44,7 @@ def shown() -> set[str]:
     names = [name for each in (*claims, test_script_claims.BOOSTING, test_script_claims.GEMINI) for name in each]
     names += [*test_missing.CASES, *vars(test_missing), *vars(test_script_claims)]
     names += re.findall(r'id="(tw[^"]*)"', (HERE / "test_missing.py").read_text())
-    return {id for name in names for id in named(name)} | COLOSSALAI | OURS | set(test_configurations.shown())
+    return {id for name in names for id in named(name)} | COLOSSALAI | MODELS | OURS | set(test_configurations.shown())
 
 
 def module() -> str:

@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 ADAPTED = {"model__from_scratch": False, "model__adapter": "lora", "model__lora_rank": 4}
 ALL = "embed_tokens,lm_head"
+EXPERTS = "experts.down_proj, experts.gate_up_proj"
 
 
 def published(folder: Path, kind: str, **shape: Any) -> str:
@@ -163,6 +165,38 @@ def test_modules_that_cannot_be_trained_as_a_whole_are_named(whole: str, says: s
     made = load(tmp_path / "code", "causal_lm", **ADAPTED, model__name=name, model__modules_to_save=whole)
     with pytest.raises(SystemExit, match=says):
         made.build_model(made.TaskConfig())
+
+
+# docs/decisions/tasks.md: An adapter leaves out what is not called as a layer
+@pytest.mark.parametrize(
+    ("kind", "shape", "says"),
+    [
+        (
+            "jamba",
+            {"attn_layer_offset": 1, "attn_layer_period": 2, "num_experts": 4, "mamba_d_state": 4},
+            f"no adapter for 5 weights: {EXPERTS}, mamba.dt_proj, mamba.out_proj, mamba.x_proj\n",
+        ),
+        (
+            "phimoe",
+            {"num_local_experts": 4},
+            f"no adapter for 6 weights: {EXPERTS}, mlp.router\n",
+        ),
+        ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}, ""),
+    ],
+)
+def test_layers_out_of_an_adapters_reach_are_left_out_and_named(
+    kind: str, shape: dict[str, Any], says: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Mamba's layers are used without being called, and some routers and experts are no plain layers."""
+    adapter = load(tmp_path / "code", "causal_lm", "adapter", **ADAPTED, model__name="an/other")
+    tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    config = transformers.AutoConfig.for_model(kind, vocab_size=40, num_key_value_heads=2, **tokens, **SIZES, **shape)
+    model = transformers.AutoModelForCausalLM.from_config(config).train()
+    chosen = {"lora_rank": 4, "lora_alpha": 8, "lora_targets": "all-linear", "lora_dropout": 0.0, "lora_rslora": False}
+    adapter.add(model, SimpleNamespace(model_name=kind, **chosen), [])
+    assert capfd.readouterr().out == says
+    model(torch.arange(3, 35).view(2, 16), use_cache=False).logits.sum().backward()
+    assert [name for name, part in model.named_parameters() if part.requires_grad and part.grad is None] == []
 
 
 @pytest.mark.train

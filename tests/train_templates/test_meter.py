@@ -9,7 +9,8 @@ from test_rows import CUDA, decoder, three_documents
 from test_tasks import load
 from torch.utils.flop_counter import FlopCounterMode
 
-from trainwiz.estimate.gpus import MODELS, gpu_model
+from trainwiz.estimate.datasheets import MODELS
+from trainwiz.estimate.gpus import gpu_model
 
 NAMES = (
     "NVIDIA H200",

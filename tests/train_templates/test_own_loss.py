@@ -14,6 +14,8 @@ from test_tasks import load
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, masking_utils
 
+from trainwiz.engines.transformers import mixes, predicts_nothing
+
 pytestmark = pytest.mark.filterwarnings("default")
 
 WORDS = 40
@@ -149,7 +151,8 @@ def test_packed_documents_have_the_loss_and_gradient_of_each_alone(
     kind: str, generated: dict[bool, ModuleType]
 ) -> None:
     inputs, labels, positions = documents()
-    expected = alone(built(kind, TRAINED[kind]))
+    expected = alone(model := built(kind, TRAINED[kind]))
+    assert (mixes(said := model.config.to_dict()), predicts_nothing(said)) == ("", False)
     for longest in (20, 5000):  # with a mask, and without
         model = generated[True].with_loss(built(kind, TRAINED[kind]), 8, longest)
         assert_same(model, model(inputs=inputs, labels=labels, positions=positions), expected)
@@ -158,7 +161,8 @@ def test_packed_documents_have_the_loss_and_gradient_of_each_alone(
 @pytest.mark.parametrize("kind", APART)
 def test_families_that_would_mix_documents_are_trained_apart(kind: str, generated: dict[bool, ModuleType]) -> None:
     inputs, labels, _ = documents()
-    expected = alone(built(kind, APART[kind]))
+    expected = alone(model := built(kind, APART[kind]))
+    assert mixes(model.config.to_dict())
     with pytest.raises(SystemExit, match="cannot keep packed documents apart"):
         generated[True].with_loss(built(kind, APART[kind]), 8)
     rows = torch.zeros(6, 9, dtype=torch.long), torch.full((6, 9), -100)  # one document each, padded
@@ -173,12 +177,15 @@ def test_families_that_would_mix_documents_are_trained_apart(kind: str, generate
     ("kind", "reason"),
     [
         ("bert", "BertLMHeadModel sees the tokens that it would learn to predict: choose"),
+        ("cpmant", "CpmAntForCausalLM sees the tokens that it would learn to predict: choose"),
         ("bart", "BartForCausalLM leaves out the encoder of its model: choose"),
     ],
 )
 def test_encoders_are_refused(kind: str, reason: str, packed: bool, generated: dict[bool, ModuleType]) -> None:
+    model = built(kind, SHAPE)
+    assert predicts_nothing(model.config.to_dict())
     with pytest.raises(SystemExit, match=reason):
-        generated[packed].with_loss(built(kind, SHAPE), 8)
+        generated[packed].with_loss(model, 8)
 
 
 def test_a_loss_of_routers_is_not_left_out_in_silence(

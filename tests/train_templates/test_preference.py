@@ -353,10 +353,12 @@ def test_what_is_cut_or_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureF
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     changes = {"data__train": str(tmp_path / "rows.jsonl"), "batch__sequence_length": 40}
     task = load(tmp_path, "preference", **changes)
-    data = task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache")))
+    config = task.TaskConfig(cache_dir=str(tmp_path / "cache"))
+    data, _ = task.load_train_data(config), task.load_train_data(config)
     assert len(data) == 3
     assert max(len(row) for sample in data for row in sample["rows"]) == 41
     said = capsys.readouterr().out
+    assert said.count("samples: 4") == 1, "evaluation may be a part of the same data"
     for line in (
         "samples: 4, 1 cut to 40 tokens, 1 dropped",
         "read from prompt, chosen, rejected (4, the first: ",

@@ -62,6 +62,7 @@ GENERATED = (
         "frozen",
         "generation",
         "head_loss",
+        "heads",
         "hooks",
         "kernels",
         "labels",

@@ -1,5 +1,6 @@
 """The interview and its review, with a scripted person instead of a terminal."""
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from trainwiz.plan import Plan
 from trainwiz.project import Amount, DataFacts, ModelFacts
 from trainwiz.questions import BASIC
 from trainwiz.store import machines
-from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, review, summary
+from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, Trail, review, summary
 from trainwiz.workflows.planning.quantity import machine_named
 
 MACHINE = machines.read(Path(__file__).parents[1] / "machines" / "4xa100-40g.json")
@@ -118,6 +119,23 @@ def test_epochs_show_their_own_reason() -> None:
     talk = interview(person, answers={"schedule.n_epochs": 4})
     talk.run()
     assert (person.asked[-1].default, person.asked[-1].reason) == ("4 epochs", "your answer")
+
+
+def test_the_way_back_erases_what_was_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From GPUs to Model: the answers to Model and Training data, and what was said between them, leave the screen."""
+    answered = [Reply(rows=1), Reply(value="tiny", rows=2), Reply(rows=3)]
+    person = Person(*answered, Action.HELP, Action.BACK, Action.BACK, Reply(rows=2), Reply(rows=5), Action.BACK)
+    erased: list[int] = []
+    trail = Trail(talked=lambda: 4 * len(person.heard), erase=erased.append)
+    talk = interview(person, trail=trail)
+    with pytest.raises(KeyboardInterrupt):
+        talk.run()
+    assert person.prompts[-1].startswith("Training data")
+    assert person.prompts[-1].startswith("Training data")
+    assert erased == [3 + 4, 2, 5]
+    monkeypatch.setattr("trainwiz.wizard.trail.size", lambda: os.terminal_size((33, 24)))
+    trail.back_to("model.name")
+    assert erased == [7, 2, 5], "on a terminal of another width, lines are broken in other places"
 
 
 def test_the_first_question_needs_neither_machine_nor_plan() -> None:

@@ -174,6 +174,7 @@ def test_help_back_and_illegal_answers(tmp_path: Path, start: Start) -> None:
     terminal.enter("Task")
     terminal.enter("Model", "gpt2-124m")
     terminal.press("Training data", "<")
+    terminal.expect(r"\x1b\[A\x1b\[J")  # the answered line above is erased
     terminal.enter("Model", "tiny")
     terminal.enter("Training data")
     terminal.enter("GPUs", "16")

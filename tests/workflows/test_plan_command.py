@@ -164,12 +164,16 @@ def test_more_gpus_take_less_time(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureFixture[str]) -> None:
     words = [*QWEN, "--gpus", "1x4090", "--strategy", "single"]
-    assert plan(*words, "--set", "model.adapter=none") == 1
+    assert plan(*words, "--method", "full") == 1
     assert "nothing fits" in capsys.readouterr().err
     assert plan(*words, "--target", "1m") == 1
     assert "what fits takes longer or costs more than was asked for" in capsys.readouterr().err
     assert plan(*words) == 0
     assert "Qwen/Qwen2.5-7B-Instruct (qlora) on 1 × 4090" in capsys.readouterr().err
+    assert plan(*words, "--adapter", "lora") == 0
+    assert "Qwen/Qwen2.5-7B-Instruct (lora) on 1 × 4090" in capsys.readouterr().err
+    assert plan(*words, "--adapter", "dora") == 2
+    assert "model.adapter: 'dora' is not one of" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -223,6 +227,17 @@ def test_a_folder_with_a_configuration_is_enough(tmp_path: Path) -> None:
     assert plan("--model", "<b>x", "--task", "sft", "--gpus", "1xL4") == 2
 
 
+def test_a_family_that_nobody_counted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(SIZES | {"model_type": "newest"}), encoding="utf-8")
+    assert plan("--model", str(tmp_path), "--task", "causal_lm", "--gpus", "L4") == 0
+    assert "newest is not a family that trainwiz knows" in capsys.readouterr().err
+    (tmp_path / "config.json").write_text(
+        json.dumps({"text_config": SIZES | {"model_type": "llama"}}), encoding="utf-8"
+    )
+    assert plan("--model", str(tmp_path), "--task", "causal_lm", "--gpus", "L4") == 0
+    assert "the language model alone is counted" in capsys.readouterr().err
+
+
 def test_what_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--set", "batch.per_device_batch_size=1", "--set", "model.activation_checkpointing=full"]
     found = rows(capsys, *QWEN, "--gpus", "8xH100", *words)["rows"]
@@ -249,8 +264,9 @@ def test_fp32_is_slower_than_16_bits(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_a_row_becomes_the_project(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    words = ["made", "--model", "llama-1b", "--task", "causal_lm", "--gpus", "4xA100-40GB"]
-    found = rows(capsys, *words)["rows"]
+    words = ["made", "--model", "llama-1b", "--task", "causal_lm", "--gpus", "4xA100-40GB", "--tokens", "100M"]
+    said = rows(capsys, *words)
+    found = said["rows"]
     chosen = next(row for row in found if row["fits"] and row["row"] > 1)
     assert plan(*words, "--pick", str(chosen["row"]), "--yes") == 0
     made = yaml.safe_load((tmp_path / "made" / "trainwiz.yaml").read_text())
@@ -258,6 +274,7 @@ def test_a_row_becomes_the_project(capsys: pytest.CaptureFixture[str], tmp_path:
     assert made["batch"]["gradient_accumulation_steps"] == chosen["gradient_accumulation_steps"]
     assert made["model"]["activation_checkpointing"] == chosen["activation_checkpointing"]
     assert made["machine"]["num_processes"] == 4
+    assert made["schedule"]["n_steps"] == 10**8 // (said["real_batch_size"] * said["sequence_length"])
     assert "--machine 4xA100-40GB " in capsys.readouterr().err
     # The project is where the next plan begins.
     again = rows(capsys, "made", "--gpus", "8xH100")
@@ -300,14 +317,24 @@ def test_without_a_gpu_it_says_what_the_host_needs(tmp_path: Path, capsys: pytes
 
 
 @pytest.mark.parametrize(
-    ("text", "each", "machines"), [("8xH100", 8, 1), ("16xH100", 8, 2), ("2x8xH100", 8, 2), ("3 x 4 x L40S", 4, 3)]
+    ("text", "each", "machines"),
+    [
+        ("8xH100", 8, 1),
+        ("16xH100", 8, 2),
+        ("2x8xH100", 8, 2),
+        ("3 x 4 x L40S", 4, 3),
+        ("T4x2", 2, 1),
+        ("H100:8", 8, 1),
+        ("2x4090", 2, 1),
+        ("RTX 4070 Ti SUPER x 2", 2, 1),
+    ],
 )
 def test_machines_are_named_by_their_gpus(text: str, each: int, machines: int) -> None:
     machine, count = quantity.machine_named(text)
     assert (len(machine.gpus), count) == (each, machines)
 
 
-@pytest.mark.parametrize("text", ["12xH100", "2x9xH100", "0xH100", "8xGH200"])
+@pytest.mark.parametrize("text", ["12xH100", "2x9xH100", "0xH100", "8xGX200"])
 def test_machines_that_are_none_are_refused(text: str) -> None:
     with pytest.raises(UsageError):
         quantity.machine_named(text)

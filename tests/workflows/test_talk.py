@@ -117,14 +117,13 @@ def test_a_lone_text_is_a_prompt_unless_it_is_a_path(tmp_path: Path, monkeypatch
     assert chat.told("a b", ["Once"]) == ("a b", ["Once"])
 
 
-def test_a_model_without_a_template_continues_texts_only(base: Path) -> None:
-    done = talk("chat", str(base), lines="one?\n")
-    assert (done.code, done.out) == (1, "")
+def test_a_model_without_a_template_continues_texts(base: Path) -> None:
+    whole = shown(f"Once upon{expected(base, 'Once upon')}") + "\n"
+    for command, times in (("sample", 1), ("chat", 2)):
+        done = talk(command, str(base), *GREEDY, lines="Once upon\n" * times)
+        assert done.code == 0, done.err
+        assert done.out == whole * times, "each line is a text of its own"
     assert "its tokenizer has no chat template" in done.err
-    assert "trainwiz sample DIR" in done.err
-    done = talk("sample", str(base), *GREEDY, lines="Once upon\n")
-    assert done.code == 0, done.err
-    assert done.out == shown(f"Once upon{expected(base, 'Once upon')}") + "\n"
 
 
 def test_what_cannot_be_answered_is_said(model: Path) -> None:
@@ -182,6 +181,9 @@ def test_a_person_stops_an_answer_and_goes_on(model: Path) -> None:
     screen.sendintr()
     screen.expect_exact("[stopped]")
     screen.expect("tokens, ")
+    screen.expect("> ")
+    screen.sendline("/help")
+    screen.expect("/reset begins anew")
     screen.expect("> ")
     screen.sendline("/exit")
     screen.expect(pexpect.EOF)

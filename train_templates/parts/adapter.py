@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from safetensors.torch import save_file
 # end: enlarged_base
 from torch import Tensor
 
+# feature: judges
+import heads
+
+# end: judges
 # feature: merged
 import model_folder
 
@@ -29,6 +34,8 @@ KIND, MODEL = "CAUSAL_LM", peft.AutoPeftModelForCausalLM
 # feature: judges
 KIND, MODEL = "SEQ_CLS", peft.AutoPeftModelForSequenceClassification
 # end: judges
+TAKEN_APART = ("x_proj", "dt_proj", "out_proj")
+"""Layers of Mamba whose weights are used without calling the layer, by some family or kernel."""
 
 
 # feature: qlora
@@ -58,6 +65,7 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     whole = [name for name in config.modules_to_save.split(",") if name]
     # feature: judges
     whole += heads_of(loader, config)
+    head, arguments = arguments, heads.loading(config.model_name, arguments)
     # end: judges
     # feature: qlora
     arguments |= four_bits([*whole, *heads_of(loader, config)])
@@ -70,6 +78,9 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
             f"{config.model_name}: it has no {', '.join(lost)}, which would stay random and be saved nowhere: "
             "name their module in modules_to_save"
         )
+    # feature: judges
+    heads.fit(model, config.model_name, head)
+    # end: judges
     # feature: new_tokens
     new = new_tokens.fit(model, config)
     # end: new_tokens
@@ -91,16 +102,21 @@ def heads_of(loader: Any, config: Any) -> list[str]:
 
 def add(model: Any, config: Any, whole: list[str]) -> None:
     """Freeze the model and add an adapter. Checkpoints leave out the frozen weights, which can be loaded again."""
+    everywhere = config.lora_targets == "all-linear"
+    left_out = out_of_reach(model) if everywhere else []
     settings = peft.LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
-        target_modules=config.lora_targets if config.lora_targets == "all-linear" else config.lora_targets.split(","),
+        target_modules=config.lora_targets if everywhere else config.lora_targets.split(","),
+        exclude_modules=left_out or None,
         lora_dropout=config.lora_dropout,
         use_rslora=config.lora_rslora,  # https://arxiv.org/abs/2312.03732
         modules_to_save=whole or None,
         task_type=KIND,
     )
     model.add_adapter(settings)
+    if everywhere:
+        tell_what_is_left_out(model, left_out)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if missing := [name for name in whole if not any(f"{name}.modules_to_save." in found for found in trained)]:
         raise SystemExit(f"{config.model_name}: no module of this name to train as a whole: {', '.join(missing)}")
@@ -125,6 +141,29 @@ def add(model: Any, config: Any, whole: list[str]) -> None:
 
     model.register_state_dict_post_hook(leave_out)
     model.register_load_state_dict_post_hook(not_missing)
+
+
+def out_of_reach(model: Any) -> list[str]:
+    """Return the linear layers whose adapter would do nothing, or fail.
+
+    Mamba's layers hand their weights to kernels and products, past an adapter. Some routers give more than one tensor.
+    """
+    found = list[str]()
+    for name, part in model.named_modules():
+        if hasattr(part, "A_log") and hasattr(part, "D"):
+            found += [f"{name}.{own}" for own in TAKEN_APART if hasattr(part, own)]
+        found += [name] * (isinstance(part, torch.nn.Linear) and "Router" in type(part).__name__)
+    return found
+
+
+def tell_what_is_left_out(model: Any, left_out: list[str]) -> None:
+    """Say which layers have no adapter: those out of its reach, and experts that peft leaves as they are."""
+    for name, part in model.named_modules():
+        if type(part).__module__.startswith("transformers.models.") and ".base_layer" not in name:
+            left_out += [f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if weight.dim() == 3]
+    if left_out and os.environ.get("RANK", "0") == "0":
+        parts = sorted({".".join(name.split(".")[-2:]) for name in left_out})
+        print(f"no adapter for {len(left_out)} weights: {', '.join(parts)}", flush=True)
 
 
 def is_trained(name: str) -> bool:
@@ -181,6 +220,9 @@ def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str
 # feature: loaded_adapter
 def load(folder: Path, **shape: Any) -> Any:
     """Return the base model with the adapter of a folder, in fp32; `shape` is what the base's configuration lacks."""
+    # feature: judges
+    shape["ignore_mismatched_sizes"] = True  # the base may have had another head
+    # end: judges
     return MODEL.from_pretrained(folder, dtype="float32", **shape)
 
 

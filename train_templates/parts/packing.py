@@ -21,7 +21,7 @@ from mixture import Mixture
 
 # end: weighted
 from sources import held_out
-from token_cache import Tokens
+from token_cache import Tokens, tell
 
 FILES = ("starts", "sizes", "ends")  # of each piece: its first token, and its predictions; of each row: its last piece
 
@@ -116,10 +116,10 @@ def chosen(tokens: Tokens, selection: Selection) -> np.ndarray[Any, Any]:
     every = np.concatenate(kept)
     if selection.min_tokens or selection.max_tokens:
         limits = f"{selection.min_tokens} to {selection.max_tokens or 'any number of'} tokens"
-        print(f"{tokens.about['data']}: documents of {limits}: {of_length:,} of {len(every):,}", flush=True)
+        tell(f"{tokens.about['data']}: documents of {limits}: {of_length:,} of {len(every):,}")
     if selection.whole:
         told = f"{cut} cut to {length} tokens, {len(every) - every.sum()} dropped"
-        print(f"{tokens.about['data']}: samples: {len(every)}, {told}", flush=True)
+        tell(f"{tokens.about['data']}: samples: {len(every)}, {told}")
     if selection.part:
         every[every] = held_out(np.concatenate(hashes), selection.part) == selection.evaluation
     # feature: weighted

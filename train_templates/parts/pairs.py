@@ -35,7 +35,7 @@ from sources import Row
 from sources import hash_of
 
 # end: prompts
-from token_cache import Recipe, Tokens
+from token_cache import Recipe, Tokens, tell
 
 Batch = dict[str, Tensor]
 Ids = np.ndarray[Any, Any]
@@ -145,12 +145,12 @@ class Answers(Dataset[Any]):
         used = (longest >= config.min_tokens) & (longest <= (config.max_tokens or longest.max()))
         if (config.min_tokens or config.max_tokens) and os.environ.get("RANK", "0") == "0":
             limits = f"{config.min_tokens} to {config.max_tokens or 'any number of'} tokens"
-            print(f"{name}: documents of {limits}: {used.sum():,} of {len(used):,}", flush=True)
+            tell(f"{name}: documents of {limits}: {used.sum():,} of {len(used):,}")
         cut = used & (longest > self.length + 1)
         learnable = (~there | ((self.first <= self.length) & (self.first < sizes))).all(1)
         told = f"{(cut & learnable).sum()} cut to {self.length} tokens, {(used & ~learnable).sum()} dropped"
         if os.environ.get("RANK", "0") == "0":
-            print(f"{name}: samples: {used.sum()}, {told}", flush=True)
+            tell(f"{name}: samples: {used.sum()}, {told}")
         used &= learnable
         # feature: eval
         if is_part(config.eval_data) and used.any():

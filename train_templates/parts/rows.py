@@ -444,7 +444,7 @@ def refuse_encoders(model: Any) -> None:
     if shape.model_type in MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES:
         raise SystemExit(f"{name} leaves out the encoder of its model: choose one that is a decoder alone")
     fills_in = shape.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES or shape.model_type == "bert-generation"
-    if fills_in and not getattr(shape, "is_decoder", False):
+    if shape.model_type == "cpmant" or (fills_in and not getattr(shape, "is_decoder", False)):
         raise SystemExit(
             f"{name} sees the tokens that it would learn to predict: choose a model that writes text, "
             'or set "is_decoder": true in its config.json'

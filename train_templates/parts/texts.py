@@ -26,6 +26,10 @@ from torch.utils.data import Dataset
 import adapter
 
 # end: lora
+# feature: pretrained_model
+import heads
+
+# end: pretrained_model
 # feature: tokenizer
 import model_folder
 
@@ -193,7 +197,7 @@ def named(names: Sequence[str]) -> dict[str, Any]:
 # end: names
 # feature: pretrained_model
 def build_encoder(config: Any, **head: Any) -> nn.Module:
-    """Return the pretrained model with a new head, in fp32. The engine moves, casts and shards it."""
+    """Return the pretrained model with its head, in fp32. The engine moves, casts and shards it."""
     # feature: built_by_all
     load = transformers.AutoModelForSequenceClassification.from_pretrained
     # end: built_by_all
@@ -203,7 +207,8 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
     # feature: chosen_attention
     head["attn_implementation"] = config.attention
     # end: chosen_attention
-    model = load(config.model_name, **FP32, **head)
+    model = load(config.model_name, **FP32, **heads.loading(config.model_name, head))
+    heads.fit(model, config.model_name, head)
     # feature: new_tokens
     new_tokens.fit(model, config)
     # end: new_tokens

@@ -22,6 +22,10 @@ import adapter
 # end: lora
 import chat
 
+# feature: pretrained_model
+import heads
+
+# end: pretrained_model
 # feature: whole_model
 import model_folder
 
@@ -158,11 +162,12 @@ def build_model(config: TaskConfig) -> nn.Module:
     model = load(
         config.model_name,
         **FP32,
-        num_labels=1,
+        **heads.loading(config.model_name, {"num_labels": 1}),
         # feature: chosen_attention
         attn_implementation=config.attention,
         # end: chosen_attention
     )
+    heads.fit(model, config.model_name, {"num_labels": 1})
     # feature: new_tokens
     new_tokens.fit(model, config)
     # end: new_tokens

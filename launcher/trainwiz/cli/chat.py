@@ -31,7 +31,7 @@ _TEMPERATURE = typer.Option(
 _TOP_P = typer.Option(
     0.9, "--top-p", metavar="P", min=0.01, max=1.0, help=t("Choose among the tokens of this share of probability.")
 )
-_SEED = typer.Option(_NO_SEED, "--seed", metavar="N", help=t("Choose the same tokens each time."))
+_SEED = typer.Option(_NO_SEED, "--seed", metavar="N", help=t("Choose the same tokens each time."), show_default=False)
 
 
 def chat(

@@ -106,4 +106,7 @@ def _in_language(words: str) -> str:
     default = _DEFAULT.search(words)
     if not default:
         return words
-    return f"{words[: default.start()].rstrip()} {t('[default: {value}]', value=default['value'].removesuffix('.0'))}"
+    said = words[: default.start()].rstrip()
+    if t("default") in said:
+        return said
+    return f"{said} {t('[default: {value}]', value=default['value'].removesuffix('.0'))}"

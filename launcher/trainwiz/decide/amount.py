@@ -61,6 +61,8 @@ def decide_packing(d: Decision) -> None:
 
 def _mixes(d: Decision) -> Message | None:
     """Why this model's documents cannot share a row with the transformers that will train; None: they can."""
+    if d.model and d.model.mixes:
+        return say("{kind}: its documents in one row would see each other", kind=d.model.mixes)
     interpreter = d.machine.interpreter if d.machine else None
     version = interpreter.version("transformers") if interpreter else None
     if d.transformer is None or version is None or takes_masks(d.transformer.model_type, version):

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
 from trainwiz.decide.memory import FILLED, ROOMY
+from trainwiz.estimate.datasheets import GpuModel
 from trainwiz.estimate.device import Moment, Needs, Work, needs, offloaded_activations, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
-from trainwiz.estimate.gpus import GpuModel
 from trainwiz.estimate.speed import Pace, pace
 from trainwiz.message import Message, say
 from trainwiz.models.activations import Checkpointing

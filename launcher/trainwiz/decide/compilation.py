@@ -9,7 +9,8 @@ from trainwiz.decide.decision import Decision
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.memory import work_of
 from trainwiz.engines.liger import FAMILIES, OLDEST_CAPABILITY, is_recent
-from trainwiz.estimate.gpus import GpuModel, gpu_of
+from trainwiz.estimate.datasheets import GpuModel
+from trainwiz.estimate.gpus import gpu_of
 from trainwiz.estimate.speed import pace
 from trainwiz.message import say
 

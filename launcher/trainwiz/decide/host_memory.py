@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from trainwiz import strategies
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.memory import work_of
-from trainwiz.estimate.device import Work, needs
+from trainwiz.estimate.device import Work, needs, training_of
 from trainwiz.estimate.forecast import host_bytes
 from trainwiz.estimate.loading import bytes_built
+from trainwiz.strategies import Strategy
 
 LENGTH = 256
 """Tokens of a sample, short enough for a CPU."""
@@ -92,6 +93,14 @@ def _bytes(d: Decision, work: Work) -> int:
     """As `trainwiz plan` counts."""
     one_rank = work.world == 1
     row = next(row for row in strategies.every() if row.speed == 1 and row.one_rank == one_rank)
-    row = d.strategy if "strategy.kind" in d.values else row
-    built = bytes_built(row, adapter=work.adapter, precision=work.precision) * work.parameters
-    return host_bytes(row, work, task=d.task, built=built)
+    return process_bytes(d, d.strategy if "strategy.kind" in d.values else row, work)
+
+
+def process_bytes(d: Decision, row: Strategy, work: Work) -> int:
+    """All that a rank on the CPU takes: the process itself, the model while it is built, and the training."""
+    whole = bytes_built(row, adapter=work.adapter, precision=work.precision) * work.parameters
+    offloaded = row.host_bytes_per_parameter(
+        "cpu" if work.optimizer_offloaded else "none", "cpu" if work.parameters_offloaded else "none"
+    )
+    beside = offloaded * training_of(work).parameters // work.world
+    return host_bytes(row, work, task=d.task, built=0 if row.builds_once else whole, beside=beside)

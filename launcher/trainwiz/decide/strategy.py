@@ -8,6 +8,7 @@ from trainwiz import quantities, strategies
 from trainwiz.decide.candidates import Candidate
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.fastest import OFFLOAD, fastest
+from trainwiz.decide.host_memory import process_bytes
 from trainwiz.decide.memory import FILLED, smallest_gpu_bytes, work_of
 from trainwiz.errors import PlanError
 from trainwiz.estimate.device import Work, needs
@@ -27,7 +28,10 @@ class Option:
     bytes_per_rank: int
     """Model state on each rank."""
     total_bytes_per_rank: int
-    """With buffers and with the activations of one sample, which are computed again where they can be."""
+    """With buffers and with the activations of one sample, which are computed again where they can be.
+
+    On the CPU with the process, too, as it is in the same memory.
+    """
     fits: bool | None
     """Whether that leaves enough of the smallest GPU; None where the GPU's memory is unknown."""
     speed: int | None
@@ -65,7 +69,7 @@ def _option(d: Decision, row: Strategy, work: Work, *, offload: bool) -> Option:
     return Option(
         name=row.label + OFFLOAD * offload,
         bytes_per_rank=need.state,
-        total_bytes_per_rank=need.total,
+        total_bytes_per_rank=process_bytes(d, row, work) if d.on_cpu else need.total,
         fits=need.total <= room * memory if memory else None,
         speed=row.offload_speed if offload else row.speed,
     )

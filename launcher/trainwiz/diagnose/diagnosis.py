@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainwiz.diagnose import general, launchers, log_text, tools
+from trainwiz.diagnose import launchers, log_text, tools, unexplained
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
-from trainwiz.diagnose.log_text import Frame, Line
+from trainwiz.diagnose.log_text import Line
 from trainwiz.diagnose.recognition import Recognised, recognise
 from trainwiz.diagnose.signature import Signature
 from trainwiz.message import Message, say
@@ -159,6 +159,8 @@ def _of(
     found = recognise(lines, rank=rank)
     if exception is not None and found is not None and found.signature.name == "child_failed":
         found = None  # a rank said more than its launcher
+    if found is None and exception is not None and (words := log_text.words_of(exception, own)) != exception.text:
+        found = recognise([dataclasses.replace(exception, text=words)])  # a terminal broke its line
     if found is None and rank is not None and (exception is None or exception.rank not in (None, rank)):
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
         found = recognise(lines, [s for s in SIGNATURES if not s.secondary])
@@ -169,7 +171,7 @@ def _of(
     if chosen is None and exception is None:
         chosen, values = _without_exception(code, observed or {}), {"log": log}
     if chosen is None:
-        cause, remedy = _unknown(exception, code, own, log)
+        cause, remedy = unexplained.explain(exception, code, own, log)
         shown = exception
     else:
         cause, remedy = Message(chosen.cause.template, values), Message(chosen.remedy.template, values)
@@ -325,62 +327,6 @@ def _how(rank: int | None, code: int | None) -> Message:
     if code < 0:
         return say("rank {rank} failed first, ended by {signal}", rank=rank, signal=signal_name(-code))
     return say("rank {rank} failed first with exit code {code}", rank=rank, code=code)
-
-
-def _unknown(exception: Line | None, code: int | None, lines: Sequence[Line], log: str) -> tuple[Message, Message]:
-    # What follows the exception may be another traceback, without the exception that ends it.
-    calls = log_text.frames([line for line in lines if line.number <= exception.number]) if exception else []
-    own = next((call for call in reversed(calls) if call.package is None), None)
-    raised = _raised_in(calls[-1]) if calls else log
-    said = log_text.words_of(exception, lines) if exception else ""
-    if exception and (meaning := general.explanation(said, calls[-1].source if calls else "")):
-        signature, match = meaning
-        values = {"where": own.place if own else log, "raised": raised} | match.groupdict()
-        cause = Message(signature.cause.template, values)
-        if own:
-            cause = say(
-                "{cause}; your own code was in {function}, {place}", cause=cause, function=own.function, place=own.place
-            )
-        return cause, Message(signature.remedy.template, values)
-    if exception and own:
-        return (
-            say("unknown exception; your own code was in {function}, {place}", function=own.function, place=own.place),
-            say("start at {place}; the full traceback is in {log}", place=own.place, log=log),
-        )
-    remedy = say(
-        "read {log} from the first error; for more output, run: PYTHONFAULTHANDLER=1 "
-        "TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
-        log=log,
-    )
-    if exception and calls:
-        return say("unknown exception, raised in {raised}", raised=raised), remedy
-    if exception:
-        return say("unknown failure; see the exception"), remedy
-    if named := log_text.cut_notebook(lines):
-        return (
-            say("the log ends inside a traceback, before the words of its {exception}", exception=named),
-            say("read on in the whole log: the exception is the line below the last call"),
-        )
-    if cut := log_text.cut_call(lines):
-        return (
-            say(
-                "the log ends inside a traceback, before its exception; the last call it shows is {function}, {place}",
-                function=cut.function,
-                place=_raised_in(cut),
-            ),
-            say("read on in the whole log: the exception is the line below the last call"),
-        )
-    last = log_text.last_of_script(lines)
-    if code == 1 and last:  # sys.exit("words") prints them
-        return (
-            say("the script exited without an exception; its last message was: {words}", words=last),
-            say("fix the error in that message; the earlier output is in {log}", log=log),
-        )
-    return say("unknown failure: the rank ended without an exception"), remedy
-
-
-def _raised_in(call: Frame) -> str:
-    return f"{call.package}, {call.place}" if call.package else call.place
 
 
 def _observations(observed: Mapping[str, int]) -> list[Message]:

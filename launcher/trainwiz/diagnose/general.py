@@ -126,7 +126,7 @@ EXPLANATIONS = {
         r"[Ss]et |install|upgrade|instead|not (?:supported|implemented|allowed|compatible)|only suppor"
         r"t\w*|[Rr]equires?|"
         r"[Ee]xpected|incompatible|too (?:small|large|short|long)|[Ii]nvalid|[Uu]nknown|not (?:found|i"
-        r"n|exist))).{12,})$",
+        r"n\b|exist))).{12,})$",
         rf"{_ENDS}RuntimeError: (?P<words>(?=.*\b(?:[Pp]lease|[Yy]ou (?:should|must|need)|[Tt]ry |inste"
         rf"ad\b|not supported|"
         r"not compatible)).{12,})$",
@@ -146,12 +146,15 @@ EXPLANATIONS = {
         remedy="the earlier one is above `The above exception was the direct cause` in the log; raised at {raised}",
     ),
     "stopped": Signature(
-        rf"{_ENDS}(?:\w+\.)*\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*?)(?: <- .*)?$",
+        rf"{_ENDS}(?:\w+\.)*\w*(?:Error|Exception): (?P<words>\S+ \S.*?)(?: <- .*)?$",
         rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*) <- raise\b.*$",
         cause="the code at {raised} stops with its own words: {words}",
         remedy="look at the condition above that line: it compares your settings or data with what the code can do",
     ),
 }
+
+IN_ITS_OWN_WORDS = (EXPLANATIONS["check_failed"], EXPLANATIONS["stopped"])
+"""Those that only repeat what the exception says."""
 
 
 # docs/decisions/diagnosis.md: What an unknown exception means is said, but not taken for its cause

@@ -47,10 +47,11 @@ _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent ca
 # rich's tracebacks stand in a box, with the lines around each call.
 _BOXED = (
     (re.compile(r"^╭─+ Traceback \(most recent call last\) ─+╮$"), "Traceback (most recent call last):"),
-    (re.compile(r"^│ (\S.*?):(\d+) in ([\w<>]+)\s*│?$"), r'  File "\1", line \2, in \3'),
+    (re.compile(r"^(?:│ )?(\S.*?):(\d+) in ([\w<>]+)\s*│?$"), r'  File "\1", line \2, in \3'),
     (re.compile(r"^│ +❱ *\d+ │[│ ]*(.*?)│?$"), r"    \1"),
     (re.compile(r"^(?:│.*|╰─+╯)$"), ""),
 )
+_BEGUN_BOX = re.compile(r"^(?!│)\S.*?:\d+ in [\w<>]+\s+│$")
 # A traceback that is printed after a progress bar begins in the middle of a line.
 _BEGINNING = re.compile(r"(?<=[^\s:─])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
 # torchrun's report quotes the traceback that a rank recorded, two columns further to the right.
@@ -78,6 +79,8 @@ _EXCEPTION = re.compile(
 # Any other class may be raised, too; the last line of a traceback names it.
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:?$)")
 _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b")
+_CALLS = 2
+"""Calls at the end of a log that are a traceback though nothing announces them."""
 _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _SHORT = 16
@@ -103,8 +106,12 @@ _TERMINAL = 72
 _BROKEN = 3
 """Lines on which the words of an exception may go on."""
 _STARTS = re.compile(r"[\[=*{]|[EWI]\d{4} |\d{4}-|\s*Traceback|During|The above|(?:INFO|WARNING|ERROR|DEBUG)\b|\s*def ")
+RAISES = re.compile(r"raise (?P<exception>[\w.]+)\([rf]{0,2}[\"'](?P<words>[^\"']{4,})")
+"""A line of code that raises an exception with literal words."""
+CHECKS = re.compile(r"(?<![\w-])assert (?P<condition>.{3,})")
 _LAUNCHERS_LINE = re.compile(
-    r"\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|"
+    r"The following values were not passed to `accelerate launch`|\s+`--\w+` was set to |To avoid this warning pass in "
+    r"values|\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|"
     r"\[.*\] exits with return code = |[WEI]\d{4} .*torch/distributed/|srun: |[=-]+$|"
     r"  (?:time|host|rank|exitcode|error_file|traceback) +: |(?:Failures|Root Cause .*):$|\[\d+\]:$|\S+ FAILED$|"
     r"  <NO_OTHER_FAILURES>|(?:ERROR|WARNING):torch\.distributed\.elastic"
@@ -250,7 +257,9 @@ def _unboxed(line: str, rank: int | None, boxed: set[int | None]) -> str:
         boxed.discard(rank)
         if _BOXED[0][0].match(line):
             boxed.add(rank)
-    if rank not in boxed or not line.startswith(("╭", "│", "╰")):
+    if _BEGUN_BOX.match(line):  # the head of the box was not pasted
+        boxed.add(rank)
+    if rank not in boxed or not (line.startswith(("╭", "│", "╰")) or line.endswith("│")):
         return line
     if line.startswith("╰"):
         boxed.discard(rank)
@@ -292,6 +301,10 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         ]
     if not said and len(lines) <= _PASTED:
         said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
+    if not said and is_cut(lines):  # a question's title, before a traceback that was cut
+        before = lines[: _starts(lines)[-1]]
+        titles = [*before[:_HEAD], *before[-_PASTED:]]
+        said = [replace(line, text=named[1]) for line in titles if (named := _NAMED_IN_WORDS.search(line.text))]
     return said[-1] if said else None
 
 
@@ -351,7 +364,10 @@ def exception(lines: Sequence[Line]) -> Line | None:
         for line in reversed(lines[start:end]):
             if _EXCEPTION.match(line.text):
                 return line
-        last = max(i for i in range(start, end) if _TRACEBACK.match(lines[i].text))
+        heads = [i for i in range(start, end) if _TRACEBACK.match(lines[i].text)]
+        if not heads:  # calls alone, cut before the exception
+            continue
+        last = heads[-1]
         raised = next((line for line in lines[last + 1 : end] if not line.text.startswith((" ", "\t", "|"))), None)
         if raised and _RAISED.match(raised.text):
             return raised
@@ -367,12 +383,24 @@ def cut_notebook(lines: Sequence[Line]) -> str:
     return "" if not begins or any(line.text.startswith(words) for line in lines[i + 2 :]) else lines[i].text
 
 
+def is_cut(lines: Sequence[Line]) -> bool:
+    """Whether the lines end inside of a traceback, before its exception."""
+    blocks = tuple(tracebacks(lines))
+    return bool(blocks) and blocks[-1][1] == len(lines) and exception(lines[slice(*blocks[-1])]) is None
+
+
 def cut_call(lines: Sequence[Line]) -> Frame | None:
     """The last call of a traceback that ends the lines before its exception."""
-    blocks = tuple(tracebacks(lines))
-    if not blocks or blocks[-1][1] < len(lines) or exception(lines[slice(*blocks[-1])]) is not None:
+    if not is_cut(lines):
         return None
-    return next(reversed(frames(lines[slice(*blocks[-1])])), None)
+    return next(reversed(frames(lines[slice(*tuple(tracebacks(lines))[-1])])), None)
+
+
+def checked_in_title(lines: Sequence[Line]) -> str:
+    """The condition of an assertion that is named above a traceback which ends before its exception; else empty."""
+    before = lines[: _starts(lines)[-1]][:_HEAD] if is_cut(lines) else ()
+    found = (CHECKS.search(line.text) for line in before if not line.text.startswith(" "))
+    return next((check["condition"] for check in found if check), "")
 
 
 def ends_with_exception(lines: Sequence[Line]) -> bool:
@@ -406,7 +434,7 @@ def _frame(lines: Sequence[Line], i: int, end: int) -> Frame | None:
 def tracebacks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
     """First index, and the one after the last, of each traceback. Chained ones are one; launchers' are left out."""
     for start, end in _blocks(lines):
-        if not _LAUNCHERS_OWN.search(lines[end - 1].text):
+        if not any(_LAUNCHERS_OWN.search(line.text) for line in lines[max(start, end - 2) : end]):
             yield start, end
 
 
@@ -439,6 +467,8 @@ def _starts(lines: Sequence[Line]) -> list[int]:
             headed, calls = False, None
         elif not headed and calls is None and _FRAME.match(line.text):
             calls = i
+    if calls is not None and sum(line.text.startswith('  File "') for line in lines[calls:]) >= _CALLS:
+        starts.append(calls)  # cut before its exception
     return starts
 
 

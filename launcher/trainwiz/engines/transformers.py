@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from trainwiz.engines.names import names
@@ -35,6 +36,54 @@ MASKS_SINCE = {
 
 Seen with 4.51.3, 4.52.4, 4.53.3, 4.54.1 and 5.23 on 34 types: earlier ones stop, or let documents see each other.
 """
+
+
+MIXING = names(
+    """
+    axk2 bailing_hybrid bamba bloom camembert cpmant data2vec-text deepseek_v32 deepseek_v4 doge dots3_note
+    dots3_note_text falcon_h1 falcon_mamba glm_moe_dsa granitemoehybrid hy_v4 inkling2_text inkling_text jamba
+    kimi_linear lfm2 lfm2_moe lfm3 llama4 llama4_text mamba mamba2 minimax moshi mpt nemotron_h olmo_hybrid qwen3_5
+    qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text recurrent_gemma roberta
+    roberta-prelayernorm roformer rwkv trocr whisper xlm-roberta xlm-roberta-xl xlnet xlstm xmod zamba zamba2 zaya
+    """
+)
+"""Model types that pass more from token to token than a mask can stop (5.23): states, convolutions, other positions."""
+MASKED_LAYERS = ("full_attention", "sliding_attention")
+"""The kinds of layers in a config.json that documents of one row can share."""
+ENCODERS = names(
+    """
+    bert bert-generation big_bird camembert data2vec-text electra ernie megatron-bert reformer rembert roberta
+    roberta-prelayernorm roc_bert roformer xlm xlm-roberta xlm-roberta-xl xmod
+    """
+)
+"""Model types that see the tokens they would predict, unless their config.json has `is_decoder` (5.23)."""
+CUT_DECODERS = names(
+    """
+    bart bigbird_pegasus blenderbot blenderbot-small marian mbart moss_transcribe_diarize mvp pegasus plbart prophetnet
+    """
+)
+"""Model types whose causal model is a decoder without the encoder that it needs (5.23)."""
+
+
+def mixes(config: Mapping[str, Any]) -> str:
+    """What of a model with this config.json documents in one row would share; empty where they stay apart."""
+    text = text_part(config)
+    kind, kinds = str(text.get("model_type") or ""), text.get("layer_types")
+    others = sorted({str(one) for one in kinds} - {*MASKED_LAYERS}) if isinstance(kinds, list) else []
+    return ", ".join([kind, *others]) if kind in MIXING or others else ""
+
+
+def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a config.json says of the language model, also of one that reads pictures."""
+    text = config.get("text_config")
+    return text if isinstance(text, Mapping) else config
+
+
+def predicts_nothing(config: Mapping[str, Any]) -> bool:
+    """Whether a model with this config.json cannot learn to write text: it is an encoder, or lacks one."""
+    kind = config.get("model_type")
+    sees_all = kind == "cpmant" or (kind in ENCODERS and config.get("is_decoder") is not True)
+    return sees_all or kind in CUT_DECODERS
 
 
 def takes_masks(model_type: str, version: str) -> bool:

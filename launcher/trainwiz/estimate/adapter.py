@@ -38,7 +38,7 @@ def frozen_bytes_per_rank(
     Four bits are for the `matrices` of the layers (None: for all); the embeddings and the head keep 16. `each` is the
     size of the others where it is not what the strategy makes of them.
     """
-    if strategy.uses_deepspeed and strategy.partitions_weights and training.parameters_offloaded:
+    if strategy.partitions_weights and training.parameters_offloaded:
         return 0
     dense = each or (4 if strategy.frozen_in_fp32 else training.compute_bytes)
     quantized = (parameters if matrices is None else min(parameters, matrices)) if adapter == "qlora" else 0

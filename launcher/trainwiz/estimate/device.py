@@ -35,6 +35,8 @@ class Work:
     lora_rank: int = 16
     trained: int | None = None
     """Parameters that are trained; None: all, or the adapter's on every linear layer."""
+    adapted_features: int | None = None
+    """Features that enter and leave all matrices with adapters; None: those of every linear layer."""
     frozen_head: bool = False
     """The output layer is not trained, and has no gradient."""
     frozen_mlps: bool = False
@@ -42,6 +44,8 @@ class Work:
     dropped_features: int = 0
     """Input features of a layer's matrices that an adapter drops at random: it keeps a copy and a mask of each."""
     precision: str = "no"
+    fused_casts: bool = False
+    """Numbers are cast to fp8 by the kernels that make them, as Transformer Engine does."""
     weight_bytes: int = 4
     """Of a trained weight as it is stored, and of its gradient; 2 where all of training is in 16 bits."""
     frozen_bytes: int | None = None
@@ -87,6 +91,15 @@ class Work:
     def tokens(self) -> int:
         """Tokens of a micro-batch."""
         return self.samples * self.rows * self.length
+
+    @property
+    def adapted(self) -> int:
+        """Features that enter and leave all matrices with adapters."""
+        if self.adapter == "none":
+            return 0
+        if self.adapted_features is not None:
+            return self.adapted_features
+        return trained_parameters(self.parameters, self.adapter, self.lora_rank) // self.lora_rank
 
     @property
     def tied_head(self) -> bool:

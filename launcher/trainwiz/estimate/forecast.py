@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import strategies, tasks
+from trainwiz.estimate.datasheets import GpuModel
 from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, training_of
-from trainwiz.estimate.gpus import GpuModel
 from trainwiz.estimate.loading import load_bytes
 from trainwiz.estimate.reserve import reserved_bytes
 from trainwiz.estimate.speed import pace

@@ -12,8 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainwiz.estimate.activations import arithmetic
+from trainwiz.estimate.datasheets import GpuModel
 from trainwiz.estimate.device import Work, stream_bytes, training_of
-from trainwiz.estimate.gpus import GpuModel
 from trainwiz.models import Transformer
 from trainwiz.models.activations import input_bytes, layer_bytes
 from trainwiz.strategies import Strategy
@@ -22,8 +22,12 @@ _DEQUANTIZED_BYTES = 5
 """Of a weight in four bits that is expanded to 16 for a product: read, written, and read again."""
 _STEP_BYTES = 28
 """Of each parameter in Adam's step: weight, gradient and two moments read, three of them written, in fp32."""
-_FP8_GAIN = 1.5
-"""How much faster matrices are in fp8, with the casts around them."""
+_FP8_SHARE = 0.92
+"""What the largest products in fp8 reach of their rate, against those in bf16: 0.91 on an H200, 0.98 on a B200 (the
+table that `GpuModel.matrix_share` is from).
+"""
+_CAST_BYTES = 5
+"""Of a number that is cast to fp8: read for its largest value, read again, and written in 8 bits."""
 _PCIE = 25e9
 """Bytes per second between host and device."""
 _RECOMPUTED = ("full", "offload")
@@ -53,6 +57,10 @@ _COMPILED = 0.6
 """The share of those passes and launches that torch.compile leaves."""
 _ADAPTED = 2
 """How many times as many kernels a layer with adapters has."""
+_ADAPTER_BYTES = 5
+"""Of each feature that enters or leaves a matrix with an adapter, in each pass: read by the adapter's own products, and
+read and written where the result is scaled and added, 6 bytes forward and 9 in twice as many passes backward.
+"""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -109,13 +117,17 @@ def pace(
         return None
     training, tokens = training_of(work), work.tokens
     flops = gpu.half_flops if work.precision in ("fp16", "bf16", "fp8") else gpu.single_flops
-    gain = _FP8_GAIN if work.precision == "fp8" and gpu.fp8_flops else 1
+    in_fp8 = work.precision == "fp8" and gpu.fp8_flops
+    gain = _FP8_SHARE * gpu.fp8_flops / gpu.half_flops if in_fp8 and gpu.fp8_flops else 1
     reached = flops * (gpu.matrix_share if flops == gpu.half_flops else 1)
-    products = tokens * _matrix_flops(model, work) / (reached * gain * rates.matrices)
+    products = tokens * (_matrix_flops(model, work) / gain + _head_flops(model, work)) / (reached * rates.matrices)
     attention = tokens * _attention_flops(model, work, attended or work.length) / (reached * gpu.attention_share)
     kept = _COMPILED if compiled else 1
     passes = rates.passes * kept
     memory = passes * tokens * _traffic(model, work) / gpu.bandwidth
+    memory += tokens * _rounds(work) * _ADAPTER_BYTES * work.adapted / gpu.bandwidth
+    if in_fp8 and not work.fused_casts:
+        memory += _CAST_BYTES * _cast_numbers(model, tokens) / gpu.bandwidth
     if work.adapter == "qlora":
         memory += _rounds(work) * _DEQUANTIZED_BYTES * model.matrix_weights / gpu.bandwidth
     if work.checkpointing == "offload":  # out in the forward pass, back in the backward pass, in the same queue
@@ -145,12 +157,34 @@ def _rounds(work: Work) -> int:
 
 
 def _matrix_flops(model: Transformer, work: Work) -> float:
-    """Of one token: 2 for each weight in a forward pass, 2 for the gradient of the input, 2 for that of the weight."""
+    """Of one token in all layers: 2 for each weight in a forward pass, 2 for the gradient of the input, 2 for that of
+    the weight.
+    """
     weights = sum(block.count * (block.attention_weights + block.active_mlp_weights) for block in model.blocks)
     trained = 6 if work.adapter == "none" else 4
     again = 2.0 if work.checkpointing in _RECOMPUTED else 0.0
-    head = model.hidden_size * model.vocab_size if work.generates else 0
-    return (trained + again) * weights + trained * head
+    return (trained + again) * weights
+
+
+def _head_flops(model: Transformer, work: Work) -> float:
+    """Of one token in the head, which stays in 16 bits beside layers in fp8."""
+    return (6 if work.adapter == "none" else 4) * model.hidden_size * model.vocab_size if work.generates else 0
+
+
+def _cast_numbers(model: Transformer, tokens: int) -> float:
+    """Inputs of matrices, gradients of their results, and the weights, which the backward pass casts once more."""
+    each = sum(
+        block.count
+        * (
+            3 * model.hidden_size
+            + 2 * (block.query_size + block.key_value_size)
+            + (3 if block.gated else 2) * block.intermediate_size
+            + model.hidden_size
+        )
+        for block in model.blocks
+    )
+    weights = sum(block.count * (block.attention_weights + block.active_mlp_weights) for block in model.blocks)
+    return tokens * each + 2 * weights
 
 
 def _attention_flops(model: Transformer, work: Work, length: int) -> float:

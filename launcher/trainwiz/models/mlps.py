@@ -54,6 +54,15 @@ class Experts:
         return Mlp(seen * width + common, number * each + always, seen * each + always, biases)
 
 
+def unnamed(config: Config) -> Experts | None:
+    """The experts of a family without a row, by the keys that its config.json has; None without any."""
+    if not any(int(config.get(key) or 0) > 1 for key in _NUMBER):
+        return None
+    return Experts(
+        shared=bool(config.get("n_shared_experts")), shared_gate=bool(config.get("shared_expert_intermediate_size"))
+    )
+
+
 _NUMBER = ("num_experts", "num_local_experts", "n_routed_experts")
 """What the families call the number of routed experts."""
 
@@ -65,6 +74,13 @@ def listed_or_between(config: Config, layer: int) -> bool:
     """As Qwen says it: `mlp_only_layers`, and every layer but each `decoder_sparse_step`th."""
     step = int(config.get("decoder_sparse_step") or 1)
     return layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % step != 0
+
+
+def anyhow(config: Config, layer: int) -> bool:
+    """In whichever of these ways, or as Jamba says it: experts in each `expert_layer_period`th layer."""
+    period = int(config.get("expert_layer_period") or 1)
+    between = layer % period != int(config.get("expert_layer_offset") or 0) % period
+    return between or first(config, layer) or listed_or_between(config, layer)
 
 
 def first(config: Config, layer: int) -> bool:

@@ -25,12 +25,18 @@ def of_config(config: Config) -> Transformer | None:
     """The transformer that a config.json describes; None where it gives no sizes.
 
     Of a model that reads pictures or sound, too, the language model alone. A family without a row counts as Llama's,
-    which is what most are close to; `exact` says so.
+    which is what most are close to, with experts and latent attention where its keys say so; `exact` says that. Of an
+    encoder with a decoder neither is read.
     """
+    if config.get("is_encoder_decoder") is True:
+        return None
     text = config["text_config"] if isinstance(config.get("text_config"), Mapping) else config
     model_type = str(text.get("model_type") or config.get("model_type") or "")
     family = FAMILIES.get(model_type)
-    row = family or FAMILIES["llama"]
+    try:
+        row = family or _unnamed(text)
+    except (TypeError, ValueError, OverflowError):
+        return None
     values = {**row.defaults, **{key: value for key, value in text.items() if value is not None}} if family else text
     found = sizes(values)
     if found is None:
@@ -40,6 +46,16 @@ def of_config(config: Config) -> Transformer | None:
     except (KeyError, TypeError, ValueError, OverflowError):
         return None
     return made if made.parameters <= MOST_PARAMETERS else None
+
+
+def _unnamed(config: Config) -> Family:
+    """A family without a row."""
+    return replace(
+        FAMILIES["llama"],
+        latent=bool(config.get("kv_lora_rank")),
+        experts=mlps.unnamed(config),
+        dense_layer=mlps.anyhow,
+    )
 
 
 def _transformer(model_type: str, config: Config, found: Sizes, row: Family, *, exact: bool) -> Transformer:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwiz import files
+from trainwiz.engines.transformers import mixes, predicts_nothing
 from trainwiz.language import t
 from trainwiz.probe import hub_model, size, whole
 from trainwiz.probe.cache import HubCache, is_hub_id
@@ -92,10 +93,20 @@ def _on_hub(name: str, looking: Looking) -> ModelFacts:
         name=name,
         kind="hub",
         quantized=_quantized(name, looking),
+        **_of_family(config if config or found.parameters else _asked(name, looking)),
         max_positions=_learned(config),
         cached=looking.cache.holds("models", name),
         **_fields(found if found.parameters else _elsewhere(name, looking)),
     )
+
+
+def _asked(name: str, looking: Looking) -> Mapping[str, Any]:
+    """The config.json that the hub has of a model; an empty one where it may not be asked."""
+    return {} if looking.told or looking.offline else looking.ask(name).config or {}
+
+
+def _of_family(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {"mixes": mixes(config), "predicts_nothing": predicts_nothing(config)}
 
 
 def _elsewhere(name: str, looking: Looking, *, on_hub: bool = True) -> Size:
@@ -226,6 +237,7 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         kind="folder",
         has_tokenizer=has_tokenizer,
         quantized=_quantized(name, looking),
+        **_of_family(config),
         max_positions=_learned(config),
         **_fields(found if found.parameters else _elsewhere(folder.name, looking, on_hub=False)),
     )
@@ -245,8 +257,8 @@ def _quantized(name: str, looking: Looking, beside: tuple[str, ...] = ()) -> str
     config = file("config.json")
     if not config and (base := file(_ADAPTER).get(_BASE)) and base not in (name, *beside):
         return _quantized(str(base), looking, (*beside, name))
-    if not config and on_hub and not (looking.told or looking.offline):
-        config = dict(looking.ask(name).config or {})
+    if not config and on_hub:
+        config = dict(_asked(name, looking))
     text = config.get("text_config")  # transformers looks there, too
     told = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, Mapping) else None)
     return str(told.get("quant_method") or "bitsandbytes") if isinstance(told, Mapping) else ""

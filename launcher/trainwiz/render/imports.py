@@ -29,6 +29,7 @@ NEIGHBOURS = frozenset(
         "frozen",
         "generation",
         "head_loss",
+        "heads",
         "hooks",
         "kernels",
         "labels",

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Set
 from trainwiz import optimizers, strategies, tasks, vocabulary
 from trainwiz.engines.liger import FAMILIES
 from trainwiz.estimate import loading
-from trainwiz.estimate.gpus import MODELS
+from trainwiz.estimate.datasheets import MODELS
 from trainwiz.fields import set_literals, with_constant
 from trainwiz.plan import Plan, defaults
 from trainwiz.render import imports
@@ -42,6 +42,7 @@ OPTIONAL = {
     "generation.py": "generated",
     "mixture.py": "weighted",
     "head_loss.py": "fused",
+    "heads.py": "own_head",
     "kernels.py": "liger",
     "long_rows.py": "long_rows",
     "new_tokens.py": "new_tokens",
@@ -320,6 +321,8 @@ def _model_features(plan: Plan) -> dict[str, bool]:
         "judges": not task.generative,
         "loaded_adapter": adapted and (plan.model.merge_adapter or not task.generative),
         "loaded_weights": not plan.model.from_scratch,
+        # docs/decisions/tasks.md: A classifier's head stays for the same classes only
+        "own_head": not plan.model.from_scratch and task.auto_class == "AutoModelForSequenceClassification",
         "new_tokens": new_tokens,
         "enlarged_base": new_tokens and adapted,
         "usual_base": not (new_tokens and adapted),

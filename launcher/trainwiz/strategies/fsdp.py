@@ -29,12 +29,14 @@ class Sharded(Strategy):
     """Layers that are whole at a time in the backward pass: 2 where the next one is gathered ahead."""
 
     def state_bytes(self, training: Training) -> int:
-        """Shards."""
+        """Shards, unless they are in host memory."""
+        if training.parameters_offloaded:
+            return 0
         return (2 * training.weight_bytes + training.moment_bytes) * training.parameters // training.world
 
     def gradient_bytes(self, training: Training) -> int:
-        """Shards as large as those of the weights."""
-        return training.weight_bytes * training.parameters // training.world
+        """Shards as large as those of the weights, and where they are."""
+        return 0 if training.parameters_offloaded else training.weight_bytes * training.parameters // training.world
 
     def loss_buffer_bytes(self, training: Training) -> int:
         """The modules outside the layers, and whole gradients if they are reduced once per update."""

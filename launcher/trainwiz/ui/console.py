@@ -15,7 +15,7 @@ from trainwiz.errors import PlanError, TrainwizError
 from trainwiz.language import t, text
 from trainwiz.message import Message
 from trainwiz.record import tokens
-from trainwiz.ui.safe import STYLES, safe, safe_json, still_json
+from trainwiz.ui.safe import STYLES, plain, safe, safe_json, still_json
 
 if TYPE_CHECKING:
     from trainwiz.finding import Place
@@ -93,9 +93,22 @@ def _show_excerpt(place: Place) -> None:
         talk(line)
 
 
+_rows_talked = 0
+"""Lines of the terminal that were printed on stderr."""
+
+
+def rows_talked() -> int:
+    """A number that grows with what is said to the person: by the lines that it takes of the terminal."""
+    return _rows_talked
+
+
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
     """Print a line for the person, on stderr."""
-    print(safe(styled(text(message), style or "")), file=sys.stderr, flush=True)
+    global _rows_talked
+    shown = safe(styled(text(message), style or ""))
+    if columns_left := room(sys.stderr):
+        _rows_talked += sum(max(1, -(-columns.width(line) // columns_left)) for line in plain(shown).split("\n"))
+    print(shown, file=sys.stderr, flush=True)
 
 
 def talk_diff(lines: Iterable[str]) -> None:

@@ -14,6 +14,8 @@ from trainwiz.decide.memory_bar import bar
 from trainwiz.estimate import disk
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
+from trainwiz.models import Transformer
+from trainwiz.models.families import FAMILIES
 from trainwiz.plan import Plan
 from trainwiz.ui import console, table
 from trainwiz.ui.table import Cell
@@ -138,6 +140,20 @@ def tell_assumed(plan: Plan) -> None:
         ),
         style="dim",
     )
+
+
+def tell_counted(plan: Plan, shape: Transformer) -> None:
+    """Say what of the model is not counted as it is."""
+    name = plan.model.name
+    if shape.model_type in FAMILIES:
+        said = t("of {model}, the language model alone is counted, not what reads pictures or sound", model=name)
+    else:
+        said = t(
+            "the layers of {model} are counted as those of a Llama: {family} is not a family that trainwiz knows",
+            model=name,
+            family=shape.model_type or "config.json",
+        )
+    console.talk(said, style="dim")
 
 
 def tell_project(file: Path) -> None:

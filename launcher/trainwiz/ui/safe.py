@@ -12,12 +12,18 @@ _OWN = "|".join(re.escape(f"\x1b[{code}m") for code in ("0", *STYLES.values()))
 # C0 without tab and newline, DEL, C1, other ends of lines, and the marks that turn the direction of what follows.
 _SHOWN = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 _CONTROLS = rf"[\x00-\x08\x0b-\x1f{_SHOWN}]"
+_STYLED = re.compile(_OWN)
 _FOUND = re.compile(f"({_OWN})|(\r$)|{_CONTROLS}", re.MULTILINE)
 
 
 def still(text: str) -> str:
     """The text with a mark in place of each control character; trainwiz's own styles, tabs and line ends stay."""
     return _FOUND.sub(lambda found: found.group(1) or ("" if found.group(2) else "�"), text)
+
+
+def plain(text: str) -> str:
+    """The text without trainwiz's own styles."""
+    return _STYLED.sub("", text)
 
 
 def safe(text: str) -> str:

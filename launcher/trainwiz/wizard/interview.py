@@ -13,6 +13,7 @@ from trainwiz.language import t, text
 from trainwiz.message import Message, say
 from trainwiz.questions import ADVANCED, BASIC, Question, Values
 from trainwiz.wizard.terminal import Action, Asked, Reply, size
+from trainwiz.wizard.trail import Trail
 
 if TYPE_CHECKING:
     from trainwiz.decide import Decided, Method, Option
@@ -50,6 +51,7 @@ class Interview:
     """The person's answers, by key; kept when the person goes back."""
     shown: Callable[[], None] | None = None
     """Called when the first question is on the screen."""
+    trail: Trail = field(default_factory=Trail)
 
     def run(self, step: str = _ORDER[0], *, until: str = REVIEW) -> None:
         """Ask from one step on, up to the review or another step."""
@@ -57,16 +59,20 @@ class Interview:
             step = self._neighbour(step, back=False)
         while step != until:
             self.save(self.answers, step)
-            action = self.answer(_QUESTIONS[step])
-            step = self._neighbour(step, back=action is Action.BACK)
+            if self.answer(_QUESTIONS[step]) is Action.BACK:
+                step = self._neighbour(step, back=True)
+                self.trail.back_to(step)
+            else:
+                step = self._neighbour(step, back=False)
         self.save(self.answers, step)
 
     def answer(self, question: Question) -> Action | None:
         """Ask one question until its answer is legal; `Action.BACK` if the person wants to go back instead."""
         at = ""
+        self.trail.begin(question.key)
         while True:
             asked, values = self._asked(question)
-            reply = self.ask(replace(asked, at=at), self._take_shown())
+            reply = self.put(replace(asked, at=at))
             at = reply.at
             if reply.action is Action.HELP:
                 self.talk(wrapped(Message(question.help)))
@@ -77,9 +83,18 @@ class Interview:
                 if accepted or self._accept(question, reply.value, values):
                     return None
 
-    def last_step(self) -> str:
-        """The step before the review."""
-        return self._neighbour(REVIEW, back=True)
+    def put(self, asked: Asked) -> Reply:
+        """Ask once."""
+        shown, self.shown = self.shown, None
+        reply = self.ask(asked, shown)
+        self.trail.answered(reply.rows)
+        return reply
+
+    def go_back(self) -> None:
+        """From the review to the step before it, and on from there."""
+        step = self._neighbour(REVIEW, back=True)
+        self.trail.back_to(step)
+        self.run(step)
 
     def decided(self) -> Decided:
         """The plan as the answers make it."""
@@ -208,10 +223,6 @@ class Interview:
         for problem in problems:
             self.talk(wrapped(problem, "  ✗ "))
         return False
-
-    def _take_shown(self) -> Callable[[], None] | None:
-        shown, self.shown = self.shown, None
-        return shown
 
 
 def _values(decided: Decided) -> Values:

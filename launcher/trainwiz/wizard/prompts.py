@@ -9,6 +9,7 @@ import functools
 import re
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import questionary
@@ -20,6 +21,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.keys import Keys
 from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Layout, VerticalAlign, Window
 from prompt_toolkit.layout.dimension import Dimension
+from prompt_toolkit.layout.screen import Screen
 from prompt_toolkit.output import create_output
 from prompt_toolkit.styles import Style, merge_styles
 from questionary.prompts.common import InquirerControl
@@ -45,7 +47,7 @@ def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
     Raises `KeyboardInterrupt` on Ctrl-C, and on Ctrl-D or a lost terminal.
     """
     question = _list(asked) if asked.choices else _line(asked)
-    _add_below(question.application, asked)
+    lines = _add_below(question.application, asked)
     if shown:
         _once_rendered(question.application, shown)
     try:
@@ -53,7 +55,28 @@ def ask(asked: Asked, shown: Callable[[], None] | None = None) -> Reply:
         reply = question.application.run(handle_sigint=False)
     except EOFError:
         raise KeyboardInterrupt from None
-    return reply if isinstance(reply, Reply) else Reply(value=str(reply))
+    found = reply if isinstance(reply, Reply) else Reply(value=str(reply))
+    return replace(found, rows=0 if question.application.erase_when_done else lines.drawn)
+
+
+def erase(rows: int) -> None:
+    """Erase so many lines of the terminal above the cursor, which is at the beginning of one."""
+    output = _stderr()
+    output.cursor_up(rows)
+    output.erase_down()
+    output.flush()
+
+
+class _Lines(HSplit):
+    """A question with what is below it."""
+
+    drawn = 0
+    """Lines that it took when it was drawn last."""
+
+    def write_to_screen(self, screen: Screen, *rest: Any, **named: Any) -> None:
+        """Draw it."""
+        super().write_to_screen(screen, *rest, **named)
+        self.drawn = screen.height
 
 
 def _line(asked: Asked) -> questionary.Question:
@@ -189,7 +212,7 @@ def _hint(asked: Asked) -> str:
     return t("Enter accepts · ? explains · < goes back · Ctrl-C quits and keeps the answers")
 
 
-def _add_below(app: Application[Any], asked: Asked) -> None:
+def _add_below(app: Application[Any], asked: Asked) -> _Lines:
     """Below the question: the whole of a line that was cut, the hint, and the gauge, drawn anew with each key."""
     # Otherwise the question takes the whole screen, with the hint far below it and the help scrolled away above it.
     for window in app.layout.find_all_windows():
@@ -203,10 +226,10 @@ def _add_below(app: Application[Any], asked: Asked) -> None:
         rows.insert(0, _below("whole", pointed_at, max(map(len, whole.values()))))
     if asked.gauge:
         rows.append(_below("gauge", functools.partial(_gauge_lines, app, asked, functools.cache(asked.gauge)), 2))
-    app.layout = Layout(
-        HSplit([app.layout.container, *rows], align=VerticalAlign.TOP), focused_element=app.layout.current_window
-    )
+    lines = _Lines([app.layout.container, *rows], align=VerticalAlign.TOP)
+    app.layout = Layout(lines, focused_element=app.layout.current_window)
     app.style = merge_styles([app.style or Style([]), _STYLE])
+    return lines
 
 
 def _below(style: str, lines: Callable[[], list[str]], most: int) -> ConditionalContainer:

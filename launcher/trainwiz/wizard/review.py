@@ -29,7 +29,7 @@ def review(interview: Interview) -> None:
         interview.save(interview.answers, REVIEW)
         decided = interview.decided()
         lines = rows(decided) if details else summary.lines(decided)
-        reply = interview.ask(_asked(decided, lines, pointed_at, details=details), None)
+        reply = interview.put(_asked(decided, lines, pointed_at, details=details))
         chosen = reply.value or pointed_at
         if reply.action is Action.HELP:
             interview.talk(_explained(reply.at, rows(decided)))
@@ -37,7 +37,7 @@ def review(interview: Interview) -> None:
         elif reply.action is Action.BACK and details:
             details, pointed_at = False, DETAILS
         elif reply.action is Action.BACK:
-            interview.run(interview.last_step())
+            interview.go_back()
             pointed_at = WRITE
         elif chosen == WRITE:
             return

@@ -50,6 +50,8 @@ class Reply:
     action: Action | None = None
     at: str = ""
     """The value of the list's line that was pointed at."""
+    rows: int = 0
+    """Lines of the terminal that the answered question keeps."""
 
 
 def plain(typed: str) -> str:

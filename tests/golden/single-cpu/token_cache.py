@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import json
 import os
@@ -31,6 +32,12 @@ from sources import Row, Sources
 FORMAT = 1  # of the files below; another number makes all folders anew
 SOME = 1 << 16  # documents that are looked at together
 COMMIT_SECONDS, FIRST_LINE_SECONDS, LINE_SECONDS = 2.0, 2.0, 20.0
+
+
+@functools.cache
+def tell(line: str) -> None:
+    """Print a line about the data once: training and evaluation may be parts of the same data."""
+    print(line, flush=True)
 
 
 @dataclass(kw_only=True)

@@ -79,7 +79,7 @@ SIGNATURES = {
         r"No operator found for `memory_efficient_attention",
         r"FlashAttention only supports Ampere GPUs",
         r"cutlassF: no kernel found to launch|No available kernel\.\s+Aborting execution",
-        r"FlashAttention forward only supports head dim",
+        r"FlashAttention (?:forward only supports|backward for) head dim",
         cause="no attention kernel supports this GPU, precision and head size",
         remedy="set attn_implementation='sdpa' in from_pretrained to use the kernels available; flash-attn needs "
         "Ampere and bf16",
@@ -99,6 +99,7 @@ SIGNATURES = {
         r") have the same dtype",
         r"Index put requires the source and destination dtypes match",
         r"Expected tensor for argument #\d+ '\w+' to have (?:one of the following )?scalar types?",
+        r"Expected object of scalar type \w+ but got scalar type \w+",
         r"Found dtype \w+ but expected \w+|result type \w+ can't be cast to the desired output type \w+",
         r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         r"FlashAttention only supports? fp16 and bf16",
@@ -127,7 +128,9 @@ SIGNATURES = {
         remedy="call backward once per forward; detach() tensors that are carried from one micro-batch to the next",
     ),
     "inplace": Signature(
-        r"modified by an inplace operation",
+        r"modified by an inplace operation|is a view and (?:its base or another view of its base has been|"
+        r"is being) modified "
+        r"in-?place",
         r"a (?:view of a )?leaf Variable that requires grad is being used in an in-place operation",
         cause="a tensor that the backward pass needs is modified in place",
         remedy="replace x += 1 with x = x + 1, and change weights (also by a broadcast) only under torch.no_grad(); to "
@@ -152,6 +155,7 @@ SIGNATURES = {
     ),
     "integer_weights": Signature(
         r"[Oo]nly Tensors of floating point (?:and complex )?dtype can require gradients",
+        r"Cannot flatten integer dtype tensors",
         cause="a tensor of integers is to be trained, but integers have no gradients: usually the model is quantized",
         remedy="train an adapter on it (LoRA), and do not set requires_grad on the quantized weights: loop over those "
         "with param.is_floating_point(); or load it without quantization",
@@ -219,7 +223,8 @@ SIGNATURES = {
         r"/torch/_(?:dynamo/output_graph|inductor/(?:compile_fx|lowering|graph|codegen/\w+))\.py\", line \d+, in \w+"
         r"(?P<problem>)$(?=(?:\n  .*){0,60}\Z)",
         r"^(?:LoweringException|BackendCompilerFailed|InductorError): (?P<problem>.+)$",
-        r"/torch/(?:_inductor/(?!runtime)|_dynamo/(?:output_graph|convert_frame|symbolic_convert|variables|repro|backends)|"
+        r"/torch/(?:_inductor/(?!runtime)|_dynamo/(?:output_graph|convert_frame|symbolic_convert|variables|"
+        r"repro|backends)|"
         r"_functorch/_?aot_autograd)[^\"\n]*\", line \d+, in .+\n(?:  .*\n){0,300}"
         r"(?P<problem>(?!torch\.|[\w.]*(?:OutOfMemoryError|Interrupt))[\w.]*(?:Error|Exception)(?:: .+|:?$))",
         cause="torch.compile could not compile the model: {problem}",

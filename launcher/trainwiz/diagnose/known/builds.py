@@ -158,7 +158,7 @@ SIGNATURES = {
     "broken_library": Signature(
         r"(?:^|[ :])(?P<library>[\w./+-]+\.so[\w.]*): (?:undefined symbol|version `)",
         r"^(?P<library>[\w./+-]+\.so[\w.]*)\n: undefined symbol",
-        r"(?P<library>numpy)\.dtype size changed",
+        r"(?P<library>[\w.]+)\.\w+ size changed, may indicate binary incompatibility",
         cause="the library {library} was built for versions other than the installed ones",
         remedy="reinstall the package it belongs to: pip install --force-reinstall --no-deps --no-cache-dir PACKAGE; "
         "for flash-attn and similar packages add --no-build-isolation",

@@ -55,6 +55,8 @@ SIGNATURES = {
         r"Detected mismatch between collectives on ranks",
         r"Mismatch between collective operation types",
         r"op\.preamble\.length <= op\.nbytes",
+        r"NCCL WARN Your program may be hanging, this may be caused by a collective mismatch",
+        r"NCCL WARN .*message truncated ?: receiving \d+ bytes instead of \d+",
         r"DistributedOperationException: Cannot apply desired operation due to shape mismatches",
         cause="the ranks called different collectives, or the same collective with different shapes",
         remedy="look for code that runs a collective (save, gather, log) only on some ranks; to see both collectives, "
@@ -147,8 +149,9 @@ SIGNATURES = {
         remedy="set machine.main_process_ip to an address; to list the addresses of machine 0, run `hostname -I` there",
     ),
     "rendezvous_timeout": Signature(
-        r"Timed out after \d+ seconds waiting for clients\. (?P<present>\d+)/(?P<expected>\d+) clients joined",
-        r"store based barrier on rank.*world_size=(?P<expected>\d+), worker_count=(?P<present>\d+)",
+        r"Timed out after \d+ seconds waiting for clients\.\s+(?P<present>\d+)/(?P<expected>\d+) clients joined",
+        r"store based barrier on rank.*world_size=(?P<expected>\d+), (?:worker_count|"
+        r"num_workers_joined)=(?P<present>\d+)",
         cause="ranks that joined the rendezvous: {present}; expected: {expected}",
         remedy="start all machines with the same plan; read the logs of those that did not join; if more joined than "
         "expected, another job uses the same address and port",

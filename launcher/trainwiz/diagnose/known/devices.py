@@ -87,6 +87,7 @@ SIGNATURES = {
     ),
     "device_ordinal": Signature(
         r"(?:CUDA error: |cuda runtime error \(\d+\) : |CUDA driver error: )invalid device ordinal",
+        r"^AssertionError: Invalid device id",
         cause="a rank requested a GPU that it cannot see: there are more ranks than GPUs",
         remedy="compare machine.num_processes with `nvidia-smi -L` and CUDA_VISIBLE_DEVICES; run: trainwiz doctor",
     ),
@@ -95,6 +96,7 @@ SIGNATURES = {
         r"(?:CU(?:SOLVER|SPARSE)|(?:HIP|ROC)\w+)_STATUS_(?!SUCCESS)[A-Z]\w+|CUFFT_(?!SUCCESS)[A-Z]\w+",
         r"\bmiopenStatus(?!Success)\w+",
         r"unable to find an engine to execute this computation|Unable to find a valid cuDNN algorithm",
+        r"cublasLt ran into an error",
         cause="cuBLAS or cuDNN failed: usually the GPU memory is full, an earlier operation failed, or the libraries "
         "of another CUDA version were loaded",
         remedy="check the memory with `nvidia-smi`; to find the first operation that failed, run: "
@@ -256,13 +258,14 @@ SIGNATURES = {
     ),
     "cuda_fork": Signature(
         r"Cannot re-initialize CUDA in forked subprocess",
+        r"Lightning can't create new processes if CUDA is already initialized",
         cause="a process that was forked after CUDA was initialized used the GPU",
         remedy="keep tensors on the CPU in the dataset, or give the DataLoader multiprocessing_context='spawn'",
     ),
     "meta_tensor": Signature(
         r"Cannot copy out of meta tensor",
         r"Tensor\.item\(\) cannot be called on meta tensors",
-        r"the following were still on meta device",
+        r"the following were still on meta device|is on the meta device, we need a `value`",
         cause="weights were never loaded: they are on the meta device, without data",
         remedy="load them after building the model: model.to_empty(device=…) then load_state_dict; remove "
         "init_empty_weights and low_cpu_mem_usage, or load the model with from_pretrained",

@@ -95,8 +95,9 @@ SIGNATURES = {
     ),
     "pickling": Signature(
         r"Can't (?:pickle|get) local object",
-        r"(?:Pickling|Attribute|Type)Error: (?:Can't pickle|cannot pickle) ",
-        cause="an object cannot be sent to a data loader worker: a local class, a lambda, or an open file",
+        r"(?:Pickling|Attribute|Type|Pickle)Error: (?:Can't pickle |cannot pickle |\w+ cannot be pickled)",
+        cause="an object cannot be pickled, as sending it to a data loader worker, copying or saving it needs: a local "
+        "class, a lambda, an open file, scripted code",
         remedy="move it to the top level of the module, or set data.num_workers to 0",
         plan_change="fewer_workers",
     ),
@@ -253,7 +254,8 @@ SIGNATURES = {
         "only hides it",
     ),
     "child_failed": Signature(
-        r"^(?:.*[ .])?ChildFailedError:",
+        r"^(?:.*[ .])?ChildFailedError:|^torch\.distributed\.elastic\.multiprocessing\.errors\.\w*$",
+        r"failed \(exitcode: [1-9]\d*\) local_rank: \d+ \(pid: \d+\) of binary: ",
         r"^Root Cause \(first observed failure\):",
         r"(?:^|[\s,])(?:subprocess\.)?CalledProcessError: Command .* returned non-zero exit status [1-9]\d*",
         r"AlgorithmError: (?:ExecuteUserScriptError|Exit Code: [1-9])|^ ?MPI_ABORT was invoked on rank ",

@@ -90,7 +90,7 @@ SIGNATURES = {
         r"It is possible that dataloader's workers are out of shared memory",
         r"DataLoader worker \(pid \d+\) is killed by signal: Bus error",
         r"unable to (?:allocate|write to|open|resize) shared memory",
-        r"unable to mmap \d+ bytes from file </torch_",
+        r"[Uu]nable to (?:mmap \d+ bytes from|write to) file </torch_",
         cause="/dev/shm is full: data loader workers pass batches through it",
         remedy="enlarge /dev/shm (docker run --shm-size 16g), or set data.num_workers to 0",
         plan_change="fewer_workers",

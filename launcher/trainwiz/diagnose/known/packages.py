@@ -101,6 +101,7 @@ SIGNATURES = {
         transient=None,
     ),
     "remote_code": Signature(
+        r"requires you to execute the \w+ file in that repo",
         r"contains custom code which must be executed|Please pass the argument `trust_remote_code=True`",
         cause="the model or dataset contains its own code, which does not run by default",
         remedy="read that code, then pass trust_remote_code=True where it is loaded",

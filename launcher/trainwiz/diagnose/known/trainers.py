@@ -7,6 +7,7 @@ from trainwiz.diagnose.signature import Signature
 TIER = 3
 _WRAPPERS = (
     ""
+    ""
     "DistributedDataParallel|DataParallel|FullyShardedDataParallel|DeepSpeedEngine|DeepSpeedHybridEngine|PipelineEngine|"
     "GeminiDDP|LowLevelZeroModel|TorchDDPModel|HybridParallelModule|OptimizedModule"
 )

@@ -182,14 +182,24 @@ def _covers(part: str, names: str) -> bool:
 
 @rule("TW553", level=Level.ERROR, field="data.packing")
 def packed_documents_need_a_mask(plan: Plan, machine: Machine, project: Project) -> Violations:
-    """Documents can share a row only where the model takes a mask for each pair of tokens.
+    """Documents can share a row only where the model takes a mask for each pair of tokens, and passes nothing past it.
 
-    Without it: the training stops at its first update, with `The size of tensor a (4096) must match the size of tensor
-    b (64)` or `torch.finfo() requires a floating point input type`; Cohere 2 and XGLM let documents see each other.
-    Why: older versions of transformers make the masks of some families themselves, for whole rows.
-    Instead: upgrade transformers, or set data.packing to false. Colossal-AI 0.5 needs transformers 4.51.
-    Source: 34 families with transformers 4.51.3 to 5.23: a row of two documents against each alone
+    Without it: every rank loads the model, and stops with `cannot keep packed documents apart`. Older scripts stop at
+    the first update, with `The size of tensor a (4096) must match the size of tensor b (64)`, or let documents see each
+    other.
+    Why: Mamba's states, convolutions and some positions go through a whole row. Older versions of transformers make the
+    masks of some families themselves, for whole rows.
+    Instead: set data.packing to false. Where the version is the reason, upgrade transformers; Colossal-AI 0.5 needs
+    4.51.
+    Source: 34 families with transformers 4.51.3 to 5.23, 149 with 5.23: a row of two documents against each alone
     """
+    if plan.data.packing and tasks.of(plan).packs and project.model and project.model.mixes:
+        yield violation(
+            "data.packing is true, but documents of {kind} in one row would see each other",
+            setting("data.packing", False),
+            kind=project.model.mixes,
+        )
+        return
     preset = tasks.of(plan).transformer(plan.model.name)
     shape = preset.transformer if preset else project.model.transformer if project.model else None
     kind = shape.model_type if shape else ""
@@ -202,6 +212,26 @@ def packed_documents_need_a_mask(plan: Plan, machine: Machine, project: Project)
             kind=kind,
             version=version,
             since=".".join(map(str, MASKS_SINCE[kind])),
+        )
+
+
+@rule("TW556", level=Level.ERROR, field="model.name")
+def the_model_predicts_what_it_has_not_seen(plan: Plan, project: Project) -> Violations:
+    """Text is learned by models that see only what stands before it.
+
+    Without it: every rank loads the model, and stops with `sees the tokens that it would learn to predict` or `leaves
+    out the encoder of its model`. Other scripts train an encoder to copy: its loss falls to 0, and it writes nothing.
+    Why: an encoder's attention goes both ways, so each token is there to be read. BART and its kin write what their
+    encoder has read, which a causal model of them lacks.
+    Instead: a model that writes text (Llama, Qwen, GPT-2, …); an encoder is for the tasks text_classification,
+    text_multilabel and text_regression. BERT can be a decoder: `"is_decoder": true` in its config.json.
+    Source: transformers 5.23: the logits of a token against those with another token behind it, 125 families
+    """
+    if project.model and project.model.predicts_nothing and tasks.of(plan).generative:
+        yield violation(
+            "model.name: {name} is an encoder, or a decoder without its encoder, and cannot learn to write text",
+            remedy("choose a model that writes text, or a task such as text_classification"),
+            name=project.model.name,
         )
 
 

@@ -17,8 +17,8 @@ from trainwiz.message import Message, say
 from trainwiz.questions import question_for
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
-from trainwiz.wizard import Action, Interview, review
-from trainwiz.wizard.prompts import ask
+from trainwiz.wizard import Action, Interview, Trail, review
+from trainwiz.wizard.prompts import ask, erase
 from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.create.request import Answers, InitRequest
 
@@ -61,6 +61,7 @@ def hold(
         fixed=answers.given,
         answers=dict(answers.earlier),
         shown=planner.look,
+        trail=Trail(talked=console.rows_talked, erase=erase),
     )
     try:
         if not request.defaults:

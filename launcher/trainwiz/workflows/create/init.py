@@ -85,7 +85,10 @@ def _tell_of_kept_answers(folder: Path) -> None:
     if saved and saved.answers:
         where = shlex.quote(str(folder))
         console.talk(
-            t("Answers from an interrupted init were kept; to continue: trainwiz init {folder} --resume", folder=where),
+            t(
+                "Answers from an interrupted init were kept; to continue:\n  trainwiz init {folder} --resume",
+                folder=where,
+            ),
             style="dim",
         )
 

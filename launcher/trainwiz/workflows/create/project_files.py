@@ -145,17 +145,20 @@ def report_next(folder: Path) -> None:
     for path, code in artifacts.texts(folder, SETTINGS).items():
         if names := fields.unwritten(code):
             told = t(
-                "  write {names} in {file}: comments there name the places in your script",
+                "write {names} in {file}: comments there name the places in your script",
                 names=", ".join(names),
                 file=folder / path,
             )
-            console.talk(told)
-    console.talk(t("  trainwiz launch {folder}    checks everything again, then trains", folder=where))
+            _step(told)
+    _step(t("trainwiz launch {folder}    checks everything again, then trains", folder=where))
     if any((folder / each.file).is_file() for each in schedulers.every()):
-        console.talk(t("  trainwiz submit {folder}    does so in a job of the scheduler", folder=where))
-    console.talk(
-        t("  trainwiz update {folder}    after an edit of trainwiz.yaml: renews the other files", folder=where)
-    )
+        _step(t("trainwiz submit {folder}    does the same in a job of the scheduler", folder=where))
+    _step(t("trainwiz update {folder}    after you edit trainwiz.yaml: renews the rest", folder=where))
+
+
+def _step(words: str) -> None:
+    for line in console.fitted(words, first="  ", rest="      ", stream=sys.stderr):
+        console.talk(line)
 
 
 def _command(folder: Path, answers: Mapping[str, Any], options: Mapping[str, str]) -> str:

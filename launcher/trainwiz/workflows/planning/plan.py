@@ -49,6 +49,8 @@ class Setting:
     training: table.Training
     assumed: bool
     """Whether the model's layers are those that its number of parameters suggests."""
+    shape: Transformer | None
+    """The model's layers, where they are known."""
 
 
 def plan(request: PlanRequest) -> int:
@@ -84,6 +86,8 @@ def plan(request: PlanRequest) -> int:
         table.show(setting.plan, setting.place, rows, limits)
         if setting.assumed:
             table.tell_assumed(setting.plan)
+        elif setting.shape and not setting.shape.exact:
+            table.tell_counted(setting.plan, setting.shape)
         if request.model and (request.folder / PLAN_FILE).is_file():
             table.tell_project(request.folder / PLAN_FILE)
         price.tell(request, setting.machine, limits.price)
@@ -101,7 +105,7 @@ def _answers(request: PlanRequest) -> Mapping[str, Any]:
     }
     earlier, edited = answers.of_project(request.folder)
     typed = {key: value for key, value in flags.items() if value}
-    collected = answers.collect(typed, request.assignments, None, earlier, edited)
+    collected = answers.collect(typed, (*request.assignments, *_adapter(request)), None, earlier, edited)
     earlier = {key: value for key, value in collected.earlier.items() if not key.startswith(_VARIED)}
     found = {**earlier, **collected.given}
     if "model.name" not in found and (request.folder / PLAN_FILE).is_file():
@@ -163,6 +167,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         found=found,
         training=_training(request, decided),
         assumed=model.assumed,
+        shape=model.transformer,
     )
 
 
@@ -194,9 +199,11 @@ def _decided(planner: Planner, given: Mapping[str, Any]) -> tuple[Plan, ModelFac
     name = str(given["model.name"])
     folder = planner.folder_of(name)
     known = _described(folder) if folder else models.known(name)
-    if known is None or "model.parameters" in given:
+    if known is None or not known.exact or "model.parameters" in given:
         decided = planner.decide(given).plan
-        return decided, planner.model(decided)
+        model = planner.model(decided)
+        if known is None or (model and model.parameters):
+            return decided, model
     model = ModelFacts(
         name=name,
         kind="folder" if folder else "hub",
@@ -310,15 +317,20 @@ def _pick(request: PlanRequest, setting: Setting, rows: list[table.Row]) -> None
             place=request.place,
             defaults=True,
             yes=request.yes,
-            assignments=(*request.assignments, *_settings(setting, chosen.candidate)),
+            assignments=(*request.assignments, *_adapter(request), *_settings(setting, chosen.candidate)),
             machine=named or request.machine or None,
             strategy=chosen.candidate.name,
             task=request.task or None,
             model=request.model or None,
             sequence_length=request.sequence_length or None,
-            steps=request.steps or None,
+            steps=str(setting.training.updates) if request.tokens else request.steps or None,
         )
     )
+
+
+def _adapter(request: PlanRequest) -> tuple[str, ...]:
+    """What is trained, as a setting."""
+    return (f"model.adapter={'none' if request.adapter == 'full' else request.adapter}",) if request.adapter else ()
 
 
 def _settings(setting: Setting, chosen: Candidate) -> tuple[str, ...]:

@@ -6,7 +6,8 @@ import math
 import re
 
 from trainwiz.errors import UsageError
-from trainwiz.estimate.gpus import MODELS, gpu_model
+from trainwiz.estimate.datasheets import MODELS
+from trainwiz.estimate.gpus import gpu_model
 from trainwiz.machine import Cpu, Gpu, Machine, Memory
 from trainwiz.message import Message, say
 
@@ -20,6 +21,9 @@ _HOST_GIB = 2000
 
 def machine_named(text: str, option: str = "--gpus") -> tuple[Machine, int]:
     """The machine that `8xH100` or `2x8xH100` means, and how many of it. Raises `UsageError`."""
+    behind = re.fullmatch(r"(\S.*?)\s*[x×*:]\s*([1-9]\d{0,4})", text.strip(), flags=re.IGNORECASE)
+    if behind and gpu_model(behind[1]):  # T4x2, H100:8
+        text = f"{behind[2]}x{behind[1]}"
     times = r"(?:([1-9]\d{0,4})\s*[x×*]\s*)?"
     found = re.fullmatch(rf"{times}{times}(\S.*)", text.strip(), flags=re.IGNORECASE)
     model = gpu_model(found[3]) if found else None

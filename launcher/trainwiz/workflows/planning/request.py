@@ -23,6 +23,11 @@ class PlanRequest:
             "image_classification, image_regression or image_multilabel."
         ),
     )
+    adapter: str = option(
+        "NAME",
+        say("What is trained: lora or qlora, an adapter; none or full, all weights."),
+        names="--adapter --method",
+    )
     gpus: str = option(
         "NxNAME", say("GPUs to plan for, like 8xH100, 16xA100-80GB or 2x8xH100 (default: this machine's).")
     )

@@ -14,7 +14,7 @@ from trainwiz.language import t
 from trainwiz.message import Message, say
 from trainwiz.probe import interpreter, talker
 from trainwiz.process.dialogue import Dialogue
-from trainwiz.ui import console
+from trainwiz.ui import talk
 from trainwiz.workflows.talk.model import Answerer
 
 STOPPED = "stopped"
@@ -73,7 +73,7 @@ class Model:
 def started(answerer: Answerer, python: str | None) -> Iterator[Model]:
     """Load the model in the Python that trains. Raises `TrainwizError`."""
     executable = interpreter.located(python or sys.executable)
-    console.talk(t("loading {folder}", folder=os.path.relpath(answerer.folder)))
+    talk.aside(t("loading {folder}", folder=os.path.relpath(answerer.folder)))
     argv = [executable, str(talker.PROGRAM), str(answerer.folder), answerer.device]
     try:
         dialogue = Dialogue(argv, cwd=str(answerer.cwd), environ={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
@@ -88,14 +88,13 @@ def started(answerer: Answerer, python: str | None) -> Iterator[Model]:
         if "problem" in first:
             raise problem(first)
         facts = first["ready"]
-        console.talk(
+        talk.aside(
             t(
                 "{n:,} parameters in {dtype} on {device}",
                 n=facts["parameters"],
                 dtype=facts["dtype"],
                 device=facts["device"],
-            ),
-            style="dim",
+            )
         )
         yield Model(dialogue, facts)
 
@@ -118,7 +117,7 @@ def problem(said: Mapping[str, Any]) -> Unanswered:
         "not_loaded": (say("the model was not loaded: {detail}", detail=detail), None),
         "no_template": (
             say("its tokenizer has no chat template: this model continues texts, and was not trained to answer"),
-            say('let it continue one: trainwiz sample DIR "Once upon a time"'),
+            say("leave out --system: it then continues each line"),
         ),
         "refused": (say("the chat template refuses the conversation: {detail}", detail=detail), None),
         "too_long": (

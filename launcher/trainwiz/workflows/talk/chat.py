@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -18,15 +19,20 @@ from trainwiz.workflows.talk import answers, model
 from trainwiz.workflows.talk.answers import STOPPED, Answer, Choice, Model
 from trainwiz.workflows.talk.model import Wanted
 
+_COMMAND = re.compile(r"/[a-z]+")
+
 
 def chat(wanted: Wanted, choice: Choice, system: str) -> int:
     """Answer line by line until the input ends: from a terminal, or from a pipe, whose lines are the questions."""
     found = model.found(wanted)
     with answers.started(found, wanted.python) as talker:
-        if not talker.facts["chat"]:
+        chats = talker.facts["chat"]
+        if system and not chats:
             raise answers.problem({"problem": "no_template"})
+        if not chats:
+            talk.aside(t("its tokenizer has no chat template: it continues each line, as a text of its own"))
         if sys.stdin.isatty():
-            talk.aside(t("/reset begins anew, /system TEXT says how to answer, /exit or Ctrl-D leaves"))
+            _tell_commands(chats=chats)
         return _converse(talker, choice, system)
 
 
@@ -66,18 +72,24 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
 
 
 def _converse(talker: Model, choice: Choice, system: str) -> int:
-    messages = _begun(system)
+    messages, chats = _begun(system), talker.facts["chat"]
     failed = False
     for line in _lines():
         command, _, rest = line.partition(" ")
         if command == "/exit":
             break
-        if command in ("/reset", "/system"):
+        if chats and command in ("/reset", "/system"):
             system = rest.strip() if command == "/system" else system
             messages = _begun(system)
             console.talk(t("a new conversation"), style="dim")
             continue
-        answer = _answered(talker, [*messages, _message("user", line)], choice)
+        if sys.stdin.isatty() and _COMMAND.fullmatch(line):
+            _tell_commands(chats=chats)
+            continue
+        if chats:
+            answer = _answered(talker, {"messages": [*messages, _message("user", line)]}, choice)
+        else:
+            answer = _answered(talker, {"text": _message("user", line)["content"]}, choice)
         failed = answer is None
         if answer is not None:
             messages += [_message("user", line), _message("assistant", answer.text)]
@@ -90,11 +102,19 @@ def _converse(talker: Model, choice: Choice, system: str) -> int:
     return int(failed)
 
 
-def _answered(talker: Model, messages: list[dict[str, str]], choice: Choice) -> Answer | None:
-    """The answer, which was shown; None where the model could not give one, which was said."""
+def _tell_commands(*, chats: bool) -> None:
+    all_commands = t("/reset begins anew, /system TEXT says how to answer, /exit or Ctrl-D leaves")
+    talk.aside(all_commands if chats else t("/exit or Ctrl-D leaves"))
+
+
+def _answered(talker: Model, question: dict[str, Any], choice: Choice) -> Answer | None:
+    """The answer, which was shown behind the text that it continues; None where there was none, which was said."""
+    talk.piece(question.get("text", ""))
     try:
-        answer = talker.answer({"messages": messages}, choice, talk.piece)
+        answer = talker.answer(question, choice, talk.piece)
     except answers.Unanswered as problem:
+        if "text" in question:
+            talk.end_answer()
         console.failure(problem)
         return None
     talk.end_answer()

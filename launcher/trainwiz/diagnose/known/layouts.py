@@ -1,0 +1,60 @@
+"""Tensors whose memory, dtype or place does not suit what is done with them."""
+
+from __future__ import annotations
+
+from trainwiz.diagnose.signature import Signature
+
+TIER = 2
+SIGNATURES = {
+    "no_storage": Signature(
+        r"RuntimeError: The tensor has a non-zero number of elements, but its data is not allocated yet",
+        cause="a tensor without memory is used: a weight of which this rank holds only a shard (FSDP, ZeRO 3, Gemini), "
+        "or one on the meta or a fake device",
+        remedy="call the wrapped model and not its inner modules or weights; gather before reading a weight "
+        "(FSDP.summon_full_params, deepspeed.zero.GatheredParameters); materialize meta weights first",
+    ),
+    "mixed_weights": Signature(
+        r"expected there to be only one unique element in",
+        cause="ZeRO 3 gathers weights together that differ in dtype or device: usually quantized ones beside others, "
+        "or an adapter in fp32 on a model in bf16",
+        remedy="give all weights one dtype (dtype=torch.bfloat16 in from_pretrained); for a quantized model "
+        "use ZeRO 2 or FSDP with "
+        "bnb_4bit_quant_storage",
+    ),
+    "not_contiguous": Signature(
+        r"RuntimeError: Tensors must be contiguous",
+        r"view size is not compatible with input tensor's size and stride",
+        r"FSDP does not support non-contiguous parameters|You are trying to save a non contiguous tensor",
+        cause="the values of a tensor are not in one piece of memory, as this call needs them",
+        remedy="call .contiguous() before it is communicated, sharded or saved; .reshape() instead of .view()",
+    ),
+    "fsdp_device": Signature(
+        r"Inconsistent compute device and `device_id` on rank",
+        cause="FSDP finds the model on another GPU than the one it was told to use",
+        remedy="call torch.cuda.set_device(local_rank) first in the script, and build the model on that device",
+    ),
+    "lazy_module": Signature(
+        r"Modules with uninitialized parameters can't be used with",
+        cause="the model has lazy modules, whose weights do not exist before the first batch",
+        remedy="run one batch through the model before it is wrapped; or give the layers their sizes",
+    ),
+    "peer_access": Signature(
+        r"CUDA error: peer access is not supported between these two devices",
+        cause="two GPUs of this machine cannot read each other's memory",
+        remedy="to go through host memory instead, run: NCCL_P2P_DISABLE=1 trainwiz launch",
+    ),
+    "varlen_lengths": Signature(
+        r"cu_seqlens_[qk] must have shape",
+        cause="the lengths that flash-attn is given do not fit the batch: the attention mask has another shape, or "
+        "positions were taken for those of packed samples",
+        remedy="compare the shapes of attention_mask and position_ids with input_ids; update transformers "
+        "together with "
+        "flash-attn; attn_implementation='sdpa' goes on without it",
+    ),
+    "quantized_merge": Signature(
+        r"Cannot merge LORA layers when the model is (?:loaded in 8-bit mode|gptq quantized)",
+        cause="an adapter is merged into quantized weights, which this version of peft cannot",
+        remedy="load the model again without quantization (dtype=torch.bfloat16), put the adapter on it, then call "
+        "merge_and_unload; or save the adapter alone",
+    ),
+}
