@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from attention import agrees, shapes_of
 
 # end: long_gpu
-
 LONGEST_MASK = 4096
 """Places of a row up to which a mask is small, and cheaper than another kernel."""
 # feature: long_cpu

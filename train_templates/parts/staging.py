@@ -24,8 +24,6 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 # end: fsdp
-
-
 ALIGNED = 64
 """Bytes; every type of tensors can begin there."""
 
