@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,23 +167,26 @@ COMMANDS = {
 }
 
 
-def table() -> str:
+def counted() -> dict[str, Score]:
+    return {name: count() for name, count in COMMANDS.items()}
+
+
+def table(scores: Mapping[str, Score]) -> str:
     lines = [
         "| command and cases | cases | something wrong | found | false | recall | precision |",
         "|---|" + "---:|" * 6,
     ]
-    for name, count in COMMANDS.items():
-        s = count()
+    for name, s in scores.items():
         lines.append(f"| {name} | {s.cases} | {s.wrong} | {s.found} | {s.false} | {s.recall:.1%} | {s.precision:.1%} |")
     return "\n".join(lines)
 
 
 def main() -> None:
     """Count, print, write."""
-    counted = table()
-    print(counted)
+    shown = table(counted())
+    print(shown)
     before, _, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(f"{before}{BEGIN}\n\n{counted}\n\n{END}{rest.partition(END)[2]}")
+    PAGE.write_text(f"{before}{BEGIN}\n\n{shown}\n\n{END}{rest.partition(END)[2]}")
 
 
 if __name__ == "__main__":

@@ -183,9 +183,12 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    if not pyfuncitem.get_closest_marker("waits"):
+        return None
     import together
 
-    return together.ran(pyfuncitem) or None if pyfuncitem.get_closest_marker("waits") else None
+    together.run(pyfuncitem)
+    return True
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:

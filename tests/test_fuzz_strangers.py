@@ -330,7 +330,7 @@ def test_requests_to_the_board(
 ) -> None:
     token = served.token if knows else "x" * len(served.token)
     lines = [f"{method} /{token}/{path}?{query} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as line:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=90) as line:
         line.sendall("\r\n".join([*lines, "", ""]).encode(errors="replace"))
         line.shutdown(socket.SHUT_WR)
         answer = b""
@@ -340,7 +340,7 @@ def test_requests_to_the_board(
     is_page = answer.startswith(b"HTTP/1.0 200")
     assert not is_page or (knows and headers.get("Host", "").rpartition(":")[0] in ("localhost", "127.0.0.1", "[::1]"))
     assert b"Traceback" not in answer
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=90)
     connection.request("GET", f"/{served.token}/runs")
     assert connection.getresponse().status == 200  # it still answers
     connection.close()
@@ -411,7 +411,7 @@ def test_lines_between_launchers(said: list[object]) -> None:
     with contextlib.suppress(OSError):
         theirs.sendall(b"[" * 200_000 + b"\n")
     theirs.close()
-    assert ended.wait(10)
+    assert ended.wait(90)
     line.close()
 
 

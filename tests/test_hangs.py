@@ -91,6 +91,14 @@ def test_where_nobody_can_say_who_is_wrong() -> None:
     assert not still
 
 
+def test_who_works_while_other_machines_wait_is_named() -> None:
+    ranks = (Rank(rank=0, stack=WAITS), Rank(rank=1, stack=WAITS))
+    assert compare(ranks, ranks, elsewhere=True).suspects == ()
+    ranks = (Rank(rank=2, stack=LOADS), Rank(rank=3, stack=LOADS))
+    assert compare(ranks, ranks, elsewhere=True).suspects == (2, 3)
+    assert compare(ranks, ranks).suspects == ()
+
+
 # The limit
 
 

@@ -1,7 +1,6 @@
 """Tests that mostly wait, side by side: those of a module marked `waits` run in threads, when the first's turn comes.
 
-They may use parameters, `tmp_path`, and fixtures that the whole module shares. Each keeps its own result; one that is
-tried again runs alone.
+They may use parameters, `tmp_path`, and fixtures that the whole module shares. Each keeps its own result.
 """
 
 from __future__ import annotations
@@ -15,19 +14,12 @@ AT_ONCE = 5
 _ran: dict[str, Future[None]] = {}
 
 
-def ran(item: pytest.Function) -> bool:
-    """Whether this test ran beside others; raises what it raised. Runs those of its module if they have not yet."""
+def run(item: pytest.Function) -> None:
+    """Raise what this test raised beside others. Runs those of its module if they have not yet."""
     if item.nodeid not in _ran:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             _ran.update({other.nodeid: pool.submit(_run, other, _arguments(other, item)) for other in _beside(item)})
-    elif _ran[item.nodeid] is _TAKEN:
-        return False
-    result, _ran[item.nodeid] = _ran[item.nodeid], _TAKEN
-    result.result()
-    return True
-
-
-_TAKEN: Future[None] = Future()
+    _ran[item.nodeid].result()
 
 
 def _beside(item: pytest.Function) -> list[pytest.Function]:

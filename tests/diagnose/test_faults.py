@@ -119,6 +119,7 @@ SAMPLES = {
     "failure": "rank 0: RuntimeError: x",
     "columns": 'a "text"',
     "name": "seed",
+    "found": "a.jsonl: these labels cannot be classes: text 1 of 2 has ' '",
     "place": "a.jsonl:7",
     "row[0]": "a.jsonl:7",
     "path": "a.jsonl",

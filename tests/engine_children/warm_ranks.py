@@ -37,7 +37,7 @@ PEER = struct.Struct("iII")
 """struct ucred: socket(7)."""
 STREAMS = 16
 """At most: the three of everybody, and those that a rank was given besides."""
-LONG_TEXT, LENGTH_OF_TEXT = 150, 20
+LONG_TEXT, LENGTH_OF_TEXT = 150, 5
 """Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
 ready = []
 """transformers, once it is."""

@@ -122,6 +122,13 @@ def test_windows_of_gemma_3_leave_out_every_sixth_layer() -> None:
     assert [(block.count, block.window) for block in found.blocks] == [(10, 512), (2, None)]
 
 
+def test_layers_that_a_configuration_names_one_by_one_have_their_own_windows() -> None:
+    kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+    found = models.of_config({"model_type": "qwen2", "num_hidden_layers": 3, "sliding_window": 8, "layer_types": kinds})
+    assert found is not None
+    assert [(block.count, block.window) for block in found.blocks] == [(2, 8), (1, None)]
+
+
 def test_a_part_of_a_larger_model_takes_its_familys_defaults() -> None:
     text = {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text", "num_hidden_layers": 34}
     found = models.of_config({"model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152}})

@@ -163,7 +163,7 @@ def test_the_rank_of_another_machine_is_blamed_and_all_begin_again(make: Callabl
 
     def failing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         report(world, 2, -9)
-        seen.append(inbox.get(timeout=10))
+        seen.append(inbox.get(timeout=90))
         threading.Timer(0.2, lambda: report(world, 1, 1, culprits=[])).start()
         return LOST_A_PEER
 
@@ -191,7 +191,7 @@ def test_ranks_that_end_in_order_do_not_hide_the_failure_of_another_machine(make
 
     def failing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         report(world, 2, 3)
-        assert isinstance(inbox.get(timeout=10), Elsewhere)
+        assert isinstance(inbox.get(timeout=90), Elsewhere)
         threading.Thread(target=ended).start()
         return Outcome(exit_code=75, codes={0: 75}, stopped=True)
 
@@ -205,7 +205,7 @@ def test_a_machine_that_stays_away_ends_the_run_and_is_named(make: Callable[...,
 
     def losing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         world.others.pop(1).close()
-        event = inbox.get(timeout=10)
+        event = inbox.get(timeout=90)
         assert isinstance(event, Elsewhere)
         assert not event.orderly
         report(world, 2, 1, culprits=[])
@@ -224,7 +224,7 @@ def test_it_goes_on_with_as_many_as_the_batch_divides_over_and_grows_again(make:
 
     def losing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         world.others.pop(1).close()
-        inbox.get(timeout=10)
+        inbox.get(timeout=90)
         report(world, 2, 1, culprits=[])
         return LOST_A_PEER
 
@@ -233,7 +233,7 @@ def test_it_goes_on_with_as_many_as_the_batch_divides_over_and_grows_again(make:
         assert (prepared.place.machines, prepared.attempt) == (2, 1)
         world.join(1)
         prepared.run.metrics.write_text('{"update": 6, "loss": 1.0}\n')
-        event = inbox.get(timeout=10)
+        event = inbox.get(timeout=90)
         assert isinstance(event, Elsewhere)
         assert event.orderly
         report(world, 2, 75, stopped=True)
@@ -278,7 +278,7 @@ def test_a_machine_that_is_back_before_the_attempt_is_over_was_lost_to_it(make: 
 
     def losing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         world.others.pop(1).close()
-        inbox.get(timeout=10)
+        inbox.get(timeout=90)
         report(world, 2, 1, culprits=[])
         world.join(1)
         return LOST_A_PEER

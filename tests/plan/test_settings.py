@@ -104,3 +104,10 @@ def test_patterns_are_cheap_to_compile() -> None:
 def test_explained(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["explain", "deepspeed"]) == 0
     assert "null leaves a setting to DeepSpeed" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_list_of_tokens_is_one_text_and_none_of_them_holds_a_comma() -> None:
+    assert plans.with_changes(BASE, {"data.added_tokens": ["<a>", " <b> "]}).data.added_tokens == "<a>,<b>"
+    for wrong in ("b,c", " ", 3):
+        with pytest.raises(PlanError, match="is not a token without commas"):
+            plans.with_changes(BASE, {"data.added_tokens": ["<a>", wrong]})

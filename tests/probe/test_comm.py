@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import warm
 from engine_children.claimed import port
 
 from trainwiz.probe import comm
@@ -92,5 +93,5 @@ def test_a_wrong_sum_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     program = tmp_path / "all_reduce.py"
     program.write_text(WRONG.format(real=str(comm._ALL_REDUCE)))
     monkeypatch.setattr(comm, "_ALL_REDUCE", program)
-    found = comm.all_reduce(sys.executable, world=2, device="cpu", port=port())
+    found = comm.all_reduce(warm.python(), world=2, device="cpu", port=port())
     assert (found.correct, found.error) == (False, "")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from trainwiz.process.capture import COULD_NOT_START, Running, capture
 
@@ -78,8 +79,8 @@ def test_environment_and_folder(tmp_path: Path) -> None:
 @pytest.mark.waits
 def test_the_time_limit_ends_the_whole_group_and_keeps_what_was_said() -> None:
     begin = time.monotonic()
-    ended = capture(python(GRANDCHILD.format(after="time.sleep(600)")), timeout=4)
-    assert time.monotonic() - begin < 120
+    ended = capture(python(GRANDCHILD.format(after="time.sleep(600)")), timeout=4 * patience())
+    assert time.monotonic() - begin < 120 * patience()
     assert ended.timed_out
     assert ended.code == -9
     assert gone(int(ended.stdout))
@@ -87,17 +88,17 @@ def test_the_time_limit_ends_the_whole_group_and_keeps_what_was_said() -> None:
 
 @pytest.mark.waits
 def test_a_grandchild_that_holds_the_pipe_does_not_hold_us() -> None:
-    ended = capture(python(GRANDCHILD.format(after="")), timeout=4)
+    ended = capture(python(GRANDCHILD.format(after="")), timeout=4 * patience())
     assert ended.timed_out
     assert gone(int(ended.stdout))
 
 
 @pytest.mark.waits
 def test_a_grandchild_in_a_session_of_its_own_does_not_hold_us() -> None:
-    escape = GRANDCHILD.format(after="").replace("time.sleep(600)'])", "time.sleep(90)'], start_new_session=True)")
+    escape = GRANDCHILD.format(after="").replace("time.sleep(600)'])", "time.sleep(600)'], start_new_session=True)")
     begin = time.monotonic()
-    ended = capture(python(escape), timeout=2)
-    assert time.monotonic() - begin < 60
+    ended = capture(python(escape), timeout=2 * patience())
+    assert time.monotonic() - begin < 60 * patience()
     assert ended.timed_out
     os.kill(int(ended.stdout), signal.SIGKILL)
 

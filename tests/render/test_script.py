@@ -160,13 +160,19 @@ def rendered() -> list[tuple[Plan, tuple[Artifact, ...]]]:
     return [(plan, tuple(script.scripts(plan, TEMPLATES))) for plan in variants()]
 
 
+@pytest.fixture(scope="module")
+def programs(rendered: list[tuple[Plan, tuple[Artifact, ...]]]) -> dict[str, ast.Module]:
+    """The different programs, parsed."""
+    return {text: ast.parse(text) for text in {artifact.text for _, artifacts in rendered for artifact in artifacts}}
+
+
 def test_every_variant_is_clean_and_every_region_is_in_some_and_missing_from_some(
-    rendered: list[tuple[Plan, tuple[Artifact, ...]]], tmp_path: Path
+    rendered: list[tuple[Plan, tuple[Artifact, ...]]], programs: dict[str, ast.Module], tmp_path: Path
 ) -> None:
     """ruff (unused names and imports among its rules) and its formatter accept every program as it is."""
     regions = set().union(*(region_names(text) for text in SOURCES.values()))
     seen: dict[str, set[bool]] = {name: set() for name in regions}
-    programs: set[str] = set()
+    left = set(programs)
     for number, (plan, artifacts) in enumerate(rendered):
         wanted = script.features(plan)
         for name in regions:
@@ -175,11 +181,10 @@ def test_every_variant_is_clean_and_every_region_is_in_some_and_missing_from_som
         folder.mkdir()
         for artifact in artifacts:
             assert artifact.text.count("\n") <= {"task.py": 285}.get(artifact.path, 365)
-            if artifact.text in programs:
+            if artifact.text not in left:
                 continue
-            programs.add(artifact.text)
+            left.remove(artifact.text)
             (folder / artifact.path).write_text(artifact.text)
-            ast.parse(artifact.text)
             assert "feature:" not in artifact.text
             assert "trainwiz" not in artifact.text
     assert all(both == {True, False} for both in seen.values()), seen
@@ -193,10 +198,9 @@ def test_every_variant_is_clean_and_every_region_is_in_some_and_missing_from_som
         assert done.returncode == 0, done.stdout[-3000:]
 
 
-def test_a_generated_program_defines_nothing_twice(rendered: list[tuple[Plan, tuple[Artifact, ...]]]) -> None:
-    programs = {artifact.text for _, artifacts in rendered for artifact in artifacts}
-    for text in programs:
-        names = [n.name for n in ast.parse(text).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
+def test_a_generated_program_defines_nothing_twice(programs: dict[str, ast.Module]) -> None:
+    for tree in programs.values():
+        names = [n.name for n in tree.body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
         assert len(names) == len(set(names)), names
 
 
@@ -238,6 +242,13 @@ def definitions(name: str) -> dict[tuple[str, ...], list[str]]:
         for node in ast.parse("\n".join(lines)).body
         if isinstance(node, ast.FunctionDef)
     }
+
+
+def test_what_is_compiled_has_no_kernels_of_liger() -> None:
+    liger = {"model.name": "org/model", "machine.device": "cuda", "model.kernels": "liger"}
+    for compiled in (False, True):
+        plan = plans.with_changes(BASE, {**liger, "model.compile": compiled})
+        assert ("liger" in script.features(plan)) != compiled
 
 
 # docs/decisions/loop.md: Shared code has its own files; settings, schedule and model stay in train.py and task.py

@@ -209,7 +209,7 @@ def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli
         code, _, err = cli("stop")
         assert code == 0
         assert f"asked run {RUN} to save a checkpoint and end" in err
-        assert process.wait(30) == -signal.SIGTERM
+        assert process.wait(90) == -signal.SIGTERM
         assert (project / "runs" / RUN / ".stopped").exists(), "so that its launcher knows who asked"
     finally:
         process.kill()
@@ -242,7 +242,7 @@ def test_a_process_that_is_not_its_launcher_s_is_not_stopped(
         assert cli("stop")[0] == 2
         monkeypatch.setattr(liveness, "_is_trainwiz", lambda _pid: True)
         assert cli("stop")[0] == 0
-        assert process.wait(30) == -signal.SIGTERM
+        assert process.wait(90) == -signal.SIGTERM
     finally:
         process.kill()
         process.wait()

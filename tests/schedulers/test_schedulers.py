@@ -187,6 +187,13 @@ def test_a_cloud_gets_what_the_plan_says() -> None:
     }
 
 
+def test_a_training_on_cpus_asks_for_no_accelerators() -> None:
+    (task,) = yaml.safe_load_all(
+        text_of(make(cluster__kind="skypilot", machine__device="cpu", **TWO, **FULL), "sky.yaml")
+    )
+    assert "accelerators" not in task["resources"]
+
+
 def test_plans_that_people_start_have_no_file() -> None:
     assert job_files(make()) == ()
     assert schedulers.of(make()) is None

@@ -252,6 +252,7 @@ def _in_terminal(words: list[str], width: int) -> str:
         env={**environ, "NO_COLOR": "1", "TERM": "xterm"},
     )
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would send it SIGHUP
     child.close()
     assert child.exitstatus == 0
     return str(child.before)
@@ -313,6 +314,7 @@ def test_following_ends_with_the_run_and_shows_its_last_line(project: Path) -> N
     run.record("outcome", {"exit_code": 0})
     child.expect_exact("the last line")
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would send it SIGHUP
     child.close()
     assert child.exitstatus == 0
 
@@ -337,6 +339,7 @@ def test_ctrl_c_ends_following_quietly(project: Path) -> None:
     child.expect_exact(f"rank 0 of {NAMES[2]}")
     child.sendintr()
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would send it SIGHUP
     child.close()
     assert child.exitstatus == 0
     assert child.before.strip() in ("", "^C")

@@ -19,7 +19,7 @@ import pytest
 import warm
 from plans import BASE
 from projects import REGRESSION, SMALL, forecast_and_measured, launch, losses, make, metrics
-from test_training import wait_for
+from test_training import held, wait_for
 
 from trainwiz.engines import colossalai
 from trainwiz.engines.transformers import MASKS_SINCE, takes_masks
@@ -38,7 +38,7 @@ STANDIN = {
     "PYTHONPATH": projects.python_path(Path(__file__).parents[1] / "standin_colossalai"),
 }
 PORT = {"machine.main_process_port": 0}
-LONGER = {**REGRESSION, **PORT, "schedule.n_steps": 24, "checkpoint.checkpointing_steps": 8}
+LONGER = {**REGRESSION, **PORT, "schedule.n_steps": 12, "checkpoint.checkpointing_steps": 4}
 PLUGINS: dict[str, dict[str, object]] = {
     "colossal_zero1": {},
     "colossal_zero2": {},
@@ -55,8 +55,9 @@ def weights(folder: Path) -> str:
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project that TorchDDP has trained."""
+    """A project that TorchDDP has trained, and whose rank 1 can be met in an update."""
     folder = make(tmp_path_factory.mktemp("colossalai") / "project", {**LONGER, "strategy.kind": "colossal_ddp"}, *HERE)
+    held(folder)
     done = warm.launch(folder, *HERE)
     assert done.code == 0, done.err
     return folder
@@ -88,18 +89,21 @@ def test_a_killed_run_ends_bit_for_bit_where_it_would_have(reference: Path, tmp_
     latest = folder / "runs" / "latest"
     command = warm.command(folder / "train.py", "launch", str(folder), *HERE)
     with subprocess.Popen(
-        command, env=projects.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        command,
+        env=projects.environment({"HELD_AT": "12"}),  # the second micro-batch of update 6
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as p:
-        wait_for(lambda: list((latest / "checkpoints").glob("checkpoint-????????")))
+        wait_for((folder / "held").exists)
         os.kill(warm.process(folder, 1), signal.SIGKILL)
         assert p.wait(timeout=180) == 128 + signal.SIGKILL
     done = warm.launch(folder, "--resume", *HERE)
     assert done.code == 0, done.err
     rest = metrics(folder)
-    assert rest[0]["update"] in (9, 17)
-    assert [r["loss"] for r in rest] == curve[int(rest[0]["update"]) - 1 :]
+    assert [r["update"] for r in rest] == list(range(5, 13))
+    assert [r["loss"] for r in rest] == curve[4:]
     assert weights(latest) == weights(reference / "runs" / "latest")
-    newest, canary = latest / "checkpoints" / "checkpoint-00000024", tmp_path / "canary"
+    newest, canary = latest / "checkpoints" / "checkpoint-00000012", tmp_path / "canary"
     subprocess.run([warm.python(), planting.__file__, str(newest), "optimizer.pt", str(canary)], check=True)
     done = warm.launch(folder, "--resume", *HERE)
     assert (done.code, "holds posix.system, which is not part of a checkpoint" in done.err) == (1, True), done.err
@@ -162,13 +166,13 @@ def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference
 
     whole, output = folder / "runs" / "latest", tmp_path / "output"
     shutil.copytree(whole / "checkpoints", output / "checkpoints")
-    for newer in ("checkpoint-00000016", "checkpoint-00000024"):
+    for newer in ("checkpoint-00000008", "checkpoint-00000012"):
         shutil.rmtree(output / "checkpoints" / newer)
     resumed = ("train.py", "--output_dir", str(output), "--resume", "auto")
     ended = warm.run(folder, resumed, 2, env=STANDIN, python=str(PYTHON))
     assert [done.code for done in ended] == [0, 0], ended[0].err
     records = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
-    assert [r["loss"] for r in records if "loss" in r] == losses(folder)[8:]
+    assert [r["loss"] for r in records if "loss" in r] == losses(folder)[4:]
     assert weights(output) == weights(whole)
 
     exported(folder, tmp_path / "exported")
@@ -179,7 +183,7 @@ def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference
     assert "was saved by 2 ranks" in done.err
     if kind != "colossal_zero1":  # all four read their parts with the same lines
         return
-    newest, canary = output / "checkpoints" / "checkpoint-00000024", tmp_path / "canary"
+    newest, canary = output / "checkpoints" / "checkpoint-00000012", tmp_path / "canary"
     subprocess.run([warm.python(str(PYTHON)), planting.__file__, str(newest), "rank-0.pt", str(canary)], check=True)
     ended = warm.run(folder, resumed, 2, env=STANDIN, python=str(PYTHON))
     assert all(done.code for done in ended)

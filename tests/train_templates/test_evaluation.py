@@ -110,7 +110,7 @@ def test_a_stop_ends_an_evaluation_which_a_resume_does_again(values: dict[str, o
     folder = make(tmp_path / "project", {**REGRESSION, **values, "checkpoint.checkpointing_steps": 0})
     task = folder / "task.py"
     task.write_text(f"{task.read_text()}{STOPPING}")
-    length = {"n_steps": 0, "n_epochs": 2} if not values else {}
+    length = {"n_steps": 0, "n_epochs": 2, "n_samples": 160} if not values else {}
     assert spawn(folder, 2, tmp_path / "whole", length) == 0
     evaluated = [record["update"] for record in records(tmp_path / "whole") if "loss" not in record]
     assert len(evaluated) > 1

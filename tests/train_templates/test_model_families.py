@@ -52,8 +52,8 @@ TUNED = {
     "schedule.n_steps": 2,
     "schedule.n_warmup_steps": 0,
     "evaluation.generation_metrics": "exact_match",
-    "evaluation.generated_answers": 3,
-    "evaluation.max_new_tokens": 4,
+    "evaluation.generated_answers": 2,
+    "evaluation.max_new_tokens": 2,
     "data.eval": "2",
     "checkpoint.checkpointing_steps": 1,
 }

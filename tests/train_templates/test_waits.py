@@ -35,7 +35,7 @@ PATHS: dict[str, tuple[str, dict[str, Any]]] = {
     "sft, noise, average, recomputed": ("sft", {**NOISY, **WRITES, "evaluation.generated_answers": 8}),
     "sft, adapter": ("sft", {**LORA, **EVALUATED, "optimizer.name": "adafactor"}),
     "preference, dpo by adapter": ("preference", {**LORA, **EVALUATED}),
-    "preference, kto": ("preference", {**EVALUATED, "preference.loss": "kto"}),
+    "preference, kto": ("preference", {"data.eval": "8", "preference.loss": "kto"}),
     "preference, orpo": ("preference", {**EVALUATED, "preference.loss": "orpo"}),
     "reward_model": ("reward_model", {**LORA, **EVALUATED}),
     "text_classification": ("text_classification", EVALUATED),
@@ -71,6 +71,6 @@ def test_the_device_is_read_at_log_points_only(path: str, tmp_path: Path) -> Non
     assert [update for update, _ in read if update in (1, 2, 3)] == [1, 1, *[3] * per_log]
     assert all(line.startswith(("train.py:", "hooks.py:")) for update, line in read if update in (1, 2, 3))
     evaluation = Counter(line for update, line in read if update == "evaluation")
-    assert bool(evaluation) == (values.get("data.eval") == "embedded")
+    assert bool(evaluation) == ("data.eval" in values)
     often = {line for line, times in evaluation.items() if times > 1}
     assert {line for line in often if not line.startswith((BY_TOKEN, OUTPUTS))} == set(), evaluation

@@ -71,6 +71,7 @@ class Terminal:
 
     def end(self) -> int:
         self.expect(pexpect.EOF)
+        self.child.wait()  # `close` would send it SIGHUP
         self.child.close()
         status = self.child.exitstatus
         return status if status is not None else -(self.child.signalstatus or 0)
@@ -392,6 +393,7 @@ def test_ctrl_c_before_any_answer_says_that_nothing_was_kept(tmp_path: Path) -> 
     child.sendcontrol("c")
     child.expect("no answers to keep")
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would send it SIGHUP
     child.close()
     assert child.exitstatus == 130
 

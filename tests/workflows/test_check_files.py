@@ -15,7 +15,7 @@ import plans
 import pytest
 import yaml
 
-from trainwiz import render
+from trainwiz import config, render
 from trainwiz.cli import run
 from trainwiz.plan import Plan
 from trainwiz.vocabulary import PLAN_SECTIONS
@@ -278,6 +278,7 @@ def test_mending_asks_on_a_terminal(folder: Path) -> None:
         child.expect_exact("Write these changes? [y/N]")
         child.sendline(answer)
         child.expect(pexpect.EOF)
+        child.wait()  # `close` would send it SIGHUP
         child.close()
         assert ("zero_stage" in file.read_text()) is written
 
@@ -340,6 +341,13 @@ def test_every_renderer_has_the_same_fields(folder: Path, capsys: pytest.Capture
     (only,) = json.loads(capsys.readouterr().out)["runs"]
     assert only["results"][0]["locations"][0]["physicalLocation"]["region"]["startLine"] == 2
     assert run(["lint", "train.py", "--format", "sarif", "--json"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "plan"), [("modle: {}\nbatch: {}\na: 1\n", True), ("modle: {}\nbatch: {}\na: 1\nb: 2\n", False)]
+)
+def test_a_file_whose_keys_are_mostly_a_plans_is_meant_as_one(text: str, plan: bool) -> None:
+    assert config.meant_as_plan(config.read("a.yaml", text)) == plan
 
 
 def test_the_name_of_a_plan_is_the_one_that_is_rendered() -> None:

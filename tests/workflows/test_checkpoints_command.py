@@ -100,6 +100,7 @@ def test_the_comparing_shows_how_far_it_is(tmp_path: Path) -> None:
     terminal = pexpect.spawn(sys.executable, command.split(), env=projects.environment(), encoding="utf-8", timeout=180)  # type: ignore[arg-type]
     terminal.expect("verifying: [0-9]+ % of")
     terminal.expect(pexpect.EOF)
+    terminal.wait()  # `close` would send it SIGHUP
     terminal.close()
     assert terminal.exitstatus == 0
 

@@ -205,6 +205,7 @@ def test_the_table_fits_a_real_terminal(columns: int, bare: str, tmp_path: Path)
         cwd=str(tmp_path),
     )
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would send it SIGHUP
     child.close()
     assert child.exitstatus == 1
     assert "\x1b[" in child.before, "colour on a terminal"
@@ -237,6 +238,7 @@ def test_ctrl_c_ends_it_and_all_it_started(tmp_path: Path) -> None:
     time.sleep(0.4)
     child.sendintr()
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would send it SIGHUP
     child.close()
     assert child.exitstatus == 130, child.before
     deadline = time.monotonic() + 60

@@ -388,6 +388,7 @@ def terminal(folder: Path, *words: str) -> "pexpect.spawn[str]":
 
 def code(child: "pexpect.spawn[str]") -> int | None:
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would send it SIGHUP
     child.close()
     status: int | None = child.exitstatus
     return status

@@ -187,6 +187,7 @@ def test_a_person_stops_an_answer_and_goes_on(model: Path) -> None:
     screen.expect("> ")
     screen.sendline("/exit")
     screen.expect(pexpect.EOF)
+    screen.wait()  # `close` would send it SIGHUP
     screen.close()
     assert screen.exitstatus == 0
 

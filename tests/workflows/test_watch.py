@@ -285,6 +285,7 @@ def start(project: Path, *words: str, width: int = 60) -> "pexpect.spawn[str]":
 def finish(child: "pexpect.spawn[str]") -> str:
     """Wait for its end; what came since. The terminal must be as it was."""
     child.expect(pexpect.EOF)
+    child.wait()  # `close` would send it SIGHUP
     child.close()
     return str(child.before)
 

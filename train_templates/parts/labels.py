@@ -102,6 +102,29 @@ def in_order(labels: Sequence[Any]) -> Classes:
     return Classes(sorted(names, key=float) if numbers else names)
 
 
+def refuse_labels(source: str, labels: Sequence[Any], split: str, what: str) -> None:
+    """Exit if a label does not name one class, or if there is only one to learn. `what` they are of: image or text."""
+    different = len({repr(label) for label in labels})
+    for number, label in enumerate(labels, start=1):
+        found = f"{source}: these labels cannot be classes: {what} {number} of {len(labels)} has {label!r:.80}"
+        if isinstance(label, str) and not label.strip():
+            raise SystemExit(f"{found}, which is empty; each {what} needs a label")
+        if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
+            raise SystemExit(f"{found}, a list with one 1; write its index instead: {label.index(1)}")
+        if isinstance(label, list | dict):
+            raise SystemExit(
+                f"{found}; each {what} has one class here; several are learned by the task {what}_multilabel"
+            )
+        if isinstance(label, float) and not label.is_integer():
+            raise SystemExit(
+                f"{found}, a fraction; {different} labels differ, and each would be a class. Write a few grades, or "
+                f"learn the numbers with the task {what}_regression"
+            )
+    refuse_alike(source, labels)
+    if different == 1 and split == "train":
+        raise SystemExit(f"{source}: these labels cannot be classes: all {len(labels)} are {str(labels[0])!r}")
+
+
 def refuse_alike(source: str, labels: Sequence[Any]) -> None:
     """Exit if two labels differ only in spaces around them, or in being a number or text: they look like one class."""
     first: dict[str, Any] = {}

@@ -21,7 +21,7 @@ import pictures
 import scores
 
 # end: gathered
-from labels import Classes, class_of, in_order, refuse_alike
+from labels import Classes, class_of, in_order, refuse_labels
 from pictures import Batch, Sample
 
 IGNORED = -100  # a label that does not count; the default of cross_entropy
@@ -59,31 +59,10 @@ class TaskConfig:
     # end: preset_model
 
 
-def refuse_labels(source: str, labels: list[Any], split: str) -> None:
-    """Exit if a label does not name one class, or if there is only one to learn."""
-    different = len({repr(label) for label in labels})
-    for number, label in enumerate(labels, start=1):
-        found = f"{source}: these labels cannot be classes: image {number} of {len(labels)} has {label!r:.80}"
-        if isinstance(label, str) and not label.strip():
-            raise SystemExit(f"{found}, which is empty; each image needs a label")
-        if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
-            raise SystemExit(f"{found}, a list with one 1; write its index instead: {label.index(1)}")
-        if isinstance(label, list | dict):
-            raise SystemExit(f"{found}; several classes for an image are learned by the task image_multilabel")
-        if isinstance(label, float) and not label.is_integer():
-            raise SystemExit(
-                f"{found}, a fraction; {different} labels differ, and each would be a class. Write a few grades, or "
-                "learn the numbers with the task image_regression"
-            )
-    refuse_alike(source, labels)
-    if different == 1 and split == "train":
-        raise SystemExit(f"{source}: these labels cannot be classes: all {len(labels)} images are {str(labels[0])!r}")
-
-
 def class_names(config: TaskConfig) -> Classes:
     """Return the labels of the training data in order. A label's index is its class."""
     _, labels = pictures.read(config.train_data, "train", *pictures.reading(config))
-    refuse_labels(config.train_data, labels, "train")
+    refuse_labels(config.train_data, labels, "train", "image")
     return in_order(labels)
 
 
@@ -93,7 +72,7 @@ def load(config: TaskConfig, split: str) -> pictures.Pictures:
     numbers = {name: i for i, name in enumerate(classes)}
 
     def numbered(source: str, labels: list[Any], split: str) -> list[int]:
-        refuse_labels(source, labels, split)
+        refuse_labels(source, labels, split, "image")
         if strange := sorted({class_of(label) for label in labels} - numbers.keys()):
             raise SystemExit(f"{source}: no such class in {config.train_data}: {', '.join(strange[:5])}")
         return [numbers[class_of(label)] for label in labels]

@@ -36,7 +36,7 @@ import scores
 
 # end: gathered
 
-from labels import Classes, class_of, in_order, refuse_alike
+from labels import Classes, class_of, in_order, refuse_labels
 
 # feature: eval
 from sources import is_part
@@ -112,29 +112,8 @@ def labelled(source: str, split: str, text_column: str, label_column: str, max_r
         found = list(embedded_paragraphs(split))
     else:
         found = read(source, split, text_column, label_column, max_rows)
-    refuse_labels(source, [label for _, label in found], split)
+    refuse_labels(source, [label for _, label in found], split, "text")
     return found
-
-
-def refuse_labels(source: str, labels: list[Any], split: str) -> None:
-    """Exit if a label does not name one class, or if there is only one to learn."""
-    different = len({repr(label) for label in labels})
-    for number, label in enumerate(labels, start=1):
-        found = f"{source}: these labels cannot be classes: sample {number} of {len(labels)} has {label!r}"
-        if isinstance(label, str) and not label.strip():
-            raise SystemExit(f"{found}, which is empty; each text needs a label")
-        if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
-            raise SystemExit(f"{found}, a list with one 1; write its index instead: {label.index(1)}")
-        if isinstance(label, list | dict):
-            raise SystemExit(f"{found}; each text has one class here, so write one name or number")
-        if isinstance(label, float) and not label.is_integer():
-            raise SystemExit(
-                f"{found}, a fraction; {different} labels differ, and each would be a class. Write a few grades, or "
-                "learn the numbers with the task text_regression"
-            )
-    refuse_alike(source, labels)
-    if different == 1 and split == "train":
-        raise SystemExit(f"{source}: these labels cannot be classes: all {len(labels)} are {labels[0]!r}")
 
 
 def class_names(config: TaskConfig) -> Classes:
