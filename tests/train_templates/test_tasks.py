@@ -39,7 +39,18 @@ from trainwiz.tasks import named
 pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
-    *("task", "train", "adapter", "average", "batches", "chat", "chat_template", "checkpoints", "conversations"),
+    *(
+        "task",
+        "train",
+        "adapter",
+        "attention",
+        "average",
+        "batches",
+        "chat",
+        "chat_template",
+        "checkpoints",
+        "conversations",
+    ),
     *(
         "column_names",
         "definitions",
