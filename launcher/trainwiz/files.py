@@ -39,6 +39,11 @@ def opened(path: str | Path) -> BinaryIO:
         raise
 
 
+def resolved(path: str | Path) -> Path:
+    """A path without links, as far as they lead: `Path.resolve` raises `RuntimeError` for those that form a circle."""
+    return Path(os.path.realpath(path))
+
+
 def read_bytes(path: str | Path, most: int = LARGEST) -> bytes:
     """All of a file. Raises `OSError`, also for a file of more than `most` bytes."""
     with opened(path) as file:

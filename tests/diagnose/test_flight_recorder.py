@@ -119,6 +119,12 @@ def test_nothing_in_a_pickle_is_executed(tmp_path: Path, monkeypatch: pytest.Mon
     assert not Path("pwned").exists()
 
 
+def test_a_pickle_does_not_ask_for_more_memory_than_it_has_bytes() -> None:
+    dumped = {"entries": [], "pg_config": {}}
+    assert read(pickle.dumps(dumped, 5)) is not None
+    assert read(pickle.dumps(dumped | {"size": bytearray(9)}, 5)) is None
+
+
 @pytest.mark.parametrize(
     "data",
     [b"", b"\x80", b"\x80\x04garbage", b"{", b'{"a": 1}', b'{"entries": 3}', b'{"entries": [{}]}', b"{" * 9999]

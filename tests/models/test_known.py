@@ -196,6 +196,10 @@ def test_a_size_in_the_name(name: str, parameters: float | None) -> None:
         ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 109e9),
         ("deepseek-ai/DeepSeek-R1-Distill-Qwen-7B", None),
         ("somebody/own", None),
+        ("timm/resnet50.a1_in1k", 25.56e6),
+        ("timm/vit_base_patch16_224", 86.57e6),
+        ("timm/nothing_50", None),
+        ("resnet50", None),
     ],
 )
 def test_a_size_that_only_the_card_states(name: str, parameters: float | None) -> None:

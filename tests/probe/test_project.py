@@ -319,3 +319,28 @@ def test_build_locks_matter_to_deepspeed_only(tmp_path: Path) -> None:
     assert look(tmp_path, environ).build_locks == ()
     with lock.open():  # a builder holds it open
         assert look(tmp_path, environ, **plan).build_locks == ()
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "columns", "says"),
+    [
+        (
+            "text_classification",
+            "good film,pos\nbad,neg\nso,pos\n",
+            ("good film", "pos"),
+            'labels "pos", and that of texts',
+        ),
+        ("text_classification", "good film,1\nbad,0\n", ("good film", "1"), "line 1 seems to be a row"),
+        ("text_regression", "good film,3.5\nbad,1\n", ("good film", "3.5"), "line 1 seems to be a row"),
+        ("text_classification", "0,1\ngood film,1\nbad,0\n", ("0", "1"), ""),  # as pandas writes columns without names
+        ("text_classification", "film,pos\ngood,yes\nbad,no\n", ("film", "pos"), ""),
+    ],
+)
+def test_a_table_without_names_of_columns_does_not_lose_its_first_row(
+    task: str, content: str, columns: tuple[str, str], says: str, tmp_path: Path
+) -> None:
+    write(tmp_path / "a.csv", content)
+    text, label = columns
+    found = train(tmp_path, "a.csv", task=task, data__text_column=text, data__label_column=label, data__packing=False)
+    assert says in found.detail
+    assert bool(found.detail) == bool(says)

@@ -32,6 +32,12 @@ SHAPES = (
     "ghp_abcdefghijklmnopqrst",
     "github_pat_11ABCDEFG0abcdef",
     "glpat-abcdefgh1234",
+    "glrt-abcdefgh1234",
+    "hvs.CAESIabcdefgh1234",
+    "eyJhcGlfYWRkcmVzcyI6Imh0dHBzOi8vYXBwIn0=",
+    "hooks.slack.com/services/T01AB/B01CD/abcdefgh1234",
+    "discord.com/api/webhooks/123456789012/abcdefgh1234",
+    "open.feishu.cn/open-apis/bot/v2/hook/01234567-89ab-cdef",
     "xoxb-123456789012-abcdef",
     "AKIAABCDEFGHIJKLMNOP",
     "ASIAABCDEFGHIJKLMNOP",
@@ -80,6 +86,15 @@ def test_the_shape_of_a_token_is_hidden_wherever_it_stands(secret: str) -> None:
         ("password = 'correct horse'", "password = '*** horse'"),
         ('"api_key": "abcdef123",', '"api_key": "***",'),
         ("AWS_SECRET_ACCESS_KEY=wJalrXUtnFEMI", "AWS_SECRET_ACCESS_KEY=***"),
+        ("https://1a2b3c4d5e6f7a8b9c0d@github.com/a/b", "https://***@github.com/a/b"),
+        (
+            "https://api.telegram.org/bot123456789:AAabcdefghijklmnopqrstuvwxyz0123456/x",
+            "https://api.telegram.org/***/x",
+        ),
+        ("X-Api-Key: abcdef123", "X-Api-Key: ***"),
+        ("Set-Cookie: session=abcdef123; Path=/", "Set-Cookie: session=***; Path=/"),
+        ("machine h login me password hunter22", "machine h login me password ***"),
+        ("MYSQL_PWD=hunter22", "MYSQL_PWD=***"),
     ],
 )
 def test_what_follows_a_name_of_secrets_is_hidden(words: str, shown: str) -> None:
@@ -100,6 +115,8 @@ def test_what_follows_a_name_of_secrets_is_hidden(words: str, shown: str) -> Non
         "http://127.0.0.1:29500/x, 10:30@node",
         "RuntimeError: [enforce fail at alloc_cpu.cpp:119] err == 0",
         "task-abcdefghijkl disk-usage-summary",
+        "ssh://git@github.com/a/b, OLDPWD=/home/me/project, PWD=/home/me, cookie: none",
+        "authorization: required; the robot, bottles, both",
     ],
 )
 def test_ordinary_words_are_left_as_they_are(words: str) -> None:

@@ -188,8 +188,9 @@ def test_a_file_with_shared_and_odd_tensors_is_loaded(trust: ModuleType, tmp_pat
 @pytest.mark.parametrize(
     ("index", "says"),
     [
-        (b"\x80\x04Nr\xff\xff\xff\x7f.", "a pickle of an old kind"),
-        (b"\x80\x04Np2147483647\n.", "a pickle of an old kind"),
+        (b"\x80\x04Nr\xff\xff\xff\x7f.", "not a pickle that torch writes"),
+        (b"\x80\x04Np2147483647\n.", "not a pickle that torch writes"),
+        (b"\x80\x04\x96\0\0\0\0\1\0\0\0.", "not a pickle that torch writes"),
         (b"\x80\x04" + b"]" * (1 << 18) + b"aaa.", "bytes of names and places"),
     ],
 )

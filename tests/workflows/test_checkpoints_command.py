@@ -275,6 +275,10 @@ def test_only_a_checkpoint_that_is_whole_is_exported(project: Path) -> None:
     (newest / "model").write_bytes(b"weightz")
     for each in (newest, before):
         rewrite(each, layout="whole")
+    (project / "exported").write_text("")
+    done = projects.trainwiz("export", str(project))
+    assert (done.code, "a file exists where a folder is needed; nothing was written" in done.err) == (1, True)
+    (project / "exported").unlink()
     done = projects.trainwiz("export", str(project), "--python", "/nowhere/python")
     assert (done.code, "cannot gather the weights" in done.err) == (1, True)
     done = projects.trainwiz("export", str(project))

@@ -207,6 +207,16 @@ def test_what_is_no_regular_file_is_not_waited_for(make: Callable[[Path], None],
     assert not wrong, "\n".join(wrong)
 
 
+def test_links_that_form_a_circle_are_no_bug(project: Path, tmp_path: Path) -> None:
+    for link in (newest(project) / "checkpoints", newest(project) / "logs" / "rank-7.log", tmp_path / "checkpoint-8"):
+        shutil.rmtree(link, ignore_errors=True)
+        link.symlink_to(link.name)
+    circle = str(tmp_path / "checkpoint-8")
+    lines = [*(["checkpoints", given] for given in (circle, str(project))), ["export", circle], ["chat", circle]]
+    lines += [[name, str(project)] for name in ("runs", "stop", "watch")] + [["runs", "--prune", str(project)]]
+    assert {words[0] for words in lines if trainwiz(words) not in (0, 1, 2)} == set()
+
+
 BOMBS: dict[str, bytes] = {
     "a codec of bytes": b"# -*- coding: bz2 -*-\nx = 1\n",
     "a null": b"import torch\nx = '\0'\n",

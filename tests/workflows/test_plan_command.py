@@ -153,13 +153,19 @@ def test_layers_that_are_assumed_are_named(capsys: pytest.CaptureFixture[str]) -
 
 def test_more_gpus_take_less_time(capsys: pytest.CaptureFixture[str]) -> None:
     plan(*QWEN, "--gpus", "1xH100", "--over", "gpus=1,2,4,8,16", "--json")
-    found = json.loads(capsys.readouterr().out)["rows"]
+    said = json.loads(capsys.readouterr().out)
+    found = said["rows"]
     assert [row["gpus"] for row in found] == [1, 2, 4, 8, 16]
+    # One GPU decides what is trained, also where more of them could train all weights.
+    assert said["adapter"] == "lora"
+    assert max(row["checkpoint_bytes"] for row in found) < GIB
     hours = [row["hours"] for row in found if row["fits"]]
     assert len(hours) >= 4
     assert hours == sorted(hours, reverse=True)
     assert plan(*QWEN, "--gpus", "1xH100", "--over", "gpus=1,8") == 0
-    assert capsys.readouterr().out.splitlines()[0].startswith("GPUS")
+    out = capsys.readouterr()
+    assert out.out.splitlines()[0].startswith("GPUS")
+    assert "Qwen/Qwen2.5-7B-Instruct (lora) on H100 (80.0 GiB)" in out.err
 
 
 def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureFixture[str]) -> None:

@@ -46,6 +46,18 @@ def test_data_that_cannot_be_read_is_refused_before(tmp_path: Path) -> None:
     assert not (folder / ".cache").exists()
 
 
+def test_an_error_of_the_data_is_explained(tmp_path: Path) -> None:
+    """Where its cause is known, without frames of libraries."""
+    folder = project_of(tmp_path)
+    code = (folder / "task.py").read_text()
+    for first, says, frames in (("import nowhere_to_be_found", "nowhere_to_be_found", 0), ("1 / 0", "by zero", 1)):
+        (folder / "task.py").write_text(code.replace("\nimport ", f"\n{first}\nimport ", 1))
+        done = trainwiz("prepare", str(folder), "--python", warm.python())
+        assert (done.code, done.err.count("Traceback")) == (1, frames), done.err
+        assert says in done.err
+        assert ("cause: " in done.err) is not bool(frames)
+
+
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     folder = project_of(tmp_path)
     code = folder / "documents.py"

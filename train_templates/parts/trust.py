@@ -147,10 +147,13 @@ class _IndexReader(pickle._Unpickler):  # C's makes room for any number that a f
         raise pickle.UnpicklingError(f"unpickles {full} which is not known")
 
     def _refuse(self) -> None:
-        raise Unsound(f"{INDEX}: a pickle of an old kind")
+        raise Unsound(f"{INDEX}: not a pickle that torch writes")
 
-    # Numbered places, for which torch's own reader would make room; Python has written none since 3.4.
-    dispatch: ClassVar = {**pickle._Unpickler.dispatch, pickle.PUT[0]: _refuse, pickle.LONG_BINPUT[0]: _refuse}
+    # Numbered places, for which torch's own reader would make room (Python has written none since 3.4), and a length
+    # for which Python's makes room before it has read as much.
+    dispatch: ClassVar = pickle._Unpickler.dispatch | dict.fromkeys(
+        (pickle.PUT[0], pickle.LONG_BINPUT[0], pickle.BYTEARRAY8[0]), _refuse
+    )
 
 
 def _refuse_bomb(file: Any) -> int:

@@ -45,6 +45,7 @@ class _Plain(pickle._Unpickler):  # C's makes room for any number that a file na
 
     steps = 0
     dispatch = {code: _counted(load) for code, load in pickle._Unpickler.dispatch.items()}  # noqa: RUF012 (as its base)
+    del dispatch[pickle.BYTEARRAY8[0]]  # which makes room for any number as well
 
     def find_class(self, module_name: str, global_name: str, /) -> object:
         raise pickle.UnpicklingError(f"{module_name}.{global_name}")

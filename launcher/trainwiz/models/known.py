@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from trainwiz.models.pictures import parameters_of_timm
 from trainwiz.models.reader import of_config
 from trainwiz.models.transformer import Transformer
 
@@ -198,6 +199,8 @@ def known(name: str) -> Transformer | None:
 
 def parameters_in_table(name: str) -> int | None:
     """The number of parameters of a model that the table has no layers of; None for one that it does not name."""
+    if found := parameters_of_timm(name):
+        return found
     billions = next((_TOTALS[called] for called in _called(name) if called in _TOTALS), None)
     return int(billions * 1e9) if billions else None
 

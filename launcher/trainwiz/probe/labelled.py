@@ -74,6 +74,8 @@ def _wrong_number(file: Path, head: Head, reading: Reading) -> str:
     for number, row in head.rows[:1]:
         if problem := labels.lacks_label(file, number, row, reading):
             return problem
+        if is_table(file) and (problem := labels.headless(file, [], reading)):
+            return problem
         (label,) = labels.as_numbers([row[reading.label_column]]) if is_table(file) else (row[reading.label_column],)
         if type(label) not in (int, float):
             return t(

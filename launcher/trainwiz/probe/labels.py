@@ -38,6 +38,8 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
             return _list(label, file.name, number)
         labels.append(label)
     if first_rows.kind(file) in (".csv", ".tsv"):
+        if problem := headless(file, labels, reading):
+            return problem
         labels = as_classes(labels)
     for (number, _), label in zip(head.rows, labels, strict=True):
         if isinstance(label, float) and not label.is_integer():
@@ -51,6 +53,25 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
     if problem := look_alike(labels):
         return f"{file.name}: {problem}"
     return _alike(labels) if head.whole and reading.split == "train" else ""
+
+
+def headless(file: Path, labels: list[Any], reading: Reading) -> str:
+    """Why the first line of a .csv file is a row and no names of columns; empty if nothing says so."""
+    name, text = reading.label_column, reading.text_column
+    if is_number(text) or not (is_number(name) or name in labels):  # pandas calls columns without names 0, 1, 2
+        return ""
+    return t(
+        '{file}: line 1 seems to be a row: it would call the column of labels "{name}", and that of texts "{text}"; '
+        "write the names of the columns above it",
+        file=file.name,
+        name=name,
+        text=text[:60],
+    )
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a number."""
+    return bool(re.fullmatch(r"-?[0-9]+(\.[0-9]+)?", text.strip()))
 
 
 def lacks_label(file: Path, line: int, row: Mapping[str, Any], reading: Reading) -> str:

@@ -31,9 +31,9 @@ def looked_at(
     """
     first: Mapping[str, Any] = {}
     heads = []
-    for file in files[:_MOST_FILES]:
-        if splits.is_saved(file):
-            continue
+    saved = [table for each in files if splits.is_saved(each) for table in splits.tables_of(each, reading.split)]
+    plain = [file for file in files if not splits.is_saved(file)]
+    for file in (plain + saved)[:_MOST_FILES]:
         try:
             head = first_rows.head(file)
         except Unreadable as error:
@@ -43,7 +43,7 @@ def looked_at(
             within = rows_within(file, head.rows[0][1]) if head.whole and len(head.rows) == 1 else None
             return replace(_facts(files, problem, first), remedy=within)
         heads.append((file, head))
-    whole = heads and not any(map(splits.is_saved, files))
+    whole = heads and plain == list(files)
     found = amounts.amount(heads, files, column, as_bytes=reading.as_bytes) if whole else None
     return replace(_facts(files, "", first), amount=found)
 

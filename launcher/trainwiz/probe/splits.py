@@ -94,6 +94,16 @@ def _word_inside(inside: Path) -> str:
     return next(filter(None, map(word_of, names)), "")
 
 
+def tables_of(folder: Path, split: str) -> tuple[Path, ...]:
+    """The .arrow files of a data set that `save_to_disk` wrote, of its part for training or evaluation."""
+    parts = _saved_parts(folder)
+    inside = next((folder / name for name in PARTS[split] if name in parts), folder)
+    try:
+        return tuple(inside / Path(file["filename"]).name for file in read_json(inside / "state.json")["_data_files"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ()
+
+
 def _saved_parts(folder: Path) -> tuple[str, ...]:
     """The parts of a data set that `save_to_disk` wrote, by the file that lists them."""
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz import files
 from trainwiz.process.capture import Running
 
 SECONDS = 86_400.0
@@ -28,7 +29,7 @@ class Pushed:
 
 def push(python: str, folder: Path, repository: str, *, public: bool) -> Pushed:
     """Upload it. Nothing is raised."""
-    words = [str(folder.resolve()), repository, "public" if public else "private"]
+    words = [str(files.resolved(folder)), repository, "public" if public else "private"]
     said = Running([python, str(_PUSH), *words]).result(SECONDS)
     found = said.answer if said.code == 0 else None
     return Pushed(problem=said.problem) if found is None else Pushed(**found)

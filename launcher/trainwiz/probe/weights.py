@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz import files
 from trainwiz.language import t
 from trainwiz.process.capture import Running
 
@@ -47,7 +48,7 @@ def gather(
     `average` takes the average of the weights where the training keeps one, as the training itself does at its end.
     Only known classes are unpickled, unless `trust`; `reading` is the trust.py that knows them.
     """
-    places = [str(path.resolve()) for path in (project, checkpoint, output, reading)]
+    places = [str(files.resolved(path)) for path in (project, checkpoint, output, reading)]
     words = ["average" if average else "last", *(["trust"] if trust else [])]
     said = Running([python, str(_GATHER), *places, *words]).result(seconds)
     found = said.answer if said.code == 0 else None

@@ -8,9 +8,16 @@ HIDDEN = "***"
 
 _MADE_BY_SERVICES = (
     # As their makers publish them, with at least as many characters as the shortest has.
-    r"(?:hf_|api_org_|sk-|sk_live_|rk_live_|gh[pousr]_|github_pat_|glpat-|xox[abeprs]-|xapp-|npm_|pypi-|nvapi-|gsk_|r8_)"
+    r"(?:hf_|api_org_|sk-|sk_live_|rk_live_|gh[pousr]_|github_pat_|gl(?:pat|rt|dt|ft|ptt|soat)-|xox[abeprs]-|xapp-|npm_|pypi-|nvapi-|gsk_|r8_)"
     r"[A-Za-z0-9_-]{8,512}"
-    r"|(?:dckr_pat_|pplx-|lsv2_pt_|wandb_v\d_)[A-Za-z0-9_-]{8,512}"
+    r"|(?:dckr_pat_|pplx-|lsv2_pt_|wandb_v\d_|dop_v1_|hvs\.|AGE-SECRET-KEY-1)[A-Za-z0-9_-]{8,512}"
+    r"|eyJhcGlfYWRkcmVzcyI6[A-Za-z0-9+/=_-]{8,4096}"  # Neptune's
+    # Addresses to which whoever knows them may send.
+    r"|hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_+-]{8,512}"
+    r"|discord(?:app)?\.com/api/webhooks/\d{1,32}/[A-Za-z0-9_-]{8,512}"
+    r"|webhook\.office\.com/[A-Za-z0-9/@_-]{8,512}"
+    r"|open\.(?:feishu\.cn|larksuite\.com)/open-apis/bot/v2/hook/[A-Za-z0-9-]{8,512}"
+    r"|bot\d{6,12}:[A-Za-z0-9_-]{30,64}"  # Telegram's
     r"|(?:AKIA|ASIA|AROA|AIDA)[A-Z0-9]{16}"
     r"|AIza[A-Za-z0-9_-]{35}"
     r"|ya29\.[A-Za-z0-9_-]{16,512}"
@@ -36,23 +43,34 @@ _WHOLE_CUES = (
         "ghr_",
         "github_pat_",
         "glpat-",
+        "glrt-",
+        "gldt-",
+        "glft-",
+        "glptt-",
+        "glsoat-",
     ),
     *("xox", "xapp-", "npm_", "pypi-", "nvapi-", "gsk_", "r8_", "dckr_pat_", "pplx-", "lsv2_pt_", "wandb_v", "AKIA"),
+    *("dop_v1_", "hvs.", "AGE-SECRET", "hooks.slack", "/webhooks/", "webhook.office", "/bot"),
     *("ASIA", "AROA", "AIDA", "AIza", "ya29.", "dapi", "SG.", "eyJ", "PRIVATE KEY"),
 )
 """One of these is in every text that `_WHOLE` changes; looking for them is many times faster."""
 _URL = re.compile(
     r"(?:(?<=://)|(?<=\w:/))(?!(?:localhost|[^/\s:@]{0,256}\.[^/\s:@]{1,256}):\d{1,5}[/?#])"
     r"[^/\s:@]{0,256}:[^\s@]{1,512}(?=@)"
+    r"|(?<=://)(?=[A-Za-z_-]{0,256}\d)[\w-]{20,256}(?=@)"
 )
-"""User and password in a URL, also in one that was taken for a path and lost a slash. The port of a host is none."""
+"""User and password in a URL, also in one that was taken for a path and lost a slash. The port of a host is none.
+
+A token may stand there alone.
+"""
 _AFTER = re.compile(
     # What follows a header, a parameter of a URL, or a name that is only given to secrets.
     r"(?i)(\bbearer\s+(?=\S*[\d._~+/=-])|\bbearer\s+(?=\S{24})"
-    r"|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:basic|token)\s+"
-    r"|[?&](?:access_token|api_?key|auth|key|sig|signature|token|x-amz-(?:credential|security-token|signature))="
-    r"|(?:passw(?:or)?d|passphrase|secret|(?:api|access|secret|private|account)_?key(?:_?id)?|(?:access|auth|hf|hub|api"
-    r"|bearer|refresh|session|security)_?token)[\"']?\s*[:=]\s*[\"']?)"
+    r"|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:(?:basic|token)\s+|(?=[^\s\"']{20}))"
+    r"|\b(?:set-)?cookie[\"']?\s*:\s*[\"']?[\w.-]{1,64}=|\blogin\s+\S{1,256}\s+password\s+"
+    r"|[?&](?:access_token|api_?key|auth|key|sig|signature|token|x-(?:amz|goog)-(?:credential|security-token|signature))="
+    r"|(?:passw(?:or)?d|passphrase|secret|(?:api|access|secret|private|account)[_-]?key(?:_?id)?|\w_pwd|(?:access|auth|hf|hub|api"
+    r"|bearer|refresh|session|security)[_-]?token)[\"']?\s*[:=]\s*[\"']?)"
     r"(?!(?:None|null|true|false)\b)([^\s\"'&,;}\])]{6,})"
 )
 _AFTER_CUES = (
@@ -68,6 +86,11 @@ _AFTER_CUES = (
     "signature=",
     "auth=",
     "x-amz-",
+    "x-goog-",
+    "cookie",
+    "password",
+    "_pwd",
+    "-token",
 )
 """The same for `_AFTER`, in small letters."""
 _HEX = re.compile(r"(?<![0-9A-Za-z_-])[0-9a-f]{40}(?![0-9A-Za-z_-])")

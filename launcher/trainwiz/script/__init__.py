@@ -8,7 +8,7 @@ import io
 import re
 import tokenize
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 
@@ -172,7 +172,7 @@ class Script:
     @cached_property
     def attributes(self) -> set[str]:
         """The names of all attributes and methods that it uses."""
-        return {node.attr for node in self.tree.of(ast.Attribute)}
+        return set().union(*(outline.attributes for outline in self.tree.outlines))
 
     @property
     def clears_gradients(self) -> bool:
@@ -218,6 +218,21 @@ class Script:
         keywords = (node for outline in self.tree.outlines for node in outline.keywords.get(keyword, ()))
         parents = map(self.tree.parent, keywords)
         return self._wrapped(node for node in parents if isinstance(node, ast.Call))
+
+    def calls_by(self, is_meant: Callable[[str], bool]) -> list[Call]:
+        """The calls of what has such a dotted name."""
+        return self._chosen(is_meant, [outline.callees for outline in self.tree.outlines])
+
+    def calls_given(self, is_meant: Callable[[str], bool]) -> list[Call]:
+        """The calls that are given something of such a dotted name."""
+        return self._chosen(is_meant, [outline.given for outline in self.tree.outlines])
+
+    def _chosen(self, is_meant: Callable[[str], bool], groups: Sequence[Mapping[str, list[ast.Call]]]) -> list[Call]:
+        found: list[Call] = []
+        for calls_of in groups:
+            calls = {call for name, calls in calls_of.items() if name and is_meant(name) for call in calls}
+            found += self._wrapped(sorted(calls, key=order))
+        return found
 
     def calls_like(self, pattern: str) -> list[Call]:
         """The calls of what has a last name like this regular expression."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from typing import TypeGuard
 
 from trainwiz.script.names import Assignment, Names, parameters
+from trainwiz.script.outline import skipping
 from trainwiz.script.tree import Function, Tree, constant, dotted, method
 
 DEPTH = 5
@@ -50,7 +51,6 @@ class Engines:
         self.tree, self.names = tree, names
         self._kinds: dict[tuple[str, ast.AST, int], str] = {}
         self._classes: dict[str, str] = {}
-        self._possible: dict[str, bool] = {}
         self.accelerate = names.imported("accelerate")
         self.deepspeed = names.imported("deepspeed")
         self.colossalai = names.imported("colossalai")
@@ -122,7 +122,7 @@ class Engines:
         if not self.prepares_any:
             return False
         name = dotted(node)
-        if not name or not depth or not self._may_be_prepared(name):
+        if not name or not depth or not self.may_be_prepared(name):
             return False
         if any(self._is_after(call, node) for call in self._sharded.get(name, ())):
             return True
@@ -147,15 +147,11 @@ class Engines:
             for one in self.names.assigned(latest.name, node)
         )
 
-    def _may_be_prepared(self, name: str) -> bool:
+    def may_be_prepared(self, name: str) -> bool:
         """Whether anything of this name, wherever it stands, was prepared, sharded or given on."""
-        if name not in self._possible:
-            known = name in self.prepared_names or name in self._sharded
-            self._possible[name] = known or any(
-                isinstance(one.value, ast.Name) or self.prepares(one) or _gives_on(one.value)
-                for one in self.names.all_of(name)
-            )
-        return self._possible[name]
+        if name in self.prepared_names or name in self._sharded:
+            return True
+        return self.prepares_any and any(name in outline.given_on for outline in self.tree.outlines)
 
     def _is_after(self, call: ast.Call, node: ast.AST) -> bool:
         """Whether a call that changes its argument in place ran before a node of the same function, or elsewhere."""
@@ -181,8 +177,8 @@ class Engines:
     def _still(self, assignment: Assignment, depth: int) -> bool:
         """Whether a prepared thing was only given on: skip_first_batches, `a = b`."""
         value = assignment.value
-        if _gives_on(value):
-            return self.is_prepared(value.args[0], depth)
+        if (loader := skipping(value)) is not None:
+            return self.is_prepared(loader, depth)
         if isinstance(value, ast.Subscript):  # `model = state["model"]`
             return constant(value.slice) == assignment.name and assignment.name in self.prepared_names
         if isinstance(value, ast.Name) and not assignment.alone:  # `generator, discriminator = models`
@@ -216,17 +212,8 @@ class Engines:
         return self._classes[name]
 
     def _of_class(self, name: str) -> str:
-        if name in _MADE_BY:
-            return _MADE_BY[name]
-        if name.startswith("accelerate.utils.") and name.endswith("Accelerator"):
-            return "Accelerator"
-        if _SCHEDULER.search(name):
-            return "Scheduler"
-        if name.startswith(("torch.optim.", "bitsandbytes.optim.", "deepspeed.ops.")):
-            return "Optimizer"
-        if _TRAINER.search(name) and self.names.imported(name.partition(".")[0]):
-            return "Trainer"
-        return ""
+        kind = _kind_of(name)
+        return kind if kind != "Trainer" or self.names.imported(name.partition(".")[0]) else ""
 
     # docs/decisions/files.md: Lint follows prepared objects by name
     def _of_name(self, name: str) -> str:
@@ -244,6 +231,15 @@ class Engines:
         return any(self.names.resolved(call.func) == name for call in self.names.calls_of(name.rpartition(".")[2]))
 
 
-def _gives_on(value: ast.expr) -> TypeGuard[ast.Call]:
-    """Whether a call returns the loader that it is given."""
-    return isinstance(value, ast.Call) and dotted(value.func).endswith("skip_first_batches") and bool(value.args)
+@functools.lru_cache(maxsize=50_000)
+def _kind_of(name: str) -> str:
+    """What a class or a function of this full name makes; scripts share most of their names."""
+    if name in _MADE_BY:
+        return _MADE_BY[name]
+    if name.startswith("accelerate.utils.") and name.endswith("Accelerator"):
+        return "Accelerator"
+    if _SCHEDULER.search(name):
+        return "Scheduler"
+    if name.startswith(("torch.optim.", "bitsandbytes.optim.", "deepspeed.ops.")):
+        return "Optimizer"
+    return "Trainer" if _TRAINER.search(name) else ""

@@ -174,7 +174,7 @@ def _of_schedules(script: Script) -> Iterator[Number]:
     yield from found
     made = lightning.of(script)
     step: ast.Call | None = next(iter((*script.training.steps, *([made.trainer.node] if made else ()))), None)
-    by_hand = next((node for node in script.tree.nodes if _sets_rate(node)), None)
+    by_hand = next((node for node in script.tree.of(ast.Subscript) if _sets_rate(node)), None)
     if not found and by_hand is not None:
         yield Number(kind="schedule", name=ast.unparse(by_hand), node=by_hand)
     elif not found and step is not None:
@@ -182,9 +182,9 @@ def _of_schedules(script: Script) -> Iterator[Number]:
             yield Number(kind=kind, name=ast.unparse(step.func), node=step, value=value, left_out="script")
 
 
-def _sets_rate(node: ast.AST) -> bool:
+def _sets_rate(node: ast.Subscript) -> bool:
     """Whether it is `group["lr"] = …`."""
-    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and constant(node.slice) == "lr"
+    return isinstance(node.ctx, ast.Store) and constant(node.slice) == "lr"
 
 
 def _schedules(script: Script) -> Iterator[Number]:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import operator
 from collections import defaultdict
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -46,6 +46,7 @@ class Outline:
         self.module = module
         self.nodes: list[ast.AST] = []
         self.kinds: dict[type[ast.AST], list[Any]] = defaultdict(list)
+        self._plans: dict[type[ast.AST], tuple[Callable[[ast.AST], None], tuple[str, ...]]] = {}
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)
         for statement in module.body:
             if statement not in left_out:
@@ -61,17 +62,21 @@ class Outline:
 
     def _visit(self, node: ast.AST) -> None:
         add, kinds, waiting = self.nodes.append, self.kinds, [node]
-        pop, push = waiting.pop, waiting.append
+        pop, push, plans = waiting.pop, waiting.append, self._plans
         while waiting:  # deeply nested expressions must not end in a RecursionError
             node = pop()
             add(node)
-            kind = type(node)
-            kinds[kind].append(node)
+            kind = node.__class__
+            try:
+                keep, names = plans[kind]
+            except KeyError:
+                keep, names = plans[kind] = kinds[kind].append, own_branches(kind)  # type: ignore[arg-type]
+            keep(node)
+            if not names:
+                continue
             values = node.__dict__
-            for name in _own_branches(kind):  # type: ignore[arg-type]
+            for name in names:
                 value = values.get(name)
-                if value is None:
-                    continue
                 if value.__class__ is list:
                     for one in reversed(value):
                         if isinstance(one, ast.AST):
@@ -83,8 +88,11 @@ class Outline:
 
     def release(self) -> None:
         """Give up the tree at once: nodes that know their parents would wait for the garbage collector."""
-        for node in self.nodes:
-            node.__dict__.clear()
+        for kind, nodes in self.kinds.items():
+            # A node without others in it is in no circle once those around it are empty.
+            if own_branches(kind):  # type: ignore[arg-type]
+                for node in nodes:
+                    node.__dict__.clear()
 
     def of(self, *kinds: type[ast.AST]) -> list[Any]:
         """The nodes of these kinds, in order."""
@@ -100,12 +108,32 @@ class Outline:
         return found
 
     @cached_property
+    def given(self) -> dict[str, list[ast.Call]]:
+        """Its calls by the dotted names of their arguments: each once for each argument."""
+        found = defaultdict(list)
+        for call in self.kinds[ast.Call]:
+            for value in (*call.args, *[keyword.value for keyword in call.keywords]):
+                if name := dotted(value):
+                    found[name].append(call)
+        return found
+
+    @cached_property
+    def attributes(self) -> frozenset[str]:
+        """The names of all attributes and methods that it uses."""
+        return frozenset(node.attr for node in self.kinds[ast.Attribute])
+
+    @cached_property
     def keywords(self) -> dict[str | None, list[ast.keyword]]:
         """The keyword arguments of its calls by name."""
         found = defaultdict(list)
         for node in self.kinds[ast.keyword]:
             found[node.arg].append(node)
         return found
+
+    @cached_property
+    def given_on(self) -> frozenset[str]:
+        """The names that are given what another name has, or a loader that only skips some of its batches."""
+        return frozenset(name for name, group in self.bindings.items() if any(gives_on(one.value) for one in group))
 
     @cached_property
     def imports(self) -> list[ast.Import | ast.ImportFrom]:
@@ -143,7 +171,7 @@ def branches(kind: type[ast.AST]) -> tuple[str, ...]:
 
 
 @functools.cache
-def _own_branches(kind: type[ast.AST]) -> tuple[str, ...]:
+def own_branches(kind: type[ast.AST]) -> tuple[str, ...]:
     """Those from last to first, without what nodes share."""
     return tuple(name for name in reversed(branches(kind)) if name not in _SHARED)  # type: ignore[arg-type]
 
@@ -157,6 +185,17 @@ def dotted(node: ast.AST) -> str:
         rest = f".{node.attr}{rest}"
         node = node.value
     return node.id + rest if type(node) is ast.Name else ""
+
+
+def gives_on(value: ast.expr) -> bool:
+    """Whether a value is what a name has: `a = b`, `a = skip_first_batches(b, n)`."""
+    return isinstance(value, ast.Name) or skipping(value) is not None
+
+
+def skipping(value: ast.expr) -> ast.expr | None:
+    """The loader that a call returns without its first batches."""
+    skips = isinstance(value, ast.Call) and bool(value.args) and dotted(value.func).endswith("skip_first_batches")
+    return value.args[0] if skips else None  # type: ignore[attr-defined]
 
 
 def _bindings(node: ast.AST, module: ast.Module) -> Iterator[Binding]:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from trainwiz.script.outline import Outline, branches, dotted
+from trainwiz.script.outline import Outline, branches, dotted, own_branches
 
 __all__ = ["Function", "Guard", "Loop", "Tree", "branches", "dotted"]
 
@@ -40,6 +40,8 @@ class Guard:
 
 def walk(node: ast.AST) -> tuple[ast.AST, ...]:
     """What `ast.walk` gives, kept on the node: rules walk the same functions and loops again and again."""
+    if not own_branches(type(node)):  # type: ignore[arg-type]
+        return node, *children(node)
     below: tuple[ast.AST, ...] | None = node.__dict__.get("_below")
     if below is None:
         found = [node]
@@ -246,6 +248,8 @@ def _branch(condition: ast.AST, child: ast.AST) -> str:
 
 def _early_exits(parent: ast.AST, child: ast.AST) -> list[Guard]:
     """What holds at `child` because an `if` before it in the same block leaves."""
+    if not isinstance(child, ast.stmt):
+        return []
     for name in ("body", "orelse", "finalbody"):
         block = getattr(parent, name, None)
         if isinstance(block, list) and child in block:

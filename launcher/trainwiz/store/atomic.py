@@ -50,6 +50,15 @@ def write(path: Path, text: str) -> None:
     write_all(path.parent, {path.name: text})
 
 
+def make_folder(folder: Path) -> None:
+    """Make a folder with those above it. Raises `TrainwizError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        problem, remedy = _explained(error, folder.parent)
+        raise TrainwizError(_told(problem, []), remedy) from None
+
+
 def remove(path: Path) -> None:
     """Remove a file, if it exists. Raises `TrainwizError`."""
     try:

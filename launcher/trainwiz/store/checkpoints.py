@@ -61,7 +61,7 @@ def folder_of(place: Path) -> Path:
 
 def is_one(folder: Path) -> bool:
     """Whether a folder is a checkpoint, perhaps a damaged one. A project may have a file of that name, too."""
-    named = _NAME.fullmatch(folder.resolve().name) and (folder / MANIFEST).is_file()
+    named = _NAME.fullmatch(files.resolved(folder).name) and (folder / MANIFEST).is_file()
     return bool(named) or "sha256" in manifest(folder)
 
 

@@ -108,7 +108,7 @@ def resolve(named: str, by: str) -> str | None:
 
     A repository's files name each other from its root, and nobody needs to check them from there.
     """
-    above = [str(parent / named) for parent in Path(by).resolve().parents]
+    above = [str(parent / named) for parent in files.resolved(by).parents]
     beside = os.path.join(os.path.dirname(by), named)
     return next((path for path in (named, beside, *above) if os.path.isfile(path)), None)
 

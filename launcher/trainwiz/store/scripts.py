@@ -92,7 +92,7 @@ class Module:
     @cached_property
     def real(self) -> Path:
         """Its file, without links."""
-        return self.file.resolve()
+        return files.resolved(self.file)
 
     @cached_property
     def about_training(self) -> bool:
@@ -191,7 +191,7 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
             for base in [folder, *(_roots(folder) if absolute else ())]:
                 module = f"{base}/{name.replace('.', '/')}.py"
                 if module not in is_other:
-                    is_other[module] = _is_file(module) and os.path.realpath(module) != os.path.realpath(file)
+                    is_other[module] = _is_file(module) and _real(module) != _real(str(file))
                 if is_other[module]:
                     yield name, Path(module)
                     break
@@ -214,10 +214,16 @@ def _is_file(path: str) -> bool:
     return os.path.isfile(path)
 
 
+@functools.lru_cache(maxsize=10_000)
+def _real(path: str) -> str:
+    return os.path.realpath(path)
+
+
 def look_anew() -> None:
     """Forget which files and folders there are."""
     _roots.cache_clear()
     _is_file.cache_clear()
+    _real.cache_clear()
 
 
 def read_text(path: str) -> str:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwiz import quantities
+from trainwiz import quantities, tasks
 from trainwiz.decide.candidates import Candidate, Place
 from trainwiz.decide.memory_bar import bar
 from trainwiz.estimate import disk
@@ -161,8 +161,16 @@ def tell_project(file: Path) -> None:
     console.talk(t("all other settings are those of {file}", file=file), style="dim")
 
 
-def show_scaling(rows: Sequence[Row], limits: Limits) -> None:
+def show_scaling(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
     """Print the best row for each number of GPUs."""
+    console.talk(
+        t(
+            "{model} on {gpu} ({memory})",
+            model=_trained(plan),
+            gpu=place.gpu.name if place.gpu else "GPU",
+            memory=quantities.size(place.memory_bytes),
+        )
+    )
     heads = (t("GPUS"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("EACH"), t("TIME"))
     cost = (t("COST"),) if limits.price else ()
     lines = []
@@ -237,17 +245,18 @@ def _bold(heads: Sequence[str]) -> list[Cell]:
 
 def subject(plan: Plan, place: Place) -> str:
     """What the rows are about."""
+    named: dict[str, Any] = {"model": _trained(plan), "gpu": place.gpu.name if place.gpu else "GPU"}
+    named |= {"ranks": place.ranks, "memory": quantities.size(place.memory_bytes), "batch": plan.batch.real_batch_size}
+    if tasks.of(plan).backbones:  # pictures
+        return t("{model} on {ranks} × {gpu} ({memory}), real batch {batch}", **named)
+    length = plan.batch.sequence_length
+    return t("{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens", length=length, **named)
+
+
+def _trained(plan: Plan) -> str:
+    """The model, with its adapter: whether all weights are trained decides what fits."""
     name, adapter = plan.model.name, plan.model.adapter
-    return t(
-        "{model} on {ranks} × {gpu} ({memory}), real batch {batch} × {length} tokens",
-        # Whether all weights are trained decides what fits.
-        model=name if adapter == "none" else f"{name} ({adapter})",
-        ranks=place.ranks,
-        gpu=place.gpu.name if place.gpu else "GPU",
-        memory=quantities.size(place.memory_bytes),
-        batch=plan.batch.real_batch_size,
-        length=plan.batch.sequence_length,
-    )
+    return name if adapter == "none" else f"{name} ({adapter})"
 
 
 def heads(limits: Limits) -> list[str]:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from trainwiz import files
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
@@ -90,7 +91,7 @@ class Board:
         return answer(query) if answer else None
 
     def _shell(self) -> Page:
-        nonce, html = pages.shell(self._summaries(), self._project.resolve().name, self._templates)
+        nonce, html = pages.shell(self._summaries(), files.resolved(self._project).name, self._templates)
         allowed = ("style-src 'unsafe-inline'", f"script-src 'nonce-{nonce}'", "connect-src 'self'", "img-src data:")
         policy = "; ".join(("default-src 'none'", *allowed))
         return Page(body=html, policy=policy)

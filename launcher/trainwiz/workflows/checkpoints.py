@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from trainwiz import files
 from trainwiz.checkpoint import Checkpoint, State
 from trainwiz.outcome import Verified
 from trainwiz.store import checkpoints
@@ -31,7 +32,7 @@ def _found(place: Path) -> tuple[Path, tuple[Checkpoint, ...]]:
     if not checkpoints.is_one(place):
         folder = checkpoints.folder_of(place)
         return folder, checkpoints.every(folder)
-    own = place.resolve()
+    own = files.resolved(place)
     return own.parent, tuple(each for each in checkpoints.every(own.parent) if Path(each.path).name == own.name)
 
 

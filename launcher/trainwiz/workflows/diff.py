@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.record.differences import differences
@@ -18,7 +19,7 @@ def show(before: str, after: str, *, as_json: bool) -> None:
     a = history.find(before)
     # The newest run is that of the first one's project, from wherever that was named.
     b = history.find(after, _project_of(a) if after == runs.LATEST else Path())
-    if after == runs.LATEST and a.folder.resolve() == b.folder.resolve():
+    if after == runs.LATEST and files.resolved(a.folder) == files.resolved(b.folder):
         a = _earlier(b)
     found = differences(history.read(a), history.read(b))
     if as_json:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shlex
 import sys
+import tempfile
 
 from trainwiz import tasks
+from trainwiz.diagnose import of_log
 from trainwiz.errors import UsageError
 from trainwiz.language import t
 from trainwiz.message import say
@@ -14,8 +17,8 @@ from trainwiz.outcome import SIGNAL_BASE, shell_code
 from trainwiz.probe import interpreter
 from trainwiz.probe.data import PREPARE
 from trainwiz.process import foreground
-from trainwiz.store import plans
-from trainwiz.ui import console
+from trainwiz.store import logs, plans
+from trainwiz.ui import console, diagnosis
 from trainwiz.workflows import facts
 from trainwiz.workflows.check import preflight
 
@@ -38,11 +41,26 @@ def prepare(folder: str, *, python: str | None) -> int:
     preflight.insist([finding for finding in found if finding.where.startswith("data.")])
     if not (tasks.of(plan).generative or tasks.of(plan).pairs):
         console.talk(t("this task reads its data at each start; it is now downloaded and read once, as a test"))
-    argv, where = [executable, str(PREPARE)], shlex.quote(folder)
-    code, asked = foreground.run(argv, cwd=str(project), environ={**os.environ, "PYTHONUNBUFFERED": "1"})
-    if asked:
-        console.talk(t("what is tokenized is kept; to go on from there: trainwiz prepare {folder}", folder=where))
-        return SIGNAL_BASE + asked
-    if code == 0:
-        console.talk(t("the data is ready: trainwiz launch {folder}", folder=where), style="good")
+    with tempfile.NamedTemporaryFile(prefix="trainwiz-prepare-", suffix=".log") as log:
+        argv, where = [executable, str(PREPARE), log.name], shlex.quote(folder)
+        code, asked = foreground.run(argv, cwd=str(project), environ={**os.environ, "PYTHONUNBUFFERED": "1"})
+        if asked:
+            console.talk(t("what is tokenized is kept; to go on from there: trainwiz prepare {folder}", folder=where))
+            return SIGNAL_BASE + asked
+        if code == 0:
+            console.talk(t("the data is ready: trainwiz launch {folder}", folder=where), style="good")
+        else:
+            _explain(log.name)
     return shell_code(code)
+
+
+def _explain(log: str) -> None:
+    """The traceback, without its frames where the cause is known; nothing where train.py's own words said it all."""
+    lines = logs.read(log).lines()
+    found = of_log(lines, log=log)
+    if found and found.known:
+        how = say("the data was not prepared")
+        diagnosis.show(dataclasses.replace(found, how=how, last=(), line=None), log=log)
+    else:
+        for line in lines:
+            console.talk(line.text)

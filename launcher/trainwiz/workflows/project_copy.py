@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from pathlib import Path, PurePosixPath
 
+from trainwiz import files
 from trainwiz.store import code_files, runs
 
 _NOT_LINKED = frozenset({runs.RUNS, "output", "exported", "__pycache__"})
@@ -36,7 +37,7 @@ def link(project: Path, into: Path, own: Collection[str]) -> None:
         if entry.name.startswith(".") or entry.name in _NOT_LINKED or entry.suffix in (".py", ".new", ".md"):
             continue
         if entry.name not in upper:
-            (into / entry.name).symlink_to(entry.resolve(), target_is_directory=entry.is_dir())
+            (into / entry.name).symlink_to(files.resolved(entry), target_is_directory=entry.is_dir())
         elif entry.is_dir():
             below = [path.partition("/")[2] for path in own if path.startswith(f"{entry.name}/")]
             link(entry, into / entry.name, below)

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz import files
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
@@ -78,9 +79,11 @@ def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
     _check_states(chosen.states)
     every = runs.every(project)
     needed = {_home(run) for run in every if run.checkpoints.is_symlink()} | {
-        run.folder.resolve() for run in every[-1:]
+        files.resolved(run.folder) for run in every[-1:]
     }
-    removable = [run for run in _chosen(project, chosen) if run.folder.resolve() not in needed and _has_ended(run)]
+    removable = [
+        run for run in _chosen(project, chosen) if files.resolved(run.folder) not in needed and _has_ended(run)
+    ]
     total = 0
     for run in removable:
         held = _size(run.folder)
@@ -146,7 +149,7 @@ def _has_ended(run: Run) -> bool:
 
 def _home(run: Run) -> Path:
     """The run whose checkpoints this one continues."""
-    return run.checkpoints.resolve().parent
+    return files.resolved(run.checkpoints).parent
 
 
 def _size(folder: Path) -> int:

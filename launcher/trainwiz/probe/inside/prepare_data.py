@@ -1,9 +1,14 @@
-"""Run in the project, by the Python that trains: read all data and write its tokens, as the training would."""
+"""Run in the project, by the Python that trains: read all data and write its tokens, as the training would.
+
+Argument: the file that gets the traceback of an error.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
+import traceback
+from pathlib import Path
 from typing import Any
 
 
@@ -25,4 +30,8 @@ def report(name: str, data: Any) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except Exception:
+        Path(sys.argv[1]).write_text(traceback.format_exc())
+        sys.exit(1)

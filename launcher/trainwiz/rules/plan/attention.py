@@ -259,7 +259,9 @@ def each_source_has_a_weight(plan: Plan) -> Violations:
     Without it: the training stops before its first update, or the weights are not read.
     Why: the weights stand in the order of the sources. Documents and conversations are mixed where they are packed into
     rows; the other tasks take each sample once.
-    Instead: give as many weights as there are sources, or leave data.source_weights empty.
+    Instead: give as many weights as there are sources, or leave data.source_weights empty. In the other tasks a source
+    is seen twice in an epoch where data.train names a copy of its file as well; equal samples stay on one side where a
+    part is held out.
     Source: the generated mixture.py
     """
     if plan.data.source_weights is None:
@@ -269,7 +271,13 @@ def each_source_has_a_weight(plan: Plan) -> Violations:
     weights = [float(number) for number in plan.data.source_weights.split(",")]
     if not tasks.of(plan).packs:
         yield violation(
-            "data.source_weights is {source_weights}, but the task {task} takes each sample once", fix, task=plan.task
+            "data.source_weights is {source_weights}, but the task {task} takes each sample once",
+            remedy(
+                "leave {key} empty; to see a source twice, copy its file, and name the copy in data.train as well",
+                {"data.source_weights": None},
+                key="data.source_weights",
+            ),
+            task=plan.task,
         )
     elif len(weights) != len(names):
         yield violation(

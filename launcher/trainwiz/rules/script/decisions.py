@@ -11,7 +11,7 @@ from trainwiz.rules.script.divergence import COLLECTIVES
 from trainwiz.rules.script.samples import covers_a_share
 from trainwiz.script import Script
 from trainwiz.script.training import SHOWING
-from trainwiz.script.tree import Function, Loop, dotted, method, walk
+from trainwiz.script.tree import Function, Loop, children, dotted, method, walk
 
 _AGREES = ("gather", "reduce", "broadcast", "all_to_all", "any_rank", "all_ranks", "sync", "agree", "consensus")
 """Parts of the names of functions after which all ranks know the same."""
@@ -299,7 +299,7 @@ def _is_local(value: ast.AST, local: set[str], *, known: bool = False) -> bool:
                 continue
         if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
             continue
-        waiting.extend(ast.iter_child_nodes(node))
+        waiting += children(node)
     return False
 
 

@@ -57,6 +57,8 @@ _DEEP = 3
 """Functions that call each other, down to the one that needs all ranks."""
 _SEVERAL = re.compile(r"distributed|ddp|multi_?(gpu|process)|world_size|n(um)?_gpus|is_dist", re.IGNORECASE)
 """In the names of parameters that say whether there are several ranks at all."""
+_FORWARD = re.compile(r"\.(generate|forward)$")
+"""Methods of a model that run it."""
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
 
@@ -140,7 +142,7 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
         yield from _single(
             script, call, say("call it on every rank; the Trainer itself prints and writes on one rank only")
         )
-    for call in script.calls if script.engines.prepares_any else ():
+    for call in script.calls_given(script.engines.may_be_prepared) if script.engines.prepares_any else ():
         if _runs_prepared(script, call):
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
 
@@ -151,9 +153,11 @@ def _is_of_prepared(script: Script, call: Call) -> bool:
 
 
 def _forwards(script: Script) -> Iterator[Call]:
-    for call in script.calls if script.engines.prepares_any else ():
+    may_be = script.engines.may_be_prepared
+    called = script.calls_by(lambda name: may_be(_FORWARD.sub("", name))) if script.engines.prepares_any else ()
+    for call in called:
         function: ast.AST = call.node.func
-        if isinstance(function, ast.Attribute) and function.attr in ("generate", "forward"):
+        if isinstance(function, ast.Attribute) and _FORWARD.fullmatch(f".{function.attr}"):
             function = function.value
         if script.engines.is_prepared(function):
             yield call

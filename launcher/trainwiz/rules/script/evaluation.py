@@ -212,17 +212,12 @@ def _pads(script: Script) -> bool:
 
 
 def _counts_tokens(script: Script) -> bool:
-    for node in script.tree.nodes:
-        name = ""
-        if isinstance(node, ast.Name | ast.Attribute):
-            name = dotted(node)
-        elif isinstance(node, ast.keyword):
-            name = node.arg or ""
-            if name == "reduction" and constant(node.value) == "sum":
-                return True
-        if any(count in name for count in _COUNTS):
-            return True
-    return False
+    keywords = script.tree.of(ast.keyword)
+    if any(keyword.arg == "reduction" and constant(keyword.value) == "sum" for keyword in keywords):
+        return True
+    named = {keyword.arg or "" for keyword in keywords} | {name.id for name in script.tree.of(ast.Name)}
+    named.update(map(dotted, script.tree.of(ast.Attribute)))
+    return any(count in name for name in named for count in _COUNTS)
 
 
 def _is_len(node: ast.AST) -> bool:

@@ -130,13 +130,10 @@ def _is_optimizer(script: Script, call: ast.Call) -> bool:
 
 def _is_manual(script: Script) -> bool:
     """Whether a class turns automatic optimization off, anywhere in the file."""
-    for node in script.tree.nodes:
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        if any(dotted(t).endswith("automatic_optimization") for t in targets):
-            return True
-        if isinstance(node, Function) and node.name == "automatic_optimization":
-            return True
-    return False
+    if any(function.name == "automatic_optimization" for function in script.tree.functions):
+        return True
+    targets = (target for node in script.tree.of(ast.Assign) for target in node.targets)
+    return any(dotted(target).endswith("automatic_optimization") for target in targets)
 
 
 def _does(function: Function) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trainwiz import cluster
+from trainwiz import cluster, files
 from trainwiz.errors import Refused, TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
@@ -60,7 +60,7 @@ def launch(request: Request) -> int:
     hosts = parsed(request.hosts)
     _check_usage(request)
     plan_file = plans.find(request.folder)
-    plan, folder = plans.read(plan_file), plan_file.parent.resolve()
+    plan, folder = plans.read(plan_file), files.resolved(plan_file.parent)
     _agree(plan, hosts)
     commands = [command(request, plan, folder, hosts, rank) for rank in range(len(hosts))]
     if request.dry_run:

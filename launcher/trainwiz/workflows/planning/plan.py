@@ -84,7 +84,7 @@ def plan(request: PlanRequest) -> int:
         console.data_json(table.to_dict(setting.plan, setting.place, rows, limits))
     else:
         table.show(setting.plan, setting.place, rows, limits)
-        if setting.assumed:
+        if setting.assumed and tasks.of(setting.plan).from_hub:
             table.tell_assumed(setting.plan)
         elif setting.shape and not setting.shape.exact:
             table.tell_counted(setting.plan, setting.shape)
@@ -268,14 +268,17 @@ def _over(request: PlanRequest, given: Mapping[str, Any], setting: Setting, limi
             say("--over: the speed of {gpu} is unknown", gpu=name), say("name a GPU that is known: --gpus 8xH100")
         )
     rows = []
+    # Where more GPUs could train all weights, they are compared in what these can train.
+    given = {**given, "model.adapter": setting.plan.model.adapter}
     for count in quantity.counts(request.over):
         each = _setting(request, {**given, "batch.real_batch_size": _real_batch(setting, count)}, f"{count}x{name}")
         best = table.row(count, each.found[0], each.place, each.training, limits)
         rows.append(replace(best, gpus=count))
     if request.json:
-        console.data_json({"rows": [table.row_to_dict(row) for row in rows]})
+        named = {"model": setting.plan.model.name, "adapter": setting.plan.model.adapter}
+        console.data_json(named | {"rows": [table.row_to_dict(row) for row in rows]})
     else:
-        table.show_scaling(rows, limits)
+        table.show_scaling(setting.plan, setting.place, rows, limits)
         price.tell(request, setting.machine, limits.price)
     return 0 if any(row.possible for row in rows) else 1
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trainwiz import cluster, config
+from trainwiz import cluster, config, files
 from trainwiz import plan as plans
 from trainwiz.errors import PlanError, TrainwizError, UsageError
 from trainwiz.language import t
@@ -252,6 +252,6 @@ def _folder(request: Request, recorded: _Recorded, differ: list[Difference]) -> 
     changed = any(each.section in ("plan", "files") for each in differ)
     if not changed and not request.into:
         return project
-    whole = project.resolve()
+    whole = files.resolved(project)
     into = Path(os.path.expanduser(request.into)) if request.into else None
     return into or whole.with_name(f"{whole.name}-replay-{recorded.run.name}")

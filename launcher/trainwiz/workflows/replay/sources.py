@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from trainwiz import files
 from trainwiz.errors import Refused, TrainwizError, UsageError
 from trainwiz.message import say
 from trainwiz.probe import code
@@ -70,7 +71,7 @@ def rebuild(project: Path, sources: Sources, into: Path) -> None:
             say("name another folder: --into DIR"),
         ) from None
     other = [p for p, text in sources.texts.items() if code_files.present(into, p, sha256(text)) is None]
-    if other or into.resolve() == project.resolve():
+    if other or files.resolved(into) == files.resolved(project):
         raise UsageError(
             say("{folder} exists and holds other files: {files}", folder=into, files=", ".join(other[:5]) or "-"),
             say("name another folder: --into DIR"),
@@ -83,12 +84,12 @@ def _put(project: Path, sources: Sources, into: Path) -> None:
         return
     if into.is_dir():  # empty: perhaps a mount, a link or the working folder, whose place no other folder can take
         project_copy.write(into, sources.texts)
-        project_copy.link(project.resolve(), into, sources.texts)
+        project_copy.link(files.resolved(project), into, sources.texts)
         return
     staged = into.with_name(f"{into.name}.{uuid.uuid4().hex[:8]}")
     try:
         project_copy.write(staged, sources.texts)
-        project_copy.link(project.resolve(), staged, sources.texts)
+        project_copy.link(files.resolved(project), staged, sources.texts)
         with contextlib.suppress(FileExistsError):
             staged.rename(into)
     except OSError as error:

@@ -78,7 +78,11 @@ def found(wanted: Wanted) -> Answerer:
 
 def _answering(newest: Run, place: Path) -> Run:
     """Of a project, the newest run that has something to load: one that failed early has nothing."""
-    made = [newest] if newest.folder.resolve() == place.resolve() else reversed(runs.every(newest.folder.parent.parent))
+    made = (
+        [newest]
+        if files.resolved(newest.folder) == files.resolved(place)
+        else reversed(runs.every(newest.folder.parent.parent))
+    )
     run = next((run for run in made if models.is_model(run.folder / _FINAL) or run.complete()), newest)
     if run.name != newest.name:
         console.talk(t("run {newest} has no checkpoint; this is run {name}", newest=newest.name, name=run.name))
@@ -132,4 +136,4 @@ def _checked(folder: Path, cwd: Path, cpu: bool) -> Answerer:
                 say("the model in {folder} was not loaded: {problem}", folder=place, problem=problem),
                 say("ask whoever made it for a folder as save_pretrained writes it"),
             )
-    return Answerer(folder=folder.resolve(), cwd=cwd.resolve(), device="cpu" if cpu else "auto")
+    return Answerer(folder=files.resolved(folder), cwd=files.resolved(cwd), device="cpu" if cpu else "auto")

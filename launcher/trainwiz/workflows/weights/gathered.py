@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainwiz import resources
+from trainwiz import files, resources
 from trainwiz.checkpoint import Checkpoint, State, not_gathered
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
@@ -15,7 +15,7 @@ from trainwiz.message import Message, say
 from trainwiz.probe import weights
 from trainwiz.probe.weights import Gathered
 from trainwiz.quantities import size
-from trainwiz.store import checkpoints
+from trainwiz.store import atomic, checkpoints
 from trainwiz.ui import console
 from trainwiz.workflows.checkpoints import verify
 
@@ -25,7 +25,7 @@ MODEL, MERGED = "model", "merged"
 
 def project_of(place: Path, folder: Path) -> Path:
     """The folder with the task that was trained, above the checkpoints: code that came with these never runs."""
-    for parent in (folder.resolve(), *place.parents):
+    for parent in (files.resolved(folder), *place.parents):
         if (parent / "task.py").is_file() and not checkpoints.holds_any(parent):
             return parent
     raise UsageError(
@@ -44,7 +44,7 @@ def located(place: Path, update: int | None) -> tuple[Path, Path]:
         folder = checkpoints.folder_of(place)
         project = project_of(folder, place)  # before gigabytes are read
         return Path(chosen(folder, update).path), project
-    checkpoint = place.resolve()
+    checkpoint = files.resolved(place)
     own = checkpoints.manifest(checkpoint).get("update")
     if None not in (update, own) and update != own:
         raise UsageError(
@@ -120,6 +120,7 @@ def gather(
     console.talk(t("gathering the weights of {checkpoint}", checkpoint=checkpoint))
     target = targets[MODEL]
     aside = target.with_name(f".{target.name}.{os.getpid()}")
+    atomic.make_folder(aside)  # before gigabytes are read
     try:
         reading = resources.train_templates() / "parts" / "trust.py"
         gathered = weights.gather(
