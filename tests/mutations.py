@@ -64,8 +64,9 @@ TESTS = {
         "rules/test_lint.py",
         "rules/test_numbers.py",
         "rules/test_architecture.py",
-        "adoption/test_import_script.py",
+        "adoption",
     ],
+    "render": ["render", "adoption"],
     "questions": ["questions", "wizard"],
     "strategies": [
         "strategies",

@@ -21,7 +21,7 @@ import sysconfig
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -286,11 +286,18 @@ def child(
 
 def process(folder: Path, rank: int) -> int:
     """The process of a rank that trains in this folder, cold or warm; it may be no child of its launcher."""
+    return int(next(processes(folder, rank)).pid)
+
+
+def processes(folder: Path, rank: int) -> Iterator[psutil.Process]:
+    """All of a rank: behind torchrun, also the one that waits for what was forked."""
+    found = 0
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
             if each.environ().get("RANK") == str(rank) and Path(each.cwd()) == folder.resolve():
-                return int(each.pid)
-    raise AssertionError(f"no process of rank {rank}")
+                found += 1
+                yield each
+    assert found, f"no process of rank {rank}"
 
 
 def run(

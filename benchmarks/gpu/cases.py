@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import math
 import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import throughput
 
 ROOT = Path(__file__).resolve().parents[2]
 UPDATES, SAVED = 12, 6
@@ -22,6 +26,11 @@ TOLERANCE = {"no": 2e-4, "bf16": 2e-2, "fp16": 2e-2, "fp8": 6e-2}
 """How far a loss may lie from the CPU's in fp32, as a share of it."""
 MISS = 0.15
 """How far a measured peak may lie from its forecast, as a share of that (docs/forecast.md)."""
+LONGEST = 300.0
+"""Seconds that a child may take, if the part has as many left."""
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+ALONE |= {"MASTER_PORT": "0"}
+"""What a launcher tells the only rank."""
 WAITS = ROOT / "tests" / "engine_children" / "waits.py"
 GIB = 2**30
 
@@ -37,6 +46,12 @@ class Bench:
     site: Path = Path("site")
     """What was brought along, installed."""
     colossalai: str = sys.executable
+    end: float = math.inf
+    """When its time is up, as `time.monotonic` counts."""
+
+    def left(self) -> float:
+        """Seconds until then."""
+        return max(1.0, self.end - time.monotonic())
 
     @property
     def device(self) -> str:
@@ -139,6 +154,12 @@ def right(bench: Bench) -> list[Case]:
         for how in ("full", "selective", "offload")
     ]
     ways += [
+        Case(
+            name="single bf16, checkpoints in the background",
+            values={**BF16, "checkpoint.background": "true"},
+            resumes=True,
+            same_as="single bf16",
+        ),
         Case(name="single bf16, compiled", values={**BF16, "model.compile": "true"}, waits=True),
         Case(name="single bf16, unpacked", values={**BF16, "data.packing": "false"}, waits=True),
         Case(name="fsdp bf16, compiled", values={**BF16, "strategy.kind": "fsdp", "model.compile": "true"}),
@@ -185,7 +206,7 @@ def publish(folder: Path) -> None:
 def memory(bench: Bench) -> list[Case]:
     """The cases of part b: models of real size, for three updates."""
     if bench.little:
-        return [Case(name="tiny", on_cpu=True)]
+        return [REFERENCE]  # which part a has trained
     small = {"model.name": "gpt2-124m", "batch.sequence_length": 1024, "batch.per_device_batch_size": 16}
     large = {"model.name": "llama-1b", "batch.sequence_length": 2048, "batch.per_device_batch_size": 4}
     found = [
@@ -206,7 +227,12 @@ def memory(bench: Bench) -> list[Case]:
         )
     ]
     short = {"schedule.n_steps": 3, "checkpoint.checkpointing_steps": 0, "data.packing": "false"}
-    return [replace(case, values={**case.values, **short}) for case in found]
+    return [replace(case, values={**case.values, **short, "data.train": str(texts(bench, case))}) for case in found]
+
+
+def texts(bench: Bench, case: Case) -> Path:
+    """Where the documents of a case of part b are: each of them fills a row, so that all micro-batches are as large."""
+    return bench.out / f"texts-{case.values['batch.sequence_length']}.jsonl"
 
 
 def project(bench: Bench, case: Case) -> Path:
@@ -260,17 +286,17 @@ def resumes(bench: Bench, case: Case) -> bool:
 
     Where kernels add in no fixed order, a training that is simply repeated ends with others, too: then losses decide.
     """
-    folder, again = project(bench, case), bench.out / "again" / re.sub(r"\W+", "-", case.name)
+    again = bench.out / "again" / re.sub(r"\W+", "-", case.name)
     whole = _latest(bench, case)
     for saved in (whole / "checkpoints").glob("checkpoint-*"):
         if saved.name.endswith(f"{SAVED:08d}"):
             shutil.copytree(saved, again / "checkpoints" / saved.name)
-    _trained(bench, folder, ["--output_dir", str(again), "--resume", "auto"])
+    _trained(bench, case, ["--output_dir", str(again), "--resume", "auto"])
     if digest(again) == digest(whole):
         return True
     first, second = losses(whole)[SAVED:], losses(again)
     repeat = again.with_name(f"{again.name}-repeated")
-    _trained(bench, folder, ["--output_dir", str(repeat)])
+    _trained(bench, case, ["--output_dir", str(repeat)])
     repeated = losses(repeat)[SAVED:]
     return repeated != first and all(abs(a - b) <= 1e-3 * a for a, b in zip(first, second, strict=True))
 
@@ -279,7 +305,7 @@ def waits(bench: Bench, case: Case) -> list[str]:
     """The lines of the project between two log points at which the host waits for the device."""
     arguments = ["--logging_steps", "4", "--n_steps", "8", "--checkpointing_steps", "0"]
     output = ["--output_dir", str(bench.out / "waits" / re.sub(r"\W+", "-", case.name))]
-    said = _trained(bench, project(bench, case), [*arguments, *output], WAITS)
+    said = _trained(bench, case, [*arguments, *output], WAITS)
     # Update 1 is looked at once; the first ones also compile and tune.
     return sorted({line for update, _, line in json.loads(said.splitlines()[-1]) if update in (5, 6, 7)})
 
@@ -288,8 +314,13 @@ def peak(bench: Bench, case: Case) -> dict[str, Any]:
     """The most memory of a training beside its forecast."""
     if case.needs and not bench.has(case.needs):
         return {"ok": None, "problem": f"{case.needs} is not installed"}
+    if "data.train" in case.values and not (file := texts(bench, case)).exists():
+        throughput.write_texts(file, throughput.lengths("fixed", case.values["batch.sequence_length"], 64))
     curve(bench, case)
     outcome = _outcome(bench, case)
+    if not bench.little:
+        for large in ("checkpoints", "model"):  # of a billion parameters 18 GB, and there are more such cases
+            shutil.rmtree(_latest(bench, case) / large)
     name = "host_bytes" if bench.little else "allocated_bytes"
     expected, held = outcome["forecast"][name], outcome["measured"]["ranks"]["0"][name]
     off = held / expected - 1
@@ -314,7 +345,7 @@ def speeds(results: Path) -> Iterator[dict[str, Any]]:
 def plugins(results: Path) -> Iterator[dict[str, Any]]:
     """Rows of part d."""
     for row in json.loads(results.read_text()):
-        fine = "failed" not in row and row["follows the curve"] and row["resume is exact"]
+        fine = None if "left out" in row else bool(row.get("follows the curve") and row["resume is exact"])
         yield {"case": f"{row['plugin']} {row['precision']}", "ok": fine, **row}
 
 
@@ -337,14 +368,24 @@ def _outcome(bench: Bench, case: Case) -> dict[str, Any]:
     return dict(json.loads((_latest(bench, case) / "outcome.json").read_text()))
 
 
+def problem(error: Exception) -> str:
+    """The end of what a child said, or the error itself where it said nothing or took too long."""
+    said = None if isinstance(error, subprocess.TimeoutExpired) else getattr(error, "stderr", None)
+    return " ".join(str(said or error).split())[-300:]
+
+
 def _said(bench: Bench, words: list[str]) -> str:
-    command = [sys.executable, "-m", "trainwiz", *words]
-    done = subprocess.run(command, env=bench.environment, capture_output=True, text=True, timeout=300, check=True)
-    return done.stdout
+    return _ran(bench, [sys.executable, "-m", "trainwiz", *words], bench.environment)
 
 
-def _trained(bench: Bench, folder: Path, words: list[str], script: Path | None = None) -> str:
-    environ = {**bench.environment, "WAITS_ON": bench.device}
-    command = [sys.executable, str(script or "train.py"), *words]
-    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=True)
+def _trained(bench: Bench, case: Case, words: list[str], script: Path | None = None) -> str:
+    """The script alone, as the only rank of its world; `single` has none."""
+    ranked = case.values.get("strategy.kind", "single") != "single"
+    environ = {**bench.environment, **(ALONE if ranked else {}), "WAITS_ON": bench.device}
+    return _ran(bench, [sys.executable, str(script or "train.py"), *words], environ, project(bench, case))
+
+
+def _ran(bench: Bench, command: list[str], environ: Mapping[str, str], folder: Path | None = None) -> str:
+    limit = min(LONGEST, bench.left())
+    done = subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=limit, check=True)
     return done.stdout

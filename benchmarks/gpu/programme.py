@@ -10,7 +10,7 @@ its forecast. c: throughput.py, speed beside other loops. d: colossalai.py, Colo
 
 For a bare machine with one GPU of 40 GB or more, Python 3.12, torch 2.11 with CUDA, accelerate 1.15, transformers 5.17
 and no network. Every row is in OUT/PART.json and OUT/PART.md as soon as it is known, so a part that is cut off has lost
-only its last one. Exit code 1 where a row is off.
+only what was running. What runs when a part's time is up is ended. Exit code 1 where a row is off.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -66,55 +67,55 @@ def _shown(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value).replace("\n", " ").replace("|", "/")[:200]
 
 
-def measured(bench: Bench, wanted: Sequence[Case], end: float, measure: Callable[[Case], dict[str, Any]]) -> Table:
-    """A row for each case; what does not begin in time is said to be left out."""
+def measured(bench: Bench, wanted: Sequence[Case], measure: Callable[[Case], dict[str, Any]]) -> Table:
+    """A row for each case, in the order in which they end; what does not begin in time is said to be left out."""
     table = Table(bench.out / bench.part)
 
     def one(case: Case) -> dict[str, Any]:
         began = time.monotonic()
-        if began > end:
+        if began > bench.end:
             return {"case": case.name, "ok": None, "problem": "left out: the time was up"}
         try:
             found = measure(case)
         except (subprocess.SubprocessError, OSError, ValueError, LookupError) as error:
-            said = getattr(error, "stderr", None) or getattr(error, "output", None) or str(error)
-            found = {"ok": False, "problem": " ".join(str(said).split())[-300:]}
+            found = {"ok": False, "problem": cases.problem(error)}
         return {"case": case.name, **found, "seconds": round(time.monotonic() - began, 1)}
 
     with ThreadPoolExecutor(1 if bench.little or bench.part == "b" else AT_ONCE) as pool:
-        for row in pool.map(one, wanted):
-            table.add(row)
+        for done in as_completed([pool.submit(one, case) for case in wanted]):
+            table.add(done.result())
     return table
 
 
-def right(bench: Bench, end: float) -> Table:
+def right(bench: Bench) -> Table:
     """Part a."""
     wanted = [case for case in cases.right(bench) if bench.wants(case.name)]
     reference = cases.curve(bench, cases.REFERENCE)
     for case in cases.right(bench):
         if case.name in {other.same_as for other in wanted}:
-            cases.curve(bench, case)
-    return measured(bench, wanted, end, lambda case: cases.compare(bench, case, reference))
+            with suppress(subprocess.SubprocessError):  # its own row says why
+                cases.curve(bench, case)
+    return measured(bench, wanted, lambda case: cases.compare(bench, case, reference))
 
 
-def memory(bench: Bench, end: float) -> Table:
+def memory(bench: Bench) -> Table:
     """Part b."""
     wanted = [case for case in cases.memory(bench) if bench.wants(case.name)]
-    return measured(bench, wanted, end, lambda case: cases.peak(bench, case))
+    return measured(bench, wanted, lambda case: cases.peak(bench, case))
 
 
-def speed(bench: Bench, end: float) -> Table:
+def speed(bench: Bench) -> Table:
     """Part c."""
-    arguments = ["--out", str(bench.out / "throughput"), "--budget", f"{end - time.monotonic():.0f}"]
+    arguments = ["--out", str(bench.out / "throughput"), "--budget", f"{bench.left():.0f}"]
     arguments += ["--toy"] if bench.little else []
     arguments += ["--only", bench.only] if bench.only else []
     return _ran(bench, "throughput.py", arguments, lambda: cases.speeds(bench.out / "throughput" / "results.json"))
 
 
-def colossalai(bench: Bench, end: float) -> Table:  # noqa: ARG001 - its own rows are as they come
+def colossalai(bench: Bench) -> Table:
     """Part d, in the interpreter that has Colossal-AI."""
     output = bench.out / "colossalai.json"
-    arguments = ["--python", bench.colossalai, "--output", str(output)]
+    arguments = ["--python", bench.colossalai, "--output", str(output), "--seconds", f"{bench.left():.0f}"]
     arguments += ["--device", "cpu", "--kinds", "colossal_ddp"] if bench.little else []
     return _ran(bench, "colossalai.py", arguments, lambda: cases.plugins(output))
 
@@ -130,12 +131,12 @@ def _ran(bench: Bench, name: str, arguments: list[str], rows: Callable[[], Itera
             table.add(row)
     except (OSError, ValueError) as error:
         table.add({"case": name, "ok": False, "problem": f"{error}; see {log}"})
-    if done.returncode and all(row["ok"] for row in table.rows):
+    if done.returncode and all(row["ok"] is not False for row in table.rows):
         table.add({"case": name, "ok": False, "problem": f"ended with {done.returncode}; see {log}"})
     return table
 
 
-RUN: dict[str, Callable[[Bench, float], Table]] = {"a": right, "b": memory, "c": speed, "d": colossalai}
+RUN: dict[str, Callable[[Bench], Table]] = {"a": right, "b": memory, "c": speed, "d": colossalai}
 
 
 def unpack(wheels: Path, site: Path) -> None:
@@ -176,7 +177,6 @@ def main() -> int:
             options.colossalai = interpreter(site.with_name("colossalai"))
     code = 0
     for part in options.part or PARTS:
-        end = time.monotonic() + options.seconds
         if part == "d" and not options.colossalai:
             print("part d needs --wheels, or --colossalai PYTHON", file=sys.stderr)
             code = 1
@@ -188,8 +188,13 @@ def main() -> int:
             only=options.only,
             site=site,
             colossalai=os.path.abspath(options.colossalai or sys.executable),
+            end=time.monotonic() + options.seconds,
         )
-        table = RUN[part](bench, end)
+        try:
+            table = RUN[part](bench)
+        except (subprocess.SubprocessError, OSError) as error:  # of what all its rows need
+            table = Table(bench.out / part)
+            table.add({"case": PARTS[part], "ok": False, "problem": cases.problem(error)})
         off = [row["case"] for row in table.rows if row["ok"] is False]
         print(f"part {part} ({PARTS[part]}): {len(table.rows)} rows, off: {', '.join(off) or 'none'}", file=sys.stderr)
         code = code or int(bool(off) or not any(row["ok"] for row in table.rows))

@@ -1,12 +1,16 @@
 """The benchmarks of speed at their smallest: what they measure is the same work, and what they say adds up."""
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
+import threading
+import time
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import operators
 import projects
@@ -25,7 +29,9 @@ sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "gpu")]
 
 import bring  # noqa: E402
 import cases  # noqa: E402
+import colossalai as plugins  # noqa: E402
 import overhead  # noqa: E402
+import programme  # noqa: E402
 import throughput  # noqa: E402
 
 
@@ -61,14 +67,18 @@ def test_what_is_forked_is_given_the_same_and_says_the_same() -> None:
 
 @pytest.mark.train
 def test_the_gpu_programme_in_little_trains_resumes_and_measures_every_loop(tmp_path: Path) -> None:
-    limits = ["--seconds", str(350 * patience()), "--only", "^single bf16$|gpt2-124m fixed"]
-    done = run("gpu/programme.py", "--little", "--part", "a", "--part", "c", "--out", str(tmp_path), *limits)
+    limits = ["--seconds", str(350 * patience()), "--only", "^cpu$|^single bf16$|gpt2-124m fixed"]
+    parts = ("--part", "a", "--part", "b", "--part", "c")
+    done = run("gpu/programme.py", "--little", *parts, "--out", str(tmp_path), *limits)
     assert done.returncode == 0, done.stderr
     (row,) = json.loads((tmp_path / "a.json").read_text())
     assert row["case"] == "single bf16"
     assert 0 < row["apart"] < cases.TOLERANCE["bf16"]
     assert row["resumes"] is True
     assert row["waits"] == []
+    (row,) = json.loads((tmp_path / "b.json").read_text())
+    assert row["forecast GiB"] * (1 + row["off"]) == pytest.approx(row["measured GiB"])
+    assert row["measured GiB"] > 0.1
     results = json.loads((tmp_path / "throughput" / "results.json").read_text())
     assert results["machine"]["device"] == "cpu"
     of_fixed = set(throughput.CONTESTANTS) - {"flat"}  # for documents of many lengths
@@ -95,6 +105,51 @@ def test_the_gpu_programme_has_every_strategy_and_precision_once(tmp_path: Path)
     labels = {row.label for row in strategies.every() if row.engine == "accelerate"} - {"ddp"}  # one GPU
     assert {name.partition(" ")[0].partition("+")[0] for name in names if name.endswith(" bf16")} == labels
     assert not [case for case in cases.right(cases.Bench(part="a", out=tmp_path, little=True)) if not case.on_cpu]
+
+
+def test_rows_are_written_as_they_end_and_time_that_is_up_is_said(tmp_path: Path) -> None:
+    bench = cases.Bench(part="a", out=tmp_path, end=time.monotonic() + 600)
+    other, written = threading.Event(), tmp_path / "a.json"
+
+    def measure(case: cases.Case) -> dict[str, Any]:
+        if case.name == "slow":
+            assert other.wait(60)
+            while not written.exists():
+                time.sleep(0.01)
+            object.__setattr__(bench, "end", 0.0)
+            cases._ran(bench, [sys.executable, "-c", "import time; time.sleep(60)"], dict(os.environ))
+        other.set()
+        return {"ok": True}
+
+    table = programme.measured(bench, [cases.Case(name="slow"), cases.Case(name="fast")], measure)
+    assert [(row["case"], row["ok"]) for row in table.rows] == [("fast", True), ("slow", False)]
+    assert "timed out after 1" in table.rows[1]["problem"]
+    late = programme.measured(bench, [cases.Case(name="late")], measure)
+    assert late.rows[0]["ok"] is None
+
+
+def test_the_rows_of_every_plugin_are_written_one_after_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, found = tmp_path / "rows.json", list[int]()
+
+    def measure(options: argparse.Namespace, *_: object) -> dict[str, Any]:
+        found.append(len(json.loads(output.read_text())) if output.exists() else 0)
+        if len(found) == 2:
+            plugins.said([sys.executable, "-c", "import sys; sys.exit('broken')"], options.end)
+        if len(found) == 3:
+            options.end = 0.0
+        plugins.said([sys.executable, "-c", ""], options.end)
+        return {"follows the curve": True, "resume is exact": True}
+
+    monkeypatch.setattr(plugins, "measure", measure)
+    arguments = ["--python", sys.executable, "--ranks", "1", "--output", str(output), "--kinds", "colossal_zero1"]
+    monkeypatch.setattr(sys, "argv", ["colossalai.py", *arguments])
+    assert plugins.main() == 1
+    assert found == [0, 1, 2]
+    rows = list(cases.plugins(output))
+    assert [row["ok"] for row in rows] == [True, False, None]
+    assert rows[1]["failed"] == ["broken"]
 
 
 def test_a_wheel_keeps_the_library_of_one_cuda_version(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Several machines: which one this is, and real launches over two hosts made of network namespaces."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -34,7 +35,7 @@ def planned(**changes: object) -> Plan:
 
 def test_the_rank_comes_from_the_option_then_from_slurm() -> None:
     assert cluster.place(planned(), 1, {}).rank == 1
-    slurm = {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_LOCALID": "0"}
+    slurm = {**STEP, "SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_LOCALID": "0"}
     assert cluster.place(planned(), None, slurm).rank == 1
     assert cluster.place(planned(), 0, slurm).rank == 0
     with pytest.raises(UsageError, match="the rank of this machine is not known"):
@@ -57,11 +58,47 @@ def test_what_people_export_comes_before_what_a_scheduler_says() -> None:
     assert cluster.address({"MASTER_ADDR": "mine", "SLURM_JOB_NODELIST": "node[03-05]"}) == "mine"
 
 
-def test_slurm_must_have_given_what_was_planned() -> None:
-    with pytest.raises(Refused, match="nodes of the Slurm job: 3, but machines of the plan: 2"):
-        cluster.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_JOB_NUM_NODES": "3"})
-    with pytest.raises(Refused, match="several trainwiz processes on this node"):
-        cluster.place(planned(), None, {"SLURM_JOB_ID": "7", "SLURM_NODEID": "0", "SLURM_LOCALID": "1"})
+STEP = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+"""Of what srun started."""
+
+
+@pytest.mark.parametrize(
+    ("environ", "why"),
+    [
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3"}, "nodes of the Slurm job: 3, but machines of the plan: 2"),
+        ({**STEP, "SLURM_JOB_NUM_NODES": "2", "SLURM_STEP_NUM_NODES": "1"}, "nodes of the Slurm step: 1, but"),
+        ({**STEP, "SLURM_LOCALID": "1"}, "several trainwiz processes on this node"),
+        ({**STEP, "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "8(x2)"}, "several trainwiz processes"),
+        ({**STEP, "SLURM_LOCALID": "0", "SLURM_STEP_TASKS_PER_NODE": "1,2"}, "several trainwiz processes"),
+    ],
+)
+def test_slurm_must_have_given_what_was_planned(environ: dict[str, str], why: str) -> None:
+    with pytest.raises(Refused, match=why):
+        cluster.place(planned(), None, {**environ, "SLURM_NODEID": "0"})
+
+
+def test_a_place_in_slurm_is_that_of_the_step() -> None:
+    """Seen in Slurm 22.05: a batch script is on node 0 of all, and a step may have other nodes than its job."""
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "4", "SLURM_JOB_NODELIST": "n[1-4]", "SLURM_NODEID": "0"}
+    part = {**STEP, "SLURM_STEP_NUM_NODES": "2", "SLURM_STEP_NODELIST": "n[3-4]", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
+    place = cluster.place(planned(main_process_ip=None), None, {**job, **part})
+    assert (place.rank, place.machines, place.address) == (0, 2, "n3")
+    with pytest.raises(UsageError, match="the rank of this machine is not known"):
+        cluster.place(planned(), None, {**job, "SLURM_JOB_NUM_NODES": "2"})
+    # mpirun starts its daemons by srun, but on the other nodes only.
+    daemon = {**STEP, "SLURM_STEP_NUM_NODES": "1", "SLURM_STEP_NODELIST": "n2", "SLURM_NODEID": "0"}
+    mpirun = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}
+    place = cluster.place(planned(main_process_ip=None), None, {**job, "SLURM_JOB_NUM_NODES": "2", **daemon, **mpirun})
+    assert (place.rank, place.address) == (1, "n1")
+
+
+def test_an_address_that_is_each_machines_own_is_refused_in_a_job() -> None:
+    nowhere, other = planned(main_process_ip=None), PLACES["Slurm"]
+    with pytest.raises(UsageError, match="machine 0 is at localhost, which means this machine itself: machine 1"):
+        cluster.place(nowhere, None, {**other, "MASTER_ADDR": "localhost"})
+    # Of machine 0, as Kubeflow's first operators had it.
+    assert cluster.place(nowhere, None, {**other, "SLURM_NODEID": "0", "MASTER_ADDR": "localhost"}).rank == 0
+    assert cluster.place(nowhere, 1, {"MASTER_ADDR": "localhost"}).rank == 1
 
 
 def test_skypilot_says_rank_size_and_address() -> None:
@@ -78,7 +115,7 @@ def test_skypilot_says_rank_size_and_address() -> None:
 
 
 PLACES = {
-    "Slurm": {"SLURM_JOB_ID": "7", "SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "zero,one"},
+    "Slurm": {**STEP, "SLURM_NODEID": "1", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "zero,one"},
     "Kubeflow": {
         "PET_NODE_RANK": "1",
         "PET_NNODES": "2",
@@ -145,7 +182,7 @@ def test_the_first_host_of_slurms_list(nodes: str, first: str | None) -> None:
 
 def test_a_requeued_job_finds_machine_0_on_its_new_nodes() -> None:
     nowhere = planned(main_process_ip=None)
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"}
+    job = {**STEP, "SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "1"}
     before = {**job, "SLURM_JOB_NODELIST": "node[1-2]", "SLURM_STEP_NODELIST": "node[1-2]"}
     after = {**job, "SLURM_JOB_NODELIST": "node[2,5]", "SLURM_STEP_NODELIST": "node[2,5]", "SLURM_RESTART_COUNT": "1"}
     # The host that was machine 1 is machine 0 now, and a new one is machine 1.
@@ -208,8 +245,20 @@ class Hosts:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
         subprocess.run(["ip", "link", "del", self.links[0]], check=False, capture_output=True)
 
+    def on(self, host: int) -> list[str]:
+        """What is typed before a command of that host."""
+        return ["ip", "netns", "exec", self.names[host]]
+
+    def cut(self, host: int) -> None:
+        """Take its network away."""
+        ip("-n", self.names[host], "link", "set", self.links[host], "down")
+
+    def mend(self, host: int) -> None:
+        """Give it back."""
+        ip("-n", self.names[host], "link", "set", self.links[host], "up")
+
     def start(self, host: int, folder: Path, *words: str, **environ: str) -> "subprocess.Popen[str]":
-        argv = ["ip", "netns", "exec", self.names[host], sys.executable, "-m", "trainwiz", "launch", *words]
+        argv = [*self.on(host), sys.executable, "-m", "trainwiz", "launch", *words]
         own = projects.environment({**warm.torchrun(), **environ})
         process = subprocess.Popen(
             argv, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=own
@@ -237,17 +286,24 @@ def hosts(two_hosts: Hosts) -> Iterator[Hosts]:
 
 @pytest.fixture(scope="module")
 def two_hosts() -> Iterator[Hosts]:
-    made = Hosts()
+    with made() as hosts:
+        yield hosts
+
+
+@contextlib.contextmanager
+def made() -> Iterator[Hosts]:
+    """Two hosts, or the test is skipped."""
+    hosts = Hosts()
     if sys.platform != "linux" or os.geteuid() != 0 or not shutil.which("ip"):
         pytest.skip("network namespaces need Linux, root and iproute2")
     try:
         try:
-            made.up()
+            hosts.up()
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespaces here: {error.stderr}")
-        yield made
+        yield hosts
     finally:
-        made.down()
+        hosts.down()
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from trainwiz.process.ranks import Inbox
 from trainwiz.process.supervision import Elsewhere, Send, Supervisor
 from trainwiz.recovery import Again, Attempt, Policy, Recovery
 from trainwiz.store import runs
+from trainwiz.store.runs import Run
 from trainwiz.workflows.launch import conclusion, formation, lockstep
 from trainwiz.workflows.launch.formation import Formation, usable
 from trainwiz.workflows.launch.lockstep import Leading
@@ -406,6 +408,28 @@ def test_a_machine_that_was_silent_hears_that_and_comes_back(
     assert (frozen.dropped, frozen.over(0)) == (False, None)
     world.coordinator.tell(1, **OVER)
     assert world.order(1)["do"] == "over"
+
+
+def test_a_launcher_that_notices_first_takes_the_place_of_its_own_connection(make: Callable[..., World]) -> None:
+    world = make()
+    world.join(1)
+    first = world.others[1]
+    until(lambda: 1 in world.coordinator.present)
+    another = Participant(machine(1), address="127.0.0.1", port=world.port, secret=SECRET)
+    assert isinstance(another.next(10), Message), "another launcher of that rank is not wanted"
+    assert not world.coordinator.lost
+    first.again()
+    assert world.coordinator.wait(lambda: 1 in world.coordinator.lost, 10)
+    until(lambda: 1 in world.coordinator.present)
+    world.coordinator.tell(1, **OVER)
+    assert world.order(1)["do"] == "over"
+
+
+def test_torchrun_that_was_ended_before_it_had_ranks_is_not_to_blame(tmp_path: Path) -> None:
+    prepared: Any = SimpleNamespace(run=Run(tmp_path))
+    ended = Outcome(exit_code=137, codes={0: -9})
+    assert lockstep._culprits(prepared, ended) == []
+    assert [*lockstep._culprits(prepared, dataclasses.replace(ended, first_failed=0))] == [0]
 
 
 def test_as_many_machines_as_the_real_batch_divides_over() -> None:

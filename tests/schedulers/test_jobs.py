@@ -18,9 +18,10 @@ import pytest
 
 from trainwiz.cli import run
 from trainwiz.record import told
-from trainwiz.store import liveness
+from trainwiz.store import jobs, liveness
 from trainwiz.store.runs import Run
 from trainwiz.ui.live import Screen
+from trainwiz.workflows.jobs import submit
 from trainwiz.workflows.launch.telling import Telling
 
 RUN = "2026-01-31_10-22-05-1"
@@ -111,6 +112,36 @@ def test_a_signal_while_the_scheduler_is_asked_loses_no_job(project: Path, signu
         assert json.loads(recorded.read_text())["id"] == "17"
 
 
+def test_ctrl_c_after_the_answer_waits_until_the_job_is_noted(
+    project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(project, "sbatch", "echo 17")
+
+    def noted(*arguments: Any) -> None:
+        signal.raise_signal(signal.SIGINT)
+        jobs.add(*arguments)
+
+    monkeypatch.setattr(submit, "jobs", SimpleNamespace(add=noted))
+    before = signal.getsignal(signal.SIGINT)
+    code, out, err = cli("submit")
+    assert (code, out) == (130, "17\n"), err
+    assert "submitted: job 17" in err
+    assert json.loads((project / "runs" / "jobs.jsonl").read_text())["id"] == "17"
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_a_job_does_not_inherit_the_one_that_it_is_submitted_in(
+    project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun would end at SLURM_MEM_PER_CPU of a salloc, where the job asks for memory per node."""
+    for name, value in {"JOB_ID": "3", "MEM_PER_CPU": "100", "STEP_NODELIST": "old", "CONF": "/etc/slurm.conf"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    program(project, "sbatch", f"env > {shlex.quote(str(project.parent))}/environ; echo 17")
+    assert cli("submit")[0] == 0
+    seen = {line.partition("=")[0] for line in (project.parent / "environ").read_text().splitlines()}
+    assert {name for name in seen if name.startswith("SLURM")} == {"SLURM_CONF"}
+
+
 def test_a_running_job_is_asked_to_save_and_not_queued_again(project: Path, cli: Cli) -> None:
     program(project, "sbatch", "echo 17")
     scontrol = program(project, "scontrol", 'echo "JobId=17 JobState=RUNNING Reason=None"')
@@ -184,6 +215,27 @@ def test_what_would_run_something_else_is_not_submitted(project: Path, cli: Cli)
     assert cli("update", ".")[0] == 0
     assert not sbatch.exists()
     assert cli("submit")[0] == 0
+
+
+def test_what_a_job_wrote_that_never_began_is_shown_and_explained(project: Path, cli: Cli) -> None:
+    """Seen in Slurm 22.05 with SBATCH_EXPORT=NONE; an earlier run says nothing of it."""
+    made_run(project, {}, {"exit_code": 0, "ranks": {"0": 0}})
+    program(project, "sbatch", "echo 17")
+    program(project, "scontrol", 'echo "JobId=17 JobState=FAILED Reason=NonZeroExitCode ExitCode=2:0"')
+    assert cli("submit")[0] == 0
+    text = (
+        "srun: error: n1: task 0: Exited with exit code 2\n"
+        "slurmstepd: error: execve(): trainwiz: No such file or directory\n"
+    )
+    (project / "slurm-17.log").write_text(text)
+    code, out, err = cli("logs")
+    assert (code, out) == (0, text)
+    assert "job 17: failed, the job exited with code 2" in err
+    _, out, _ = cli("diagnose", ".")
+    assert "job 17: failed" in out
+    assert "the job does not find trainwiz on its nodes" in out
+    assert "set cluster.setup in trainwiz.yaml" in out
+    assert json.loads(cli("diagnose", ".", "--json")[1])["name"] == "trainwiz_missing"
 
 
 def test_a_plan_without_a_scheduler_cannot_be_submitted(project: Path, cli: Cli) -> None:

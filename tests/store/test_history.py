@@ -1,5 +1,6 @@
 """Reading run folders, and the commands that show them: runs, logs, report, diff."""
 
+import dataclasses
 import json
 import os
 import re
@@ -19,9 +20,11 @@ from wcwidth import wcswidth
 from trainwiz import language
 from trainwiz.cli import run as trainwiz
 from trainwiz.errors import UsageError
+from trainwiz.record.differences import Difference
 from trainwiz.record.metrics import joined, series
 from trainwiz.store import history, liveness, runs
 from trainwiz.store.runs import Run
+from trainwiz.ui import differences
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 EVIL = "</td><script>alert(1)</script><img src=x onerror=alert(2)> \"'&"
@@ -538,6 +541,14 @@ def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) 
     capsys.readouterr()
     assert trainwiz(["diff", first, "--json"]) == 0, "from a folder without runs: the newest of the same project"
     assert json.loads(capsys.readouterr().out)["after"] == max(NAMES)
+
+
+def test_differences_show_bytes_as_people_read_them(capsys: pytest.CaptureFixture[str]) -> None:
+    peak = Difference(section="result", key="peak_rank_bytes", before=456482816, after=None)
+    differences.show("a", "b", [peak, dataclasses.replace(peak, key="updates", before=456482816, after=6)])
+    shown = capsys.readouterr().out
+    assert "peak_rank_bytes  435 MiB → -" in shown
+    assert "456482816 → 6" in shown, "no other number is one of bytes"
 
 
 def test_differences_fit_a_narrow_terminal(project: Path) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -23,7 +24,14 @@ from test_tasks import load, small_decoder
 from test_training import SINGLE
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoConfig, AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast, masking_utils
+from transformers import (
+    AttentionInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedTokenizerFast,
+    masking_utils,
+)
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from warm import launch, spawn
 
@@ -147,7 +155,7 @@ def test_a_model_whose_attention_cannot_be_replaced_keeps_its_own(
     config = AutoConfig.for_model("falcon", vocab_size=37, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     model = AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(rows, "kernel_agrees", lambda *_: True)
+    monkeypatch.setattr(rows, "kernel_agrees", lambda _: True)
     rows.choose_attention(model)
     assert model.config._attn_implementation == "sdpa"
 
@@ -261,16 +269,23 @@ def test_pytorch_s_kernel_gives_what_masks_give(kind: str, tmp_path: Path, monke
     inputs, positions = three_documents()
     given = {"inputs": inputs, "positions": positions, "bounds": torch.tensor([0, 7, 16, 20, 27, 36, 40]).int()}
     masked = model(**rows.given(model.config, **given)).logits
-    assert not rows.kernel_agrees(2, 2, 16, "cpu"), "it does not run here, and is not chosen"
+    attention = sys.modules["attention"]
+    assert not rows.kernel_agrees(attention.Shape(2, 2, 16, 16), "cpu"), "it does not run here, and is not chosen"
     rows.choose_attention(model)
     assert model.config._attn_implementation == "sdpa"
-    monkeypatch.setattr(varlen, "varlen_attn", lambda *a, **k: 1.1 * reference(*a, **k))
-    assert not rows.kernel_agrees(2, 2, 16, "cpu"), "one that gives something else is not chosen"
+    wrong: list[Callable[..., Tensor]] = [
+        lambda *a, **k: 1.1 * reference(*a, **k),
+        lambda q, *rest, **k: reference(q.detach() + (q - q.detach()) * 1.1, *rest, **k),  # its gradient alone
+        lambda q, k, v, *rest, **told: reference(q, k, v[..., : q.shape[2] // 2], *rest, **told),
+    ]
+    for kernel in wrong:
+        monkeypatch.setattr(varlen, "varlen_attn", kernel)
+        assert not rows.kernel_agrees(attention.Shape(2, 2, 16, 16), "cpu"), "one that gives something else"
     monkeypatch.setattr(varlen, "varlen_attn", reference)
-    assert rows.kernel_agrees(4, 2, 16, "cpu")
+    assert rows.kernel_agrees(attention.Shape(4, 2, 24, 16), "cpu")
     kernel_agrees = rows.kernel_agrees
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(rows, "kernel_agrees", lambda *shape: kernel_agrees(*shape, "cpu"))
+    monkeypatch.setattr(rows, "kernel_agrees", lambda shape: kernel_agrees(shape, "cpu"))
     rows.choose_attention(model)
     if kind == "gpt2":  # its attention drops out
         assert model.config._attn_implementation == "sdpa"
@@ -278,6 +293,27 @@ def test_pytorch_s_kernel_gives_what_masks_give(kind: str, tmp_path: Path, monke
     assert model.config._attn_implementation == "by_document"
     flat = model(**rows.given(model.config, **given)).logits
     assert torch.allclose(flat.view_as(masked), masked, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma4_text", "minicpm3", "youtu", "deepseek_v3"])
+def test_the_shapes_that_kernels_are_tried_with_are_those_that_the_layers_ask_for(kind: str, tmp_path: Path) -> None:
+    """DeepSeek's values are narrower than its queries, and Gemma 4 has two kinds of layers."""
+    attention = load(tmp_path, "causal_lm", "attention", **CUDA)
+    asked = set()
+
+    def noted(_module: Any, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> tuple[Tensor, None]:
+        asked.add((query.shape[1], key.shape[1], query.shape[3], value.shape[3]))
+        return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3]), None
+
+    AttentionInterface.register("noted", noted)
+    dense = {"first_k_dense_replace": 2} if kind == "deepseek_v3" else {}
+    config = AutoConfig.for_model(kind, **{**dense, "num_hidden_layers": 6 if kind == "gemma4_text" else 2})
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config, attn_implementation="noted", dtype=torch.float32)
+        ids = torch.zeros(1, 8, dtype=torch.long)
+        model(input_ids=ids, position_ids=ids, use_cache=False)
+    assert set(attention.shapes_of(model.config.get_text_config())) == asked
+    assert len(attention.shapes_of(model.config)) == config.num_hidden_layers
 
 
 def tokenized(rows: ModuleType, folder: Path, length: int, documents: list[list[int]], whole: bool = False) -> Any:

@@ -17,7 +17,7 @@ from test_sft import instructed
 from test_tasks import load
 from test_training import ON_STANDIN, STRATEGIES, one_rank  # noqa: F401 - a fixture
 from torch import nn
-from warm import launch, run
+from warm import child, launch, run
 
 from trainwiz.engines.transformers import LOADED_AS_SAVED
 
@@ -191,6 +191,23 @@ def test_what_task_py_changes_after_loading_is_not_lost(tmp_path: Path) -> None:
         with torch.no_grad():
             sharding.build(SimpleNamespace(is_main_process=False), build_model)
         assert bool(sharding.places) == (name in ("nothing", "only read", "frozen")), name
+
+
+def test_a_script_without_a_launcher_is_the_only_rank_of_its_world(tmp_path: Path) -> None:
+    values = {"machine.num_processes": 1, "batch.real_batch_size": 4, "batch.per_device_batch_size": 4}
+    folder = make(tmp_path / "project", {**FSDP, **values, "batch.gradient_accumulation_steps": 1})
+    done = child(
+        folder / "train.py",
+        "--n_steps",
+        "1",
+        "--n_warmup_steps",
+        "0",
+        "--output_dir",
+        str(tmp_path / "out"),
+        env=ON_STANDIN,
+    )
+    assert done.code == 0, done.err
+    assert list((tmp_path / "out" / "checkpoints" / "checkpoint-00000001").glob("*.distcp"))
 
 
 @pytest.mark.parametrize("tied", [False, True])

@@ -3,10 +3,11 @@
 import hashlib
 import importlib
 import json
+import operator
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -125,10 +126,22 @@ def test_without_memory_for_a_copy_the_state_itself_is_written(
     # One rank copies, however many there are.
     monkeypatch.setattr(staging, "free_memory", lambda: 4000)
     assert staging.Staged(lambda: state, print).copy(tmp_path)
-    # With a GPU, the 4000 bytes take a pinned block of 4096.
-    for name, said in (("is_initialized", True), ("synchronize", None), ("current_device", 0)):
+    # With a GPU, all of it is pinned at once, until the memory is free again.
+    pinned, free = dict[int, int](), dict[int, int]()
+    calls = {"cudaHostRegister": lambda at, size, _: pinned.update({at: size}) or 0}
+    calls["cudaHostUnregister"] = lambda at: free.update({at: pinned.pop(at)})
+    known = {"is_initialized": True, "synchronize": None, "current_device": 0, "cudart": SimpleNamespace(**calls)}
+    for name, said in known.items():
         monkeypatch.setattr(torch.cuda, name, lambda said=said: said)
-    assert not staging.Staged(lambda: state, print).copy(tmp_path)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda code: operator.index(code) and 1 / 0)
+    state["bias"] = torch.ones(3)
+    assert not staging.Staged(lambda: state, print).copy(tmp_path), "4000 bytes, and 12 at the next multiple of 64"
+    monkeypatch.setattr(staging, "free_memory", lambda: 4044)
+    copying = staging.Staged(lambda: state, print)
+    assert copying.copy(tmp_path)
+    assert list(pinned.values()) == [4044]
+    del copying
+    assert list(free.values()) == [4044]
     saving.lock.close()
 
 

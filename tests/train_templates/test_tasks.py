@@ -39,7 +39,18 @@ from trainwiz.tasks import named
 pytestmark = pytest.mark.filterwarnings("default")
 
 GENERATED = (
-    *("task", "train", "adapter", "average", "batches", "chat", "chat_template", "checkpoints", "conversations"),
+    *(
+        "task",
+        "train",
+        "adapter",
+        "attention",
+        "average",
+        "batches",
+        "chat",
+        "chat_template",
+        "checkpoints",
+        "conversations",
+    ),
     *(
         "column_names",
         "definitions",
@@ -270,12 +281,14 @@ def test_labels_that_are_no_classes_are_refused_before_and_in_the_task(
         made.load_train_data(made.TaskConfig())
 
 
-def test_whole_numbers_with_a_point_are_classes(tmp_path: Path) -> None:
-    rows = [json.dumps({"text": f"number {i}", "label": label}) for i, label in enumerate([0.0, 1.0, 1, 0])]
+def test_whole_numbers_with_a_point_are_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [json.dumps({"text": f"number {i}", "label": label}) for i, label in enumerate([0.0, 1.0, 1])]
+    rows.append(json.dumps({"text": " ", "label": 0}))
     (tmp_path / "rows.jsonl").write_text("\n".join(rows))
     where = str(tmp_path / "rows.jsonl")
     made = load(tmp_path, "text_classification", data__train=where)
     assert made.load_train_data(made.TaskConfig()).labels == [0, 1, 1, 0]
+    assert "rows.jsonl: 1 of 4 texts are empty, and learned with their labels" in capsys.readouterr().out
     found = project(plans.with_changes(BASE, {"task": "text_classification", "data.train": where}), str(tmp_path)).train
     assert found
     assert (found.detail, found.samples) == ("", 4)

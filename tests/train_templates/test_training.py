@@ -21,6 +21,8 @@ from projects import REGRESSION, SMALL, forecast_and_measured, launch, losses, m
 pytestmark = pytest.mark.train
 
 SINGLE = {"strategy.kind": "single", "machine.num_processes": 1}
+CURVE = {**SMALL, "schedule.n_steps": 5}
+"""Warm-up, the highest rate, and half of the way down."""
 ZERO = {"strategy.kind": "deepspeed"}
 OFFLOAD = {**ZERO, "strategy.offload_optimizer_device": "cpu"}
 STRATEGIES: dict[str, dict[str, object]] = {
@@ -55,7 +57,7 @@ def run(folder: Path, *arguments: str, start: Callable[..., projects.Done] = war
 @pytest.fixture(scope="session")
 def one_rank(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, float]]:
     """The records of one rank that takes the whole real batch by itself, 4 samples at a time."""
-    folder = make(tmp_path_factory.mktemp("single") / "project", {**SMALL, **SINGLE})
+    folder = make(tmp_path_factory.mktemp("single") / "project", {**CURVE, **SINGLE})
     done = run(folder)
     assert done.code == 0, done.err
     is_as_forecast(folder, "checkpoint_bytes")
@@ -71,7 +73,7 @@ def is_as_forecast(folder: Path, *names: str) -> None:
 
 
 def test_one_rank_learns_and_records_everything(one_rank: list[dict[str, float]]) -> None:
-    assert [r["update"] for r in one_rank] == list(range(1, 9))
+    assert [r["update"] for r in one_rank] == list(range(1, 6))
     assert one_rank[-1]["loss"] < one_rank[0]["loss"] - 1
     assert set(one_rank[0]) == {
         "update",
@@ -87,7 +89,7 @@ def test_one_rank_learns_and_records_everything(one_rank: list[dict[str, float]]
     }
     assert all(r["grad_norm_post_clip"] == min(1.0, r["grad_norm_pre_clip"]) for r in one_rank)
     assert [r["lr"] for r in one_rank[:2]] == [1.5e-3, 3e-3]
-    assert one_rank[-1]["lr"] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi * 5 / 6)))
+    assert one_rank[-1]["lr"] == pytest.approx(3e-3 * 0.5 * (1 + math.cos(math.pi * 2 / 3)))
 
 
 RECOMPUTED = {"zero1": "selective", "zero2": "full", "zero3": "selective", "zero3-offload": "full", "fsdp": "offload"}
@@ -100,7 +102,7 @@ def test_every_strategy_follows_the_curve_of_one_rank(
     name: str, one_rank: list[dict[str, float]], tmp_path: Path
 ) -> None:
     recomputed = {"model.activation_checkpointing": RECOMPUTED.get(name, "none")}
-    folder = make(tmp_path / name, {**SMALL, **STRATEGIES[name], **recomputed})
+    folder = make(tmp_path / name, {**CURVE, **STRATEGIES[name], **recomputed})
     cold = name in STARTED_AS_USERS_DO
     done = run(folder, start=launch if cold else warm.launch)
     assert done.code == 0, done.err
@@ -115,13 +117,12 @@ def test_every_strategy_follows_the_curve_of_one_rank(
 # docs/decisions/deepspeed.md: ZeRO 0 in 16 bit starts with a step that Adam must forget
 @pytest.mark.parametrize("name", ["zero0", "zero2", "zero3", "fsdp"])
 def test_bf16_stays_near_fp32(name: str, one_rank: list[dict[str, float]], tmp_path: Path) -> None:
-    values = {**SMALL, **STRATEGIES[name], "precision.mixed_precision": "bf16", "schedule.n_steps": 5}
+    values = {**CURVE, **STRATEGIES[name], "precision.mixed_precision": "bf16", "schedule.n_steps": 3}
     folder = make(tmp_path / name, values)
     done = run(folder)
     assert done.code == 0, done.err
     is_as_forecast(folder, "checkpoint_bytes")
-    schedule_apart = losses(folder)[:3]
-    assert schedule_apart == pytest.approx([r["loss"] for r in one_rank[:3]], rel=2e-3)
+    assert losses(folder) == pytest.approx([r["loss"] for r in one_rank[:3]], rel=2e-3)
 
 
 def test_the_custom_task_trains_in_16_bit_under_deepspeed(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.train
 CHILD = Path(__file__).parents[1] / "engine_children" / "waits.py"
 STEADY = {"machine.device": "cpu", "strategy.kind": "single", "batch.sequence_length": 128, "data.eval": ""}
 ARGUMENTS = (
-    *("--real_batch_size", "16", "--per_device_batch_size", "4", "--gradient_accumulation_steps", "4"),
+    *("--real_batch_size", "8", "--per_device_batch_size", "4", "--gradient_accumulation_steps", "2"),
     *("--n_steps", "4", "--n_warmup_steps", "0", "--logging_steps", "3", "--checkpointing_steps", "0"),
 )
 EVALUATED = {"data.eval": "embedded"}

@@ -16,11 +16,13 @@ from test_launch import TRAINWIZ, latest, launch, project, read
 from test_preemption import SAVING, stopped_by
 from test_ranks import wait_for
 
+from trainwiz.cluster import Place
+from trainwiz.outcome import Outcome
 from trainwiz.store import runs
 from trainwiz.store.runs import Run
-from trainwiz.workflows.launch import conclusion
+from trainwiz.workflows.launch import conclusion, vanished
 
-JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
+JOB = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
 STATE = "JobId=7 JobName=a=b JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1"
 
 
@@ -89,7 +91,7 @@ def test_a_job_of_the_plans_scheduler_is_continued_by_another_job(monkeypatch: p
 def test_a_plan_for_one_machine_is_not_trained_by_each_of_several(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "")
     two_nodes = launch(folder, **slurm(folder, SLURM_JOB_NUM_NODES="2"))
-    assert "nodes of the Slurm job: 2, but machines of the plan: 1" in two_nodes.stderr
+    assert "nodes of the Slurm step: 2, but machines of the plan: 1" in two_nodes.stderr
     two_tasks = launch(folder, **slurm(folder, SLURM_LOCALID="1"))
     assert "Slurm started several trainwiz processes on this node" in two_tasks.stderr
     assert (two_nodes.returncode, two_tasks.returncode) == (1, 1)
@@ -157,3 +159,53 @@ def test_a_signal_while_machines_gather(tmp_path: Path) -> None:
     assert "up to 600 s" in said, "machines of a job may come up late"
     assert "stopped by SIGUSR1 before the ranks were started; exit code 75" in said
     assert asked(folder) == ["--oneliner show job 7", "write batch_script 7 -", "requeue 7"]
+
+
+PEER = "RuntimeError: [/pytorch/gloo/transport/tcp/pair.cc:547] Connection closed by peer [10.0.0.1]:4711"
+POD = {"PET_NODE_RANK": "1", "PET_NNODES": "3", "PET_MASTER_ADDR": "train-0"}
+
+
+@pytest.mark.parametrize(
+    ("wrote", "of_machine_0", "lost", "environ", "code"),
+    [
+        (PEER, None, {}, POD, 75),
+        (PEER, {"exit_code": 1}, {}, POD, 1),
+        (PEER, {"exit_code": 75}, {}, POD, 1),
+        ("ValueError: the loss is not finite", None, {}, POD, 1),
+        (PEER, None, {0: "its launcher ended"}, POD, 75),
+        (PEER, None, {}, {}, 1),
+        (PEER, None, {}, JOB, 1),
+    ],
+    ids=["gone", "failed by itself", "stopped", "own failure", "lost by its launcher", "by hand", "Slurm"],
+)
+def test_a_machine_that_only_lost_others_lets_its_pods_start_again(
+    wrote: str,
+    of_machine_0: dict[str, int] | None,
+    lost: dict[int, str],
+    environ: dict[str, str],
+    code: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pod that exits with anything else ends the whole job before Kubernetes knows that a node is gone."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(vanished, "_SECONDS", 0)
+    for machine in range(3):
+        Run(tmp_path, machine).record("command", {})
+    Run(tmp_path, 2).record("outcome", {"exit_code": 75})
+    if of_machine_0:
+        Run(tmp_path).record("outcome", of_machine_0)
+    run = Run(tmp_path, 1)
+    run.logs.mkdir()
+    run.log(1).write_text(f'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n{wrote}\n')
+    prepared: Any = SimpleNamespace(
+        request=SimpleNamespace(stopped_code=75),
+        plan=plans.BASE,
+        place=Place(rank=1, machines=3, address="train-0", port=29500),
+        run=run,
+        ranks=range(1, 2),
+        team=bool(lost),
+    )
+    ended = Outcome(exit_code=1, codes={1: 1}, first_failed=1, lost=lost)
+    assert vanished.judged(prepared, ended).exit_code == code

@@ -382,6 +382,8 @@ def build_accelerator(config: Config) -> Accelerator:
 # feature: fsdp
 def build_accelerator(config: Config) -> Accelerator:
     """Set up FSDP2: parameters, gradients and optimizer state are sharded over all ranks, layer by layer."""
+    if "RANK" not in os.environ:  # without a launcher: the only rank of its world
+        os.environ.update(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(config.mixed_precision)
     plugin = FullyShardedDataParallelPlugin(
         fsdp_version=2,

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attention import shapes_of
+
 PEAK_TFLOPS: dict[str, float] = {"h200": 989.0}
 """Dense TFLOP/s of GPUs in the precision of this training, by a pattern of their names; from their data sheets."""
 IGNORED = -100
@@ -76,12 +78,12 @@ def products(weight: Any) -> float:
 def flops_per_pair(model: Any) -> list[tuple[float, int]]:
     """Return the FLOPs of attention for a pair of tokens, and its reach in tokens, for each kind of layer."""
     config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    width = heads * (getattr(config, "head_dim", None) or config.hidden_size // heads)
-    kinds = getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    layers = [6.0 * shape.heads * (shape.width + shape.values) for shape in shapes_of(config)]
+    kinds = getattr(config, "layer_types", None) or ["full_attention"] * len(layers)
     window = getattr(config, "sliding_window", None) or EVERYTHING
     reach = {"full_attention": EVERYTHING, "sliding_attention": window}
-    return [(12.0 * width * kinds.count(kind), reach[kind]) for kind in set(kinds) & reach.keys()]
+    by_kind = [(kind, sum(flops for flops, own in zip(layers, kinds, strict=False) if own == kind)) for kind in reach]
+    return [(flops, reach[kind]) for kind, flops in by_kind if flops]
 
 
 EVERYTHING = 1 << 40

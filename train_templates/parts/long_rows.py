@@ -18,6 +18,10 @@ import torch
 import transformers
 from torch import Tensor, nn
 
+# feature: long_gpu
+from attention import agrees, shapes_of
+
+# end: long_gpu
 LONGEST_MASK = 4096
 """Places of a row up to which a mask is small, and cheaper than another kernel."""
 # feature: long_cpu
@@ -142,23 +146,19 @@ def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 def flex_agrees(config: Any, device: str = "cuda") -> bool:
     """Return whether flex attention can be compiled here, and gives the same as a mask on two documents."""
-    heads = config.num_attention_heads
-    shared = getattr(config, "num_key_value_heads", None) or heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kind = torch.bfloat16 if device == "cpu" or torch.cuda.is_bf16_supported() else torch.float16
-    query, key, value = (torch.randn(1, n, 256, width, device=device).to(kind) for n in (heads, shared, shared))
-    place = torch.arange(256, device=device)
-    begin = (place >= 100) * 100
-    mask = (begin[:, None] == begin) & (place[:, None] >= place)
-    theirs = nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    begin = (torch.arange(256, device=device) >= 100) * 100
+
+    def kernel(*parts: Tensor) -> Tensor:
+        found: Tensor = transformers.AttentionInterface()["flex_attention"](
+            nn.Identity(), *parts, block_mask(begin[None])
+        )[0]
+        return found
+
     try:
-        attend = transformers.AttentionInterface()["flex_attention"]
-        ours, _ = attend(nn.Identity(), query.requires_grad_(), key, value, block_mask(begin[None]))
-        ours.sum().backward()
+        return all(agrees(kernel, shape, begin) for shape in set(shapes_of(config)))
     except Exception as error:  # of the compiler, Triton, or a GPU that is too old
         print(f"flex attention does not work here: {type(error).__name__}: {error}"[:300], flush=True)
         return False
-    return torch.allclose(ours.transpose(1, 2), theirs, atol=0.02)
 
 
 # end: long_gpu

@@ -54,6 +54,12 @@ import mixture
 # feature: documents
 import packing
 
+# end: documents
+# feature: flash
+from attention import Shape, agrees, shapes_of
+
+# end: flash
+# feature: documents
 # feature: fused
 from head_loss import HeadLoss, can_be_fused
 
@@ -222,18 +228,17 @@ def attend(
     ], None
 
 
-def kernel_agrees(heads: int, shared: int, width: int, device: str = "cuda") -> bool:
+def kernel_agrees(shape: Shape, device: str = "cuda") -> bool:
     """Return whether the kernel exists (PyTorch 2.13) and gives the same as a mask on two documents."""
-    query, key, value = (torch.randn(1, n, 48, width, device=device).bfloat16() for n in (heads, shared, shared))
-    ends, place = torch.tensor([0, 20, 48], device=device).int(), torch.arange(48, device=device)
-    mask = ((place[:, None] >= 20) == (place >= 20)) & (place[:, None] >= place)
-    theirs = nn.functional.scaled_dot_product_attention(query, key, value, mask, enable_gqa=True)
+    ends, begin = torch.tensor([0, 20, 48], device=device).int(), (torch.arange(48, device=device) >= 20) * 20
+
+    def kernel(*parts: Tensor) -> Tensor:
+        return attend(None, *parts, None, cu_seq_lens_q=ends, max_length_q=48)[0]
+
     try:
-        ours, _ = attend(None, query.requires_grad_(), key, value, None, cu_seq_lens_q=ends, max_length_q=48)
-        ours.sum().backward()
+        return agrees(kernel, shape, begin)
     except (ImportError, RuntimeError, TypeError, ValueError):
         return False
-    return torch.allclose(ours.transpose(1, 2), theirs, atol=0.02)
 
 
 def choose_attention(model: Any) -> None:
@@ -241,12 +246,10 @@ def choose_attention(model: Any) -> None:
     config = model.config.get_text_config()
     dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)  # the kernel has none
     replaceable = config._attn_implementation == "sdpa" and model._supports_attention_backend
-    if replaceable and config.model_type not in NEED_MASKS and not dropout and torch.cuda.is_available():
-        heads = config.num_attention_heads
-        shared = getattr(config, "num_key_value_heads", None) or heads
-        if kernel_agrees(heads, shared, getattr(config, "head_dim", None) or config.hidden_size // heads):
-            transformers.AttentionInterface.register("by_document", attend)
-            config._attn_implementation = "by_document"
+    replaceable = replaceable and config.model_type not in NEED_MASKS and not dropout
+    if replaceable and torch.cuda.is_available() and all(map(kernel_agrees, set(shapes_of(config)))):
+        transformers.AttentionInterface.register("by_document", attend)
+        config._attn_implementation = "by_document"
 
 
 # end: flash

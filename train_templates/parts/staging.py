@@ -11,6 +11,7 @@ import copy
 import os
 
 # end: fsdp
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -23,6 +24,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 # end: fsdp
+ALIGNED = 64
+"""Bytes; every type of tensors can begin there."""
 
 
 class Staged:
@@ -44,14 +47,13 @@ class Staged:
         sizes = [storage.nbytes() for storage in storages_of(self.state)]
         if [part.numel() for part in self.memory] != sizes:
             self.memory, was_short = [], self.is_short
-            # PyTorch pins blocks whose sizes are powers of two.
-            needed = sum(1 << (size - 1).bit_length() for size in sizes if size) if torch.cuda.is_initialized() else 0
-            self.is_short = max(needed, sum(sizes)) * ranks_here() > free_memory()
+            self.is_short = ends_of(sizes)[-1] * ranks_here() > free_memory()
             if self.is_short and not was_short:
                 told = f"no memory to copy {sum(sizes):,} bytes: the training waits for its checkpoints"
                 print(told, flush=True)
             if self.is_short:
                 return False
+            self.memory = blocks(sizes)
         self.state = Copies(self.memory).of(self.state)
         if torch.cuda.is_initialized():
             torch.cuda.synchronize()  # the next update changes what is copied
@@ -103,12 +105,33 @@ class Copies:
         storage, known = tensor.untyped_storage(), len(self.places)
         place = self.places.setdefault(address(storage, known), known)
         if place == known:
-            if place == len(self.memory):
-                self.memory.append(torch.empty(storage.nbytes(), dtype=torch.uint8, pin_memory=tensor.is_cuda))
             bytes_of = torch.empty(0, dtype=torch.uint8, device=tensor.device).set_(storage)
             self.memory[place].copy_(bytes_of, non_blocking=tensor.is_cuda)  # `Staged.copy` waits for CUDA only
         empty = torch.empty(0, dtype=tensor.dtype)
         return empty.set_(self.memory[place].untyped_storage(), tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def ends_of(sizes: list[int]) -> list[int]:
+    """Return where pieces of memory of these sizes end, each of which begins at a multiple of `ALIGNED`."""
+    ends = [0]
+    for size in sizes:
+        ends.append(-(-ends[-1] // ALIGNED) * ALIGNED + size)
+    return ends
+
+
+def blocks(sizes: list[int]) -> list[Tensor]:
+    """Return memory of these sizes. It is one piece, pinned where a GPU copies into it.
+
+    PyTorch's own allocator would pin a block for each, and round it up to a power of two.
+    """
+    ends = ends_of(sizes)
+    whole = torch.empty(ends[-1], dtype=torch.uint8).numpy()
+    if torch.cuda.is_initialized():
+        cuda: Any = torch.cuda.cudart()
+        torch.cuda.check_error(cuda.cudaHostRegister(whole.ctypes.data, whole.nbytes, 1))  # 1: for all devices
+        weakref.finalize(whole, cuda.cudaHostUnregister, whole.ctypes.data).atexit = False
+    # By way of numpy, each has a storage of its own size, which is what is written.
+    return [torch.from_numpy(whole[end - size : end]) for size, end in zip(sizes, ends[1:], strict=True)]
 
 
 def address(storage: torch.UntypedStorage, known: int) -> int:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 
 # feature: hashes
 import re
@@ -147,6 +148,8 @@ def read(source: str, split: str, text_column: str, label_column: str, max_rows:
     found = [(one_text(row, text_column), label_of(row, label_column)) for row in data]
     if not found:
         raise SystemExit(f"{source}: no text to train on")
+    if (empty := sum(not text.strip() for text, _ in found)) and os.environ.get("RANK", "0") == "0":
+        print(f"{source}: {empty} of {len(found)} texts are empty, and learned with their labels", flush=True)
     if {kind(file) for file in data.all_files()} <= {".csv", ".tsv"} and all(data.found.values()):
         labels = [label for _, label in found]
         # feature: names

@@ -33,6 +33,8 @@ __all__ = [
     "ranks",
 ]
 
+_THIS_MACHINE = ("localhost", "127.0.0.1", "127.0.1.1", "::1")
+
 
 @functools.cache
 def every() -> tuple[Target, ...]:
@@ -54,7 +56,16 @@ def place(plan: Plan, given: int | None, environ: Mapping[str, str]) -> Place:
     agree(plan.machine.num_machines, environ)
     _agree_on_ranks(plan, environ)
     rank = machine_rank(environ) if given is None else given
-    return _complete(plan, rank, plan.machine.main_process_ip or address(environ), int(_first(environ, "port") or 0))
+    found = plan.machine.main_process_ip or address(environ)
+    if rank and found in _THIS_MACHINE and (around := job(environ)):
+        raise UsageError(
+            say("machine 0 is at {address}, which means this machine itself: machine {rank}", address=found, rank=rank),
+            say(
+                "unset MASTER_ADDR, for {scheduler} says where machine 0 is; or set it to an address that all reach",
+                scheduler=around.scheduler,
+            ),
+        )
+    return _complete(plan, rank, found, int(_first(environ, "port") or 0))
 
 
 def agree(machines: int, environ: Mapping[str, str]) -> None:

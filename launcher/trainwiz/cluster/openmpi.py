@@ -12,8 +12,8 @@ from trainwiz.errors import Refused
 from trainwiz.message import say
 
 PREFIX = "OMPI_"
-ORDER = 3
-"""After schedulers, which may have started mpirun."""
+ORDER = 1
+"""Before schedulers: what their job runs is mpirun, and it starts this process."""
 
 
 def known(environ: Mapping[str, str]) -> Known:

@@ -65,7 +65,7 @@ class Target(Protocol):
     PREFIX: str
     """The beginning of its variables' names."""
     ORDER: int
-    """Where several know a value, the lowest is asked first: 1 for what people export, 2 for schedulers."""
+    """Where several know a value, the lowest is asked first: 1 for what people export or type, 2 for schedulers."""
 
     def known(self, environ: Mapping[str, str], /) -> Known:
         """What the target's variables say of this machine's place."""

@@ -36,6 +36,7 @@ _LONGEST = 1 << 20
 """Bytes of a line: an outcome with the codes of some thousand ranks."""
 _POLL_SECONDS = 0.5
 
+_SILENT = say("nothing was heard of it for {seconds:g} s, since {clock}")
 Said = dict[str, Any]
 """What one launcher tells another: plain values."""
 
@@ -92,7 +93,7 @@ class Line:
             pass  # killed while something was on its way to it
         except TimeoutError:
             clock = time.strftime("%H:%M:%S", time.localtime(time.time() - LOST_SECONDS))
-            why = say("nothing was heard of it for {seconds:g} s, since {clock}", seconds=LOST_SECONDS, clock=clock)
+            why = Message(_SILENT.template, {"seconds": LOST_SECONDS, "clock": clock})
             self.say(**self._farewell)
         except OSError as error:
             why = say("{error}", error=error.strerror or error)
@@ -208,7 +209,14 @@ class Coordinator:
         hall.answer(guest, told)
         alone = replace(self._roll, present=(self._me, machine))
         is_of_another_run = machine.run not in ("", self._roll.agreed.get("run"))
-        if not machine.stays or is_of_another_run or alone.problems() or machine.rank in self._lines:
+        if not machine.stays or is_of_another_run or alone.problems():
+            guest.line.close()
+            return
+        if (held := self._lines.get(machine.rank)) and held[0].key == machine.key:
+            # The same launcher, which took this machine for lost before it was taken for that here.
+            held[1].close()
+            self._hear(held[0], None, say("it heard nothing of this machine for {seconds:g} s", seconds=LOST_SECONDS))
+        elif held:
             guest.line.close()
             return
         with self._changed:
@@ -245,14 +253,16 @@ class Participant:
         self._orders: queue.SimpleQueue[Said | Message] = queue.SimpleQueue()
         self.dropped = False
         """Whether machine 0 goes on without this machine, of which it heard nothing."""
+        self.silent = False
+        """Whether nothing was heard of machine 0, which may be there: a network may come back."""
         self._rank, self._ended, self._gone = me.rank, -1, say("")
         self._reached = functools.partial(_connected, me.model_copy(update={"stays": True}), address, port, secret)
         self._line = self._joined(_CONNECT_SECONDS)
 
     def again(self) -> None:
-        """Connect to a machine 0 that went on without this one. Raises `TrainwizError` where it is not reached."""
+        """Connect to a machine 0 that may go on without this one. Raises `TrainwizError` where it is not reached."""
         self._line.close()
-        self.dropped, self._gone = False, say("")
+        self.dropped, self.silent, self._gone = False, False, say("")
         self._line = self._joined(_AGAIN_SECONDS)
 
     def _joined(self, seconds: float) -> Line:
@@ -285,6 +295,7 @@ class Participant:
         if connection is not self._connection:
             return  # the end of the one before
         if said is None:
+            self.silent = why.template == _SILENT.template
             self._lose(why)
         elif (told := orders.order(said, self._rank))["do"] == "end":
             self._ended = max(self._ended, told["attempt"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from trainwiz.errors import Ended
@@ -36,6 +36,29 @@ def held() -> Iterator[None]:
         came, _held = _held, before
     if came:
         end(came[0])
+
+
+@contextlib.contextmanager
+def all_held(ctrl_c_waits: Callable[[], bool]) -> Iterator[list[int]]:
+    """The same, and Ctrl-C waits, too, where that is so when it comes; those that came until now."""
+    came: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+
+    def interrupted(signum: int, frame: FrameType | None) -> None:
+        if not ctrl_c_waits():
+            signal.default_int_handler(signum, frame)
+        came.append(signum)
+
+    with held():
+        before = signal.signal(signal.SIGINT, interrupted)
+        try:
+            yield came
+        finally:
+            signal.signal(signal.SIGINT, before)
+    if came:
+        raise KeyboardInterrupt
 
 
 def as_usual() -> None:

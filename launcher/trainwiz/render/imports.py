@@ -12,6 +12,7 @@ from itertools import groupby, pairwise
 NEIGHBOURS = frozenset(
     {
         "adapter",
+        "attention",
         "average",
         "batches",
         "chat",

@@ -31,6 +31,7 @@ _HOOKS, _FLOPS, _KERNELS = "hooks.py", "flops.py", "kernels.py"
 # docs/decisions/loop.md: Options beyond the usual ones have modules of their own
 OPTIONAL = {
     "adapter.py": "lora",
+    "attention.py": "mfu",
     "average.py": "ema",
     "chat_template.py": "own_template",
     "column_names.py": "own_columns",

@@ -90,6 +90,10 @@ class Scheduler:
         """The job that a process with this environment runs in."""
         raise NotImplementedError
 
+    def outside(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """An environment without what says of a job that a process runs in it: another job must not inherit that."""
+        return dict(environ)
+
     def questions(self, job: Job) -> tuple[Argv, ...]:
         """The commands that ask for a job's state: the next one where one does not know the job."""
         raise NotImplementedError
@@ -112,6 +116,10 @@ class Scheduler:
         `since` is a time as RFC 3339 has it: only what was written after it; empty for all.
         """
         return ()
+
+    def written(self, job: Job) -> str:  # noqa: ARG002 (most write elsewhere)
+        """The file in the project's folder with what a job's machines write; empty where there is none."""
+        return ""
 
     def requeue(self, job: Job) -> Argv:  # noqa: ARG002 (most see to that themselves)
         """The command that starts a stopped job again; empty where the scheduler does that by itself."""

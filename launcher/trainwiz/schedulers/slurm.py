@@ -21,6 +21,8 @@ _EARLY_SECONDS = 90
 """By how much its signal may be early, with the time that a save takes until Slurm is asked."""
 _WANTED = {"JobState": "RUNNING", "Requeue": "1", "BatchFlag": "1"}
 """Of a job that its owner has not cancelled, that may be queued again, and that has a script to begin with."""
+_OF_NO_JOB = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_JWT", "SLURM_TIME_FORMAT")
+"""Variables with which people, not jobs, tell Slurm's commands something."""
 _PHASES = {
     "BOOT_FAIL": Phase.FAILED,
     "CANCELLED": Phase.STOPPED,
@@ -104,6 +106,12 @@ class Slurm(Scheduler):
         found = environ.get("SLURM_JOB_ID", "")
         return Job(scheduler=self.name, id=found) if found.isdecimal() else None
 
+    def outside(self, environ: Mapping[str, str]) -> dict[str, str]:
+        """sbatch passes all on, and srun takes the memory or the tasks of the job that it was typed in for its own."""
+        if not self.around(environ):
+            return dict(environ)
+        return {k: v for k, v in environ.items() if not k.startswith("SLURM") or k in _OF_NO_JOB}
+
     def questions(self, job: Job) -> tuple[Argv, ...]:
         """squeue forgets a job soon after its end, sacct needs accounting, and scontrol remembers for minutes."""
         return (
@@ -114,6 +122,10 @@ class Slurm(Scheduler):
     def seen(self, job: Job, argv: Argv, stdout: str) -> Seen | None:
         """The state, with what Slurm says of it."""
         return _in_record(job, stdout) if argv[0] == "scontrol" else _in_accounting(stdout)
+
+    def written(self, job: Job) -> str:
+        """As its script says; srun's own words are there, too, where nothing was started."""
+        return f"slurm-{job.id}.log"
 
     def requeue(self, job: Job) -> Argv:
         """Slurm itself starts a job again after a node failure only, and not after its own early signal."""

@@ -30,11 +30,14 @@ def find(folder: str | Path) -> Path:
     if not path.exists():
         raise UsageError(
             say("folder {folder} does not exist", folder=path),
-            say("create a project there: `trainwiz init {folder}`", folder=path),
+            say("create a project there: `trainwiz init {folder}`", folder=shlex.quote(str(path))),
         )
     raise UsageError(
         say("{folder} is not a project: it contains no {file}", folder=path, file=PLAN_FILE),
-        say("change to a project folder or pass one, or create a project: trainwiz init {folder}", folder=path),
+        say(
+            "change to a project folder or pass one, or create a project: trainwiz init {folder}",
+            folder=shlex.quote(str(path)),
+        ),
     )
 
 

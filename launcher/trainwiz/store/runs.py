@@ -11,6 +11,7 @@ import errno
 import json
 import os
 import re
+import shlex
 import stat
 import time
 from collections.abc import Mapping
@@ -221,7 +222,7 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
     if not runs:
         raise UsageError(
             say("{folder} has no run to resume", folder=project / RUNS),
-            say("start a run: trainwiz launch {folder}", folder=project),
+            say("start a run: trainwiz launch {folder}", folder=shlex.quote(str(project))),
         )
     wanted = runs[-1].name if Path(name).name == LATEST else Path(name).name
     run = next((r for r in runs if r.name == wanted), None)

@@ -98,7 +98,7 @@ class Fsdp(Sharded):
 
     def regions(self, plan: Plan) -> dict[str, bool]:  # noqa: ARG002
         """The sharded path of the accelerate loop."""
-        return {"fsdp": True, "plain_backward": True, "weight_norm": True, "as_saved": True}
+        return {"fsdp": True, "environment": True, "plain_backward": True, "weight_norm": True, "as_saved": True}
 
 
 STRATEGIES = (Fsdp(),)

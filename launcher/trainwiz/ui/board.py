@@ -89,9 +89,9 @@ def log(text: str, rank: int, ranks: Sequence[int], templates: Templates) -> str
 
 def diff(before: str, after: str, found: Sequence[Difference], templates: Templates) -> str:
     """What differs between two runs."""
-    names = changes.names()
+    names, shown = changes.names(), changes.shown
     sections = [(names[section], [each for each in found if each.section == section]) for section in SECTIONS]
-    rows = [(name, [(d.key, changes.shown(d.before), changes.shown(d.after)) for d in each]) for name, each in sections]
+    rows = [(name, [(d.key, shown(d.before, d.key), shown(d.after, d.key)) for d in each]) for name, each in sections]
     return _rendered(
         templates,
         "diff",

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from trainwiz import columns
+from trainwiz import columns, quantities
 from trainwiz.language import t
 from trainwiz.record.differences import SECTIONS, Difference
 from trainwiz.ui import console
@@ -44,14 +44,15 @@ def to_dict(before: str, after: str, found: Sequence[Difference]) -> dict[str, A
 
 
 def _show(each: Difference, width: int) -> None:
-    values = f"{shown(each.before)} → {shown(each.after)}{_change(each)}"
+    before, after = (shown(value, each.key) for value in (each.before, each.after))
+    values = f"{before} → {after}{_change(each)}"
     line = f"{_INDENT}{columns.pad(each.key, width)}  {values}"
     room = console.room(sys.stdout)
     if room is None or columns.width(line) <= room:
         console.data(line)
         return
     console.data(f"{_INDENT}{each.key}")
-    for words in (f"- {shown(each.before)}", f"+ {shown(each.after)}{_change(each)}"):
+    for words in (f"- {before}", f"+ {after}{_change(each)}"):
         for part in columns.wrap(words, room, first=_INDENT * 2, rest=_INDENT * 3):
             console.data(part)
 
@@ -67,10 +68,12 @@ def _change(each: Difference) -> str:
     return f"  ({100 * (after - before) / abs(before):+.1f} %)"
 
 
-def shown(value: Any) -> str:
-    """A value as people read it."""
+def shown(value: Any, key: str) -> str:
+    """The value of a key as people read it."""
     if value is None:
         return "-"
+    if key.endswith("_bytes") and isinstance(value, (int, float)):
+        return quantities.size(int(value))
     return f"{value:.6g}" if isinstance(value, float) else spelled(value)
 
 

@@ -89,7 +89,12 @@ def _machines(outcome: Outcome) -> list[str]:
     """Which of several machines it was."""
     lines = [t("machine {rank} was lost: {how}", rank=rank, how=how) for rank, how in outcome.lost.items()]
     if 0 in outcome.lost:
-        lines.append(t("machine 0 cannot be replaced while a run goes on; launch on all machines again"))
+        lines.append(
+            t(
+                "machine 0 cannot be replaced while a run goes on; to go on from the newest checkpoint, launch on all "
+                "machines with --resume (a scheduler's job does so when it starts again)"
+            )
+        )
     elif outcome.lost:
         lines.append(
             t("to wait longer for a machine: --rejoin SECONDS; to go on without one: --nnodes MIN:MAX"),

@@ -35,7 +35,7 @@ def show_before(name: str, folder: Path, differ: Sequence[Difference], *, rebuil
             continue
         console.talk(console.styled(_heading(section, titles[section], rebuilt=rebuilt), "bold"))
         for each in here[:_MOST]:
-            console.talk(f"  {each.key}: {shown(each.before)} → {shown(each.after)}")
+            console.talk(f"  {each.key}: {shown(each.before, each.key)} → {shown(each.after, each.key)}")
         if len(here) > _MOST:
             console.talk(t("  … and {n} more", n=len(here) - _MOST))
     if not whole:

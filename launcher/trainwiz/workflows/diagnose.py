@@ -16,7 +16,7 @@ from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.outcome import Outcome
 from trainwiz.record.run import message
-from trainwiz.schedulers import Job
+from trainwiz.schedulers import Job, Seen
 from trainwiz.store import history, logs, runs
 from trainwiz.store import recordings as dumps
 from trainwiz.store.runs import Run
@@ -41,7 +41,10 @@ def diagnose(target: str, *, json: bool) -> int:
         found = of_log(excerpt.lines(), log=target) or of_log(excerpt.pieces(), log=target)
         return _show(found, target, json)
     if elsewhere := output.meant(target):
-        return _show_job(elsewhere[0], json)
+        return _show_job(elsewhere[0], *output.diagnosis(elsewhere[0]), json)
+    if failed := output.failed(target):
+        job, seen, file = failed
+        return _show_job(job, seen, of_log(logs.read(str(file)).lines(), log=str(file)), str(file), json)
     if not path.exists() and not runs.is_name(target) and (path.suffix or len(path.parts) > 1):
         raise UsageError(say("log {file} does not exist", file=target))
     run = history.find(target)
@@ -146,9 +149,8 @@ def _show_stall(run: Run, json: bool) -> bool:
     return True
 
 
-def _show_job(job: Job, json: bool) -> int:
+def _show_job(job: Job, seen: Seen, diagnosis: Diagnosis | None, log: str, json: bool) -> int:
     """A job whose run is in no folder here: its state with the reason, and what its output shows."""
-    seen, diagnosis, log = output.diagnosis(job)
     if json:
         known = {"job": job.id, "phase": seen.phase.value, "reason": str(seen.reason) if seen.reason else None}
         console.data_json({**known, **(diagnosis.to_dict() if diagnosis else {}), "log": log})

@@ -32,6 +32,8 @@ def show(target: str, run: str | None, rank: int, *, follow: bool) -> int:
         return output.show(*elsewhere, rank, follow=follow)
     with contextlib.suppress(KeyboardInterrupt):
         if output.waits(target, run, follow=follow):
+            if file := output.written(target, run):
+                _copy(file, lambda: False)
             return 0
     found = history.find(run, Path(target)) if run else history.find(target)
     file = _file(found, rank, follow)

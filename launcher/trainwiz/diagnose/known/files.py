@@ -98,6 +98,14 @@ SIGNATURES = {
         remedy="check the disk or the network file system with `dmesg` and `mount`; then run: trainwiz launch --resume",
         transient=None,
     ),
+    "trainwiz_missing": Signature(
+        r"slurmstepd(?:-[\w.-]+)?: error: execve\(\): trainwiz: No such file or directory",
+        r"slurm_script: line \d+: trainwiz: command not found",
+        cause="the job does not find trainwiz on its nodes",
+        remedy="set cluster.setup in trainwiz.yaml to what activates its environment, such as `source "
+        "/path/to/venv/bin/activate`, then run trainwiz update and trainwiz submit; without it, the job needs the "
+        "PATH of whoever submits it, which --export=NONE and SBATCH_EXPORT=NONE withhold",
+    ),
     "program_missing": Signature(
         r"raise child_exception_type\(.*\)\n"
         r"FileNotFoundError: \[Errno 2\] No such file or directory: '(?P<program>[^']+)'",
@@ -105,7 +113,7 @@ SIGNATURES = {
         r"(?P<program>srun|accelerate|torchrun|deepspeed|python\d?|mpirun|colossalai|llamafactory-cli|axolotl|swift|"
         r"composer|ray): "
         r"(?:command )?not found",
-        r"slurmstepd: error: execve\(\): (?P<program>[\w.-]+): No such file or directory",
+        r"slurmstepd(?:-[\w.-]+)?: error: execve\(\): (?P<program>[\w.-]+): No such file or directory",
         r"RuntimeError: launcher '(?P<program>\w+)' not installed",
         r"^(?:[\w.]*Error: )(?P<program>\w+) does not (?:appear|seem) to be installed",
         r"^['\"]?(?P<program>[\w.-]+)['\"]? (?:is not recognized as an internal or external command|"

@@ -184,11 +184,17 @@ SIGNATURES = {
         r"(?:srun|sbatch|salloc): error: (?:Batch job submission failed: |Unable to (?:allocate resour"
         r"ces|create step for "
         r"job \d+|confirm allocation for job \d+): |Task launch for \S+ failed on node \S+: )(?P<problem>.+)$",
-        r"slurmstepd: error: execve\(\): (?P<problem>(?![\w.-]+: No such file).+)$",
+        r"slurmstepd(?:-[\w.-]+)?: error: execve\(\): (?P<problem>(?![\w.-]+: No such file).+)$",
         cause="Slurm did not start it: {problem}",
         remedy="check partition, account and limits with `sinfo` and `sacctmgr show assoc`, and that the nodes can "
         "provide what is requested; an expired credential means clocks that differ between nodes",
         transient=None,
+    ),
+    "trainwiz_refused": Signature(
+        r"^(?:error|错误): (?P<problem>.+)\n→ (?P<advice>.+)$",
+        cause="{problem}",
+        remedy="{advice}",
+        secondary=True,
     ),
     "unschedulable": Signature(
         r"FailedScheduling .*?(?P<problem>\d+/\d+ nodes are available: .+)$",

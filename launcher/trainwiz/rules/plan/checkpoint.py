@@ -110,8 +110,9 @@ def checkpoints_can_be_copied(plan: Plan, machine: Machine, estimate: Estimate) 
     """A checkpoint in the background is written from a copy of the state in host memory.
 
     Without it: the training prints `no memory to copy … bytes: the training waits for its checkpoints`, and does.
-    Why: what is saved must not change while it is written. The copy is pinned, and is kept for the next save; it comes
-    beside what is offloaded. The copy's bytes are a lower bound: each tensor's block is rounded up to a power of two.
+    Why: what is saved must not change while it is written. The copy is as large as the checkpoint, pinned, and kept
+    for the next save; it comes beside what is offloaded. What the ranks and other programs hold is not counted here:
+    the training looks at what is free when it saves.
     Instead: save in the foreground, or use more memory.
     Source: the generated staging.py
     """

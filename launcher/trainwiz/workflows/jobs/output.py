@@ -50,9 +50,31 @@ def waits(target: str, named: str | None, *, follow: bool) -> bool:
             console.talk(line(job, seen))
         told = seen
         if seen.over or not follow:
-            return not seen.over or not runs.every(project)
+            return not seen.over or _written(job, project) is not None or not runs.every(project)
         time.sleep(_EVERY_SECONDS)
     return False
+
+
+def written(target: str, named: str | None = None) -> Path | None:
+    """The file here with what the machines of a job wrote that has no run; None where there is none."""
+    found = _without_run(target, named)
+    return _written(*found) if found else None
+
+
+def _written(job: Job, project: Path) -> Path | None:
+    scheduler = schedulers.named(job.scheduler)
+    name = scheduler.written(job) if scheduler else ""
+    file = project / name
+    return file if name and file.is_file() and file.stat().st_size else None
+
+
+def failed(target: str) -> tuple[Job, Seen, Path] | None:
+    """The job that is meant, if it failed before it had a run here, with the file that says why."""
+    if not (found := _without_run(target, None)):
+        return None
+    job, project = found
+    seen, file = states.seen([job]).get(job), _written(job, project)
+    return (job, seen, file) if seen and seen.phase is Phase.FAILED and file else None
 
 
 def _without_run(target: str, named: str | None) -> tuple[Job, Path] | None:

@@ -58,9 +58,16 @@ def submit(request: Request) -> int:
     preflight.insist(findings)
     _insist_on_files(plan, folder)
     _insist_on_program(scheduler, folder, commands)
-    with endings.held():  # a job that the scheduler has taken, and that nobody knows of, would train unseen
-        job = _submitted(scheduler, plan, folder, commands)
+    asking: list[Running] = []
+    # A job that the scheduler has taken, and that nobody knows of, would train unseen.
+    with endings.all_held(ctrl_c_waits=lambda: bool(asking) and asking[-1].code is not None) as came:
+        job = _submitted(scheduler, plan, folder, commands, asking, came)
         jobs.add(folder, Submitted(job=job, submitted=time.strftime("%Y-%m-%dT%H:%M:%S%z")))
+        _tell(request, job, commands)
+    return 0
+
+
+def _tell(request: Request, job: Job, commands: Sequence[Sequence[str]]) -> None:
     if request.json:
         console.data_json({"job": job.id, "scheduler": job.scheduler, "commands": commands})
     else:
@@ -73,7 +80,6 @@ def submit(request: Request) -> int:
         (["stop", *where, *(["--run"] if where else []), job.id], t("saves a checkpoint and ends it")),
     ):
         console.talk(f"  {shlex.join(['trainwiz', *line])}    {what}")
-    return 0
 
 
 def by_hand(folder: Path, commands: Sequence[Sequence[str]]) -> str:
@@ -123,11 +129,22 @@ def _insist_on_program(scheduler: Scheduler, folder: Path, commands: Sequence[Se
         )
 
 
-def _submitted(scheduler: Scheduler, plan: Plan, folder: Path, commands: Sequence[Sequence[str]]) -> Job:
+def _submitted(
+    scheduler: Scheduler,
+    plan: Plan,
+    folder: Path,
+    commands: Sequence[Sequence[str]],
+    asking: list[Running],
+    came: Sequence[int],
+) -> Job:
+    """The job of these commands, each of which `asking` gets once it runs; none begins after a signal `came`."""
     answer = None
     for argv in commands:
+        if came:
+            raise KeyboardInterrupt
         try:
-            answer = Running(argv, cwd=str(folder), env=_environ()).result(_SECONDS)
+            asking.append(Running(argv, cwd=str(folder), env=_environ(scheduler)))
+            answer = asking[-1].result(_SECONDS)
         except KeyboardInterrupt:
             console.talk(
                 t(
@@ -155,12 +172,12 @@ def _submitted(scheduler: Scheduler, plan: Plan, folder: Path, commands: Sequenc
     return job
 
 
-def _environ() -> dict[str, str]:
-    """This environment, in which the job also finds the trainwiz that submits it."""
+def _environ(scheduler: Scheduler) -> dict[str, str]:
+    """This environment, in which the job also finds the trainwiz that submits it, and nothing of a job around it."""
     own = os.path.dirname(os.path.abspath(sys.argv[0]))
     path = os.environ.get("PATH", os.defpath)
     found = shutil.which("trainwiz")
-    return {**os.environ, "PATH": path if found else os.pathsep.join([own, path])}
+    return {**scheduler.outside(os.environ), "PATH": path if found else os.pathsep.join([own, path])}
 
 
 def _words(answer: Captured) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import signal
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -340,6 +342,8 @@ class Following(Attempts):
                         return outcome
                     if participant.dropped and self._is_back(participant, audience):
                         continue
+                    if participant.silent and self._is_reached(participant, audience, inbox):
+                        continue
                     return self._without_machine_0(outcome, order, audience)
                 if order.get("do") == "over":
                     return _over(outcome, order)
@@ -357,6 +361,16 @@ class Following(Attempts):
         except TrainwizError:
             return False
         return True
+
+    def _is_reached(self, participant: Participant, audience: Audience, inbox: Inbox) -> bool:
+        """Whether machine 0 answers again in time, as after a network that was away."""
+        limit, start = self.prepared.request.rejoin, time.monotonic()
+        audience.say(say("machine 0 is silent: trying to reach it again, for at most {limit:g} s", limit=limit))
+        while time.monotonic() < start + limit and not ranks.pause(inbox, _POLL_SECONDS):
+            with contextlib.suppress(TrainwizError):
+                participant.again()
+                return True
+        return False
 
     def _without_machine_0(self, outcome: Outcome, how: Message, audience: Audience) -> Outcome:
         """The outcome where machine 0 is there no more: that of the run if it has ended, as far as seen here."""
@@ -436,7 +450,11 @@ def _culprits(prepared: Prepared, outcome: Outcome) -> Sequence[int]:
     from trainwiz.diagnose import culprits  # it brings all signatures: not before a rank has ended
 
     failed = [rank for rank, code in outcome.codes.items() if code not in (0, None)]
-    return culprits(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in failed})
+    found = culprits(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in failed})
+    if outcome.first_failed is not None:
+        return found
+    # Nothing had failed here: torchrun that has no ranks yet is ended by SIGKILL.
+    return [rank for rank in found if outcome.codes[rank] != -signal.SIGKILL]
 
 
 def _joined(own: Outcome, reports: dict[int, dict[str, Any]], found: Sequence[int], lost: dict[int, str]) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -188,7 +189,7 @@ def _refuse_on_one_machine(request: Request, plan: Plan) -> None:
             say("--nnodes {word}: the plan has one machine", word=request.nnodes),
             say(
                 "set the number of machines: trainwiz update {folder} --set machine.num_machines=2",
-                folder=request.folder,
+                folder=shlex.quote(request.folder),
             ),
         )
 
