@@ -91,7 +91,7 @@ class Script:
         self.file = parts[-1].file
         self.parts = parts
         self.tree = Tree([part.outline for part in parts], _joined(parts) if len(parts) > 1 else None)
-        self.names = Names(self.tree, frozenset(part.name for part in parts[:-1]))
+        self.names = Names(self.tree, [part.name for part in parts[:-1]])
         self.engines = Engines(self.tree, self.names)
         self.ranks = Ranks(self.tree, self.names, any(part.tells_ranks_apart for part in parts))
         self.origins = Origins(self.tree, self.names)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -52,10 +52,10 @@ class Assignment:
 class Names:
     """Imports and assignments of one module."""
 
-    def __init__(self, tree: Tree, own: frozenset[str] = frozenset()) -> None:
-        """`own` holds the names of the project's modules that the tree contains."""
+    def __init__(self, tree: Tree, own: Sequence[str] = ()) -> None:
+        """`own` holds the names of the project's modules that the tree contains, in its order."""
         self.tree = tree
-        self.own = own
+        self.own = {name: outline for outline, name in enumerate(own)}
         self.imports: dict[str, str] = {}
         self._assigned: dict[str, list[Assignment]] = {}
         self._resolved: dict[str, str] = {}
@@ -170,10 +170,23 @@ class Names:
                     seen.add(name)
                     waiting += [a.value for a in self.assigned(name, at)]
 
-    def function(self, name: str) -> Function | None:
-        """The module's only function of this name."""
-        found = self._functions.get(name, ())
+    def function(self, name: str, call: ast.Call | None = None) -> Function | None:
+        """The only function of this name; of several, the one that a call can only mean."""
+        found = self._functions.get(name, [])
+        if len(found) > 1 and call is not None:
+            found = self._meant(call.func, found)
         return found[0] if len(found) == 1 else None
+
+    def _meant(self, called: ast.expr, found: list[Function]) -> list[Function]:
+        """Those of a module itself: of the one that calls by a plain name, else of the one it is imported from."""
+        whole = [one for one in found if self.tree.parent(one) is self.tree.module]
+        if isinstance(called, ast.Name):
+            here = self.tree.outline(called)
+            if beside := [one for one in whole if self.tree.outline(one) == here]:
+                return beside
+        first, dot, rest = dotted(called).partition(".")
+        module = (self.imports.get(first, first) + dot + rest).rpartition(".")[0]
+        return [one for one in whole if module in self.own and self.tree.outline(one) == self.own[module]]
 
     @cached_property
     def _functions(self) -> dict[str, list[Function]]:

@@ -49,7 +49,9 @@ class Origins:
         if not isinstance(function, Function):
             return []
         if self.names.function(function.name) is not function:
-            return self._within_class(function)
+            if isinstance(self.tree.parent(function), ast.ClassDef):
+                return self._within_class(function)
+            return [call for call in self.names.calls_of(function.name) if self.called(call) is function]
         return self._calls_of(function.name)
 
     def called(self, call: ast.Call) -> Function | None:
@@ -57,7 +59,7 @@ class Origins:
         key = call, self._following
         if key not in self._called:
             name = self._own(call)
-            found = self.names.function(name) if name else None
+            found = self.names.function(name, call) if name else None
             self._called[key] = self._of_class(call, name) if name and found is None else found
         return self._called[key]
 

@@ -128,6 +128,28 @@ class Ranks:
         """Whether the value is made from the rank's number."""
         return any(self.is_rank(part) or self.is_main(part) for part in self.names.feeding(node))
 
+    def names_rank(self, path: ast.expr) -> bool:
+        """Whether a path is made from the rank's number, and not only from values of what a rank computed or loaded."""
+        waiting: list[ast.AST] = [path]
+        seen: set[str] = set()
+        while waiting:
+            node = waiting.pop()
+            if self.is_rank(node) or self.is_main(node):
+                return True
+            name = dotted(node)
+            if name and name not in seen:
+                seen.add(name)
+                waiting += [a.value for a in self.names.assigned(name, node)]
+            key = constant(node.slice) if isinstance(node, ast.Subscript) else None
+            if isinstance(key, str):  # of a dictionary, only this value
+                entries = [a.value for a in self.names.assigned(dotted(node.value), node)]  # type: ignore[attr-defined]
+                found = [e for e in entries if isinstance(e, ast.Dict)]
+                pairs = [p for e in found for p in zip(e.keys, e.values, strict=True)]
+                waiting += [value for k, value in pairs if k is not None and constant(k) == key]
+            elif not isinstance(node, ast.Compare | ast.Dict):
+                waiting += ast.iter_child_nodes(node)
+        return False
+
     def decides(self, test: ast.AST) -> bool:
         """Whether a condition asks for the rank: itself, or by what its names were assigned under such a condition.
 

@@ -158,7 +158,7 @@ _MODULES = Modules()
 
 def _collect(importer: Module, found: dict[str, Module]) -> None:
     """Add the modules that a file imports from beside itself, those that they import first."""
-    for name, file in importer.imports:
+    for name, file in _of_training_first(importer):
         if name in found or len(found) >= _MOST_MODULES or any(file == other.file for other in found.values()):
             continue
         try:
@@ -171,6 +171,20 @@ def _collect(importer: Module, found: dict[str, Module]) -> None:
         _collect(module, found)
         del found[name]
         found[name] = module
+
+
+def _of_training_first(importer: Module) -> Sequence[tuple[str, Path]]:
+    """What a module imports; of a program, those with a backward pass first where there may be too many."""
+    if len(importer.imports) < _MOST_MODULES // 2 or "__main__" not in importer.text:
+        return importer.imports
+    return sorted(importer.imports, key=lambda one: not _learns(one[1]))
+
+
+def _learns(file: Path) -> bool:
+    try:
+        return ".backward(" in _MODULES.of(file).text
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:

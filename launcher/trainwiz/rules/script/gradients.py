@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Sequence
 
 from trainwiz.finding import Fix, Level, Violations, edited, remedy, violation
 from trainwiz.rules.registry import rule
@@ -98,14 +99,33 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Violations:
     """
     scaled = [b for b in script.training.backwards if b.by == "GradScaler"]
     unscaled = any(call.name.endswith(".unscale_") for call in script.calls_of("unscale_"))
-    for call in _torch_clips(script) if scaled and not unscaled else ():
+    for call in _torch_clips(script) if scaled else ():
         if all(script.tree.exclusive(call.node, b.call) for b in scaled):
+            continue
+        if unscaled and not _is_of_other_scaler(script, call, [b.call for b in scaled]):
             continue
         yield violation(
             "the gradients are clipped while they are still multiplied by the loss scale",
             remedy("call scaler.unscale_(optimizer) before clipping"),
             place=script.place(call.node),
         )
+
+
+def _is_of_other_scaler(script: Script, clip: Call, passes: Sequence[ast.Call]) -> bool:
+    """Whether gradients are clipped after the pass of a scaler that unscales none, beside one that does."""
+    names = {id(one): _scaling(one) for one in passes}
+    unscaling = {dotted(c.node.func).rpartition(".")[0] for c in script.calls_of("unscale_")}
+    scope = script.tree.scope(clip.node)
+    before = [one for one in passes if script.tree.scope(one) is scope and script.tree.is_before(one, clip.node)]
+    last = max(before, key=script.tree.position, default=None)
+    known = {names[id(one)] for one in passes}
+    return last is not None and bool(known & unscaling) and bool(names[id(last)]) and names[id(last)] not in unscaling
+
+
+def _scaling(backward: ast.Call) -> str:
+    """The scaler of `scaler.scale(loss).backward()`; empty: it is written otherwise."""
+    scaled = backward.func.value if isinstance(backward.func, ast.Attribute) else None
+    return dotted(scaled.func).rpartition(".")[0] if isinstance(scaled, ast.Call) else ""
 
 
 @rule("TW713", level=Level.ERROR, field="script")
@@ -250,7 +270,16 @@ def _comes_from_prepared(script: Script, loss: ast.expr) -> bool:
                 return False  # a baseline beside the engine's own loop
             if script.engines.is_prepared(node.func) or (makes and any(map(script.engines.is_prepared, node.args))):
                 return True
+            if any(_holds_prepared(script, value) for value in node.args):
+                return True
     return False
+
+
+def _holds_prepared(script: Script, value: ast.expr) -> bool:
+    """Whether an object was made with a prepared model: `ScoreModel(model)`."""
+    made = script.origins.makers(value) if isinstance(value, ast.Name) else ()
+    objects = [m for m in made if isinstance(m, ast.Call) and dotted(m.func).rpartition(".")[2][:1].isupper()]
+    return any(script.engines.is_prepared(given) for m in objects for given in m.args[:1])
 
 
 def _is_by_hand(script: Script, model: ast.expr) -> bool:

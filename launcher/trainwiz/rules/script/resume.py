@@ -61,7 +61,7 @@ def seeds_are_written_down(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html
     """
     for call in script.called(*_SEEDS):
-        for node in (n for value in call.node.args for n in walk(value)):
+        for node in (n for value in call.node.args for n in walk(_as_made(script, value))):
             if isinstance(node, ast.Call) and script.names.resolved(node.func) in _CLOCKS:
                 yield violation(
                     "the seed comes from {source}: another run cannot reproduce it",
@@ -70,6 +70,15 @@ def seeds_are_written_down(script: Script) -> Violations:
                     place=script.place(call.node),
                 )
                 break
+
+
+def _as_made(script: Script, value: ast.expr) -> ast.expr:
+    """What a name was given just before, without a choice or a condition; else the value itself."""
+    latest = script.names.latest(dotted(value), value) if isinstance(value, ast.Name) else None
+    if latest is None or script.tree.guards(latest.node):
+        return value
+    chosen = any(isinstance(n, ast.IfExp | ast.BoolOp) for n in walk(latest.value))
+    return value if chosen or not isinstance(latest.value, ast.expr) else latest.value
 
 
 @rule("TW752", level=Level.WARNING, field="script")

@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import after
 from trainwiz.script.training import Backward, remainder
-from trainwiz.script.tree import constant, dotted, method
+from trainwiz.script.tree import constant, dotted, method, walk
 
 _STEPPED = ("Tensor", "GradScaler", "Accelerator", "Fabric", "Booster")
 """Whose backward pass changes no weights by itself."""
@@ -86,8 +86,10 @@ def scalers_are_updated(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html; seen with torch 2.13
     """
     steps = [c for c in script.called("GradScaler.step") if c.node.args]
-    if script.called("GradScaler.update"):
-        return
+    updated = [(script.tree.scope(c.node), _owner(c)) for c in script.called("GradScaler.update")]
+    here = [c for c in steps if any(script.tree.scope(c.node) is scope for scope, _ in updated)]
+    if updated:  # of several scalers of one function, each has its own
+        steps = [c for c in here if (script.tree.scope(c.node), _owner(c)) not in updated and len(here) > len(updated)]
     for call in steps[:1]:
         yield violation(
             "{name}.update() is never called: the second step fails",
@@ -212,13 +214,21 @@ def accumulation_is_used(script: Script) -> Violations:
 def _cleared_once(script: Script) -> Violations:
     """Updates in a loop before which the gradients are cleared, but not in it."""
     clears = script.calls_like("zero_grad")
-    if "grad" in script.attributes:
-        return  # which may be cleared without a call
+    if any(_CLEARED.search(part.text) for part in script.parts):
+        return  # without a call
     for step in script.training.steps:
         loops, function = script.tree.loops(step), script.tree.scope(step)
         near = [c for c in clears if script.tree.scope(c.node) is function]
         within = [c for c in clears if loops and loops[0] in script.origins.loops(c.node)]
         learns = any(loops and b.loop is loops[0] for b in script.training.backwards)
+        alone = not near and bool(clears) and not within and all(_has_own_step(script, c.node) for c in clears)
+        if learns and not step.args and alone and not _is_given(_stepping(step), loops[0]):
+            yield violation(
+                "zero_grad is never called in this loop: the gradients of all its updates add up",
+                remedy("call optimizer.zero_grad() after the step"),
+                place=script.place(step),
+            )
+            return
         if learns and not step.args and near and not within and len(near) == len(clears):
             yield violation(
                 "zero_grad is called before the loop only: the gradients of all its updates add up",
@@ -226,6 +236,21 @@ def _cleared_once(script: Script) -> Violations:
                 place=script.place(step),
             )
             return
+
+
+_CLEARED = re.compile(r"\.grad\s*=(?!=)|\.grad(?:\.data)?\.(?:zero|detach|fill|mul)_|_foreach_zero_")
+"""Gradients that are cleared by hand."""
+
+
+def _has_own_step(script: Script, clear: ast.AST) -> bool:
+    """Whether gradients are cleared for the updates of the same function."""
+    return any(script.tree.scope(step) is script.tree.scope(clear) for step in script.training.steps)
+
+
+def _is_given(optimizer: ast.expr, loop: ast.AST) -> bool:
+    """Whether something in a loop gets the optimizer, and may clear its gradients."""
+    calls = (n for n in walk(loop) if isinstance(n, ast.Call))
+    return any(dotted(value) == dotted(optimizer) for n in calls for value in [*n.args, *(k.value for k in n.keywords)])
 
 
 def _one_left_out(script: Script) -> Violations:

@@ -110,7 +110,7 @@ def everything_is_prepared(script: Script) -> Violations:
     for loop in script.training.turns:
         if not any(b.by in _ENGINES for b in script.training.within(loop)):
             continue
-        for source in _sources(loop):
+        for source in _all_sources(script, loop):
             if _is_new(script, source, given, _is_loader):
                 yield violation(
                     "{name} was not prepared: every rank gets all of its batches",
@@ -311,6 +311,18 @@ def _makes_optimizer(script: Script, call: Call, model: str) -> bool:
 
 def _owner(call: ast.Call) -> str:
     return dotted(call.func).rpartition(".")[0]
+
+
+def _all_sources(script: Script, loop: ast.AST) -> Iterator[ast.expr]:
+    """The same, with what the script's own generators go over that a loop draws from."""
+    for source in _sources(loop):
+        yield source
+        for assigned in script.names.assigned(dotted(source), source):
+            maker = assigned.value
+            function = script.origins.called(maker) if isinstance(maker, ast.Call) else None
+            if function is not None:
+                inner = [n for n in walk(function) if isinstance(n, Loop)]
+                yield from (one for n in inner if any(isinstance(y, ast.Yield) for y in walk(n)) for one in _sources(n))
 
 
 def _sources(loop: ast.AST) -> Iterator[ast.expr]:

@@ -12,8 +12,9 @@ from trainwiz.rules.registry import rule
 from trainwiz.rules.script.divergence import in_functions
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import main_rank, under
+from trainwiz.script.names import parameters
 from trainwiz.script.training import describe
-from trainwiz.script.tree import Function, constant, dotted, method
+from trainwiz.script.tree import Function, constant, dotted, method, walk
 
 _COLLECTS = {
     "Accelerator.get_state_dict",
@@ -147,8 +148,8 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     resumed = [c for c in loads if _resumes(script, c, progress)]
     if not resumed:
         return
-    if script.methods("load_state", "load_checkpoint"):
-        return
+    if any(script.origins.called(c.node) is None for c in script.methods("load_state", "load_checkpoint")):
+        return  # an engine's own, which restores everything
     given = [ast.unparse(c.node).lower() for c in loads]
     made = script.makers("Optimizer")
     plain = made and all(c.name.endswith(".SGD") and _is_zero(c.keyword("momentum")) for c in made)
@@ -256,7 +257,7 @@ def _has_callback(script: Script) -> bool:
 
 def _knows_rank(script: Script, call: Call, path: ast.expr) -> bool:
     """Whether a rank's number or role decides if or where something is written, here or where it is called."""
-    if script.ranks.mentions_rank(path) or _is_guarded(script, call.node):
+    if script.ranks.names_rank(path) or _is_guarded(script, call.node) or _is_of_sample(script, path):
         return True
     own = script.origins.sites(script.tree.scope(call.node))
     for site in _around(script, call.node, 3):
@@ -266,6 +267,17 @@ def _knows_rank(script: Script, call: Call, path: ast.expr) -> bool:
         ):
             return True
     return False
+
+
+def _is_of_sample(script: Script, path: ast.expr) -> bool:
+    """Whether a path is no file, or is that of one of the samples that a function is given."""
+    if script.names.resolved(path) == "os.devnull":
+        return True
+    scope = script.tree.scope(path)
+    given = parameters(scope)
+    loops = [one for one in script.tree.loops(path) if isinstance(one, ast.For) and dotted(one.iter) in given]
+    items = {n.id for one in loops for n in walk(one.target) if isinstance(n, ast.Name)}
+    return any(isinstance(n, ast.Name) and n.id in items for n in walk(path))
 
 
 def _around(script: Script, node: ast.AST, depth: int) -> Iterator[ast.Call]:
@@ -329,7 +341,7 @@ def _resumes(script: Script, call: Call, progress: Sequence[tuple[str, ast.AST]]
     if _starts_later(script, call):
         return True
     names = {n.id for n in script.names.feeding(source) if isinstance(n, ast.Name)}
-    return next((_is_loaded(script, base, node) for base, node in progress if base in names), False)
+    return any(_is_loaded(script, base, node) for base, node in progress if base in names)
 
 
 def _starts_later(script: Script, call: Call) -> bool:

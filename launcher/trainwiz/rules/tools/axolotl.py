@@ -111,7 +111,7 @@ def evaluations_have_data_that_can_be_split(tool_file: ToolFile) -> Violations:
             if tool_file.get(other):
                 yield violation(
                     "{key} cannot be combined with {other}; {name} stops",
-                    remedy("remove {key}", key=key),
+                    remedy("remove {key}", {key: None}, key=key),
                     where=key,
                     key=key,
                     other=other,
@@ -208,7 +208,7 @@ def optimizers_and_sharding(tool_file: ToolFile) -> Violations:
     elif tool_file.get("fsdp_config") and second and optimizer in ("adamw_8bit", "adamw_bnb_8bit"):
         yield violation(
             "optimizer: {optimizer} does not work under FSDP 2; {name} stops",
-            remedy("set optimizer: adamw_torch_8bit"),
+            remedy("set optimizer: adamw_torch_8bit", {"optimizer": "adamw_torch_8bit"}),
             optimizer=optimizer,
             name=tool_file.name,
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.config.spelling import nearest, surely
+from trainwiz.config.spelling import nearest, renamed, surely
 from trainwiz.config.tools import ToolFile
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
@@ -44,7 +44,7 @@ def the_tool_reads_every_key(tool_file: ToolFile) -> Violations:
         if near:
             yield violation(
                 "{name} ignores {key}",
-                remedy("did you mean {key}?", key=near),
+                renamed(key, near, tool_file.get(key)),
                 where=key,
                 name=tool_file.name,
                 key=key,
@@ -64,7 +64,7 @@ def the_tool_refuses_unknown_keys(tool_file: ToolFile) -> Violations:
         if near and surely(key, near):
             yield violation(
                 "{name} does not know {key} and stops",
-                remedy("did you mean {key}?", key=near),
+                renamed(key, near, tool_file.get(key), stops=True),
                 where=key,
                 name=tool_file.name,
                 key=key,
@@ -85,7 +85,7 @@ def the_tools_version_knows_every_key(tool_file: ToolFile) -> Violations:
             continue
         yield violation(
             "{name} has no key {key}",
-            remedy("did you mean {key}?", key=near) if near else remedy("remove {key}", key=key),
+            renamed(key, near, tool_file.get(key)) if near else remedy("remove {key}", {key: None}, key=key),
             where=key,
             name=tool_file.name,
             key=key,

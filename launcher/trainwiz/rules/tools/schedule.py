@@ -115,7 +115,7 @@ def updates_outweigh_epochs(tool_file: ToolFile) -> Violations:
     if tool_file.count("max_steps") and tool_file.number("num_train_epochs"):
         yield violation(
             "{key}: {value} has no effect beside {other}: {steps}",
-            remedy("remove {key}, or remove {other}", key=epochs, other=steps),
+            remedy("remove {key}, or remove {other}", {epochs: None}, key=epochs, other=steps),
             where=epochs,
             key=epochs,
             value=shown(tool_file.get(epochs)),
