@@ -37,11 +37,11 @@ def active() -> Iterator[None]:
         _write(_ENTER)
 
     def leave() -> None:
-        with contextlib.suppress(OSError):
-            _write(_LEAVE)
         if keys is not None and before is not None:
             with contextlib.suppress(termios.error):
                 termios.tcsetattr(keys, termios.TCSANOW, before)
+        with contextlib.suppress(OSError):  # last: whoever sees it finds the terminal as it was
+            _write(_LEAVE)
 
     def end(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
