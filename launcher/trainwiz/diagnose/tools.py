@@ -13,6 +13,7 @@ _TRAINER = {
     "checkpoint.checkpointing_steps": "save_steps",
     "checkpoint.checkpoints_total_limit": "save_total_limit",
     "checkpoint.output_dir": "output_dir",
+    "cluster.setup": "the setup commands",
     "data.num_workers": "dataloader_num_workers",
     "data.chat_template": "the chat template",
     "data.special_tokens": "the special tokens",
