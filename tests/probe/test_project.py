@@ -151,6 +151,7 @@ def test_paths_count_from_a_folder_that_is_yet_to_be_made(tmp_path: Path, monkey
         ("a.csv", 'text,n\n"one\ntwo",1\n', ""),
         ("a.csv", "words,n\none,1\n", 'line 2 has no column "text"; it has words, n'),
         ("a.csv", "text,n\none\n", "line 2: 1 fields, but line 1 names 2 columns"),
+        ("a.csv", "text,n\none,1\ntext,n\n", "line 3: the names of the columns again"),
         ("a.csv", "text,n\none\u2028two\x85three,1\n", ""),
         ("a.jsonl.gz", gzip.compress(b'{"text": "one"}\n', mtime=0), ""),
         ("a.jsonl.gz", gzip.compress(b'{"text": 1}\n', mtime=0), 'line 1: "text" is not a string: 1'),

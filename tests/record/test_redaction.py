@@ -34,6 +34,8 @@ SHAPES = (
     "glpat-abcdefgh1234",
     "glrt-abcdefgh1234",
     "hvs.CAESIabcdefgh1234",
+    "shpat_0123456789abcdef0123456789abcdef",
+    "sq0atp-abcdefgh1234",
     "eyJhcGlfYWRkcmVzcyI6Imh0dHBzOi8vYXBwIn0=",
     "hooks.slack.com/services/T01AB/B01CD/abcdefgh1234",
     "discord.com/api/webhooks/123456789012/abcdefgh1234",
@@ -95,6 +97,10 @@ def test_the_shape_of_a_token_is_hidden_wherever_it_stands(secret: str) -> None:
         ("Set-Cookie: session=abcdef123; Path=/", "Set-Cookie: session=***; Path=/"),
         ("machine h login me password hunter22", "machine h login me password ***"),
         ("MYSQL_PWD=hunter22", "MYSQL_PWD=***"),
+        ("Bearer: abcdef123456", "Bearer: ***"),
+        ("my api key: abcdef123456", "my api key: ***"),
+        ("wandb: api_key abcdef1234567890", "wandb: api_key ***"),
+        ("curl -s -u me:hunter22 https://h", "curl -s -u me:*** https://h"),
     ],
 )
 def test_what_follows_a_name_of_secrets_is_hidden(words: str, shown: str) -> None:
@@ -112,6 +118,7 @@ def test_what_follows_a_name_of_secrets_is_hidden(words: str, shown: str) -> Non
         "sha256 " + "0123456789abcdef" * 4,
         "the bearer of the token; basic tokenizer; risk-averse",
         "password: None, api_key=null, token: secret",
+        "the api_key that wandb asks for; curl -o shape.tar https://h:443/x; a key concept",
         "http://127.0.0.1:29500/x, 10:30@node",
         "RuntimeError: [enforce fail at alloc_cpu.cpp:119] err == 0",
         "task-abcdefghijkl disk-usage-summary",

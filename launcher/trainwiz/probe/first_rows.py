@@ -260,6 +260,15 @@ def _table(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
                         columns=len(names),
                     )
                 )
+            if row == names:
+                raise Unreadable(
+                    t(
+                        "{file}: line {line}: the names of the columns again, as where two files were joined; "
+                        "delete this line",
+                        file=file.name,
+                        line=reader.line_num,
+                    )
+                )
             yield reader.line_num, dict(zip(names, row, strict=True))
     except csv.Error:
         return  # a quoted text that goes on behind what was read

@@ -10,7 +10,7 @@ _MADE_BY_SERVICES = (
     # As their makers publish them, with at least as many characters as the shortest has.
     r"(?:hf_|api_org_|sk-|sk_live_|rk_live_|gh[pousr]_|github_pat_|gl(?:pat|rt|dt|ft|ptt|soat)-|xox[abeprs]-|xapp-|npm_|pypi-|nvapi-|gsk_|r8_)"
     r"[A-Za-z0-9_-]{8,512}"
-    r"|(?:dckr_pat_|pplx-|lsv2_pt_|wandb_v\d_|dop_v1_|hvs\.|AGE-SECRET-KEY-1)[A-Za-z0-9_-]{8,512}"
+    r"|(?:dckr_pat_|pplx-|lsv2_pt_|wandb_v\d_|dop_v1_|hvs\.|AGE-SECRET-KEY-1|shp(?:at|ca|pa|ss)_|sq0[a-z]{3}-)[A-Za-z0-9_-]{8,512}"
     r"|eyJhcGlfYWRkcmVzcyI6[A-Za-z0-9+/=_-]{8,4096}"  # Neptune's
     # Addresses to which whoever knows them may send.
     r"|hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_+-]{8,512}"
@@ -50,7 +50,7 @@ _WHOLE_CUES = (
         "glsoat-",
     ),
     *("xox", "xapp-", "npm_", "pypi-", "nvapi-", "gsk_", "r8_", "dckr_pat_", "pplx-", "lsv2_pt_", "wandb_v", "AKIA"),
-    *("dop_v1_", "hvs.", "AGE-SECRET", "hooks.slack", "/webhooks/", "webhook.office", "/bot"),
+    *("shp", "sq0", "dop_v1_", "hvs.", "AGE-SECRET", "hooks.slack", "/webhooks/", "webhook.office", "/bot"),
     *("ASIA", "AROA", "AIDA", "AIza", "ya29.", "dapi", "SG.", "eyJ", "PRIVATE KEY"),
 )
 """One of these is in every text that `_WHOLE` changes; looking for them is many times faster."""
@@ -65,16 +65,18 @@ A token may stand there alone.
 """
 _AFTER = re.compile(
     # What follows a header, a parameter of a URL, or a name that is only given to secrets.
-    r"(?i)(\bbearer\s+(?=\S*[\d._~+/=-])|\bbearer\s+(?=\S{24})"
+    r"(?i)(\bbearer(?:\s+|\s?:\s?)(?=\S*[\d._~+/=-])|\bbearer\s+(?=\S{24})"
     r"|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:(?:basic|token)\s+|(?=[^\s\"']{20}))"
     r"|\b(?:set-)?cookie[\"']?\s*:\s*[\"']?[\w.-]{1,64}=|\blogin\s+\S{1,256}\s+password\s+"
+    r"|\bapi_?key\s+(?=[^\s\"']*\d)(?=[^\s\"']{16})|\bcurl\s[^\n]{0,512}?(?<=\s)(?:-u|--user)\s*[^\s:]{1,256}:"
     r"|[?&](?:access_token|api_?key|auth|key|sig|signature|token|x-(?:amz|goog)-(?:credential|security-token|signature))="
-    r"|(?:passw(?:or)?d|passphrase|secret|(?:api|access|secret|private|account)[_-]?key(?:_?id)?|\w_pwd|(?:access|auth|hf|hub|api"
-    r"|bearer|refresh|session|security)[_-]?token)[\"']?\s*[:=]\s*[\"']?)"
+    r"|(?:passw(?:or)?d|passphrase|secret|(?:api|access|secret|private|account)[ _-]?key(?:_?id)?|\w_pwd"
+    r"|(?:access|auth|hf|hub|api|bearer|refresh|session|security)[_-]?token)[\"']?\s*[:=]\s*[\"']?)"
     r"(?!(?:None|null|true|false)\b)([^\s\"'&,;}\])]{6,})"
 )
 _AFTER_CUES = (
     "bearer",
+    "curl",
     "authorization",
     "passw",
     "passphrase",
