@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -275,6 +276,31 @@ def test_a_file_that_cannot_be_removed_is_named(tmp_path: Path) -> None:
     with pytest.raises(TrainwizError, match=r"cannot remove .*: Is a directory") as raised:
         atomic.remove(tmp_path)
     assert "nothing was written" not in str(raised.value)
+
+
+def test_a_device_is_never_replaced(tmp_path: Path) -> None:
+    """As root, a rename to /dev/null would leave a file there for every program of the machine."""
+    device = tmp_path / "null"
+    device.symlink_to("/dev/null")
+    atomic.write(device, "page")
+    with pytest.raises(TrainwizError, match="null is not a regular file; nothing was written"):
+        atomic.write_all(tmp_path, {"a": "1", "null": "page"})
+    assert [path.name for path in tmp_path.iterdir()] == ["null"]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    atomic.write(pipe, "page")
+    assert os.read(reader, 10) == b"page"
+    os.close(reader)
+    assert device.is_symlink()
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert stat.S_ISCHR(os.stat("/dev/null").st_mode)
+
+
+def test_what_a_process_has_open_is_written_to(tmp_path: Path) -> None:
+    with (tmp_path / "a.html").open("w") as file:
+        atomic.write(Path(f"/proc/self/fd/{file.fileno()}"), "page")
+    assert (tmp_path / "a.html").read_text() == "page"
 
 
 def test_one_file_atomically(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def test_names_of_datasets_are_those_of_the_model(kind: str, tmp_path: Path) -> 
     assert model.config.label2id == {"spam": 0, "ham": 1, "eggs": 2, "bacon": 3}
     found = project(plans.with_changes(BASE, {"task": "text_classification", "data.train": str(where)}), str(tmp_path))
     assert found.train
-    assert str(found.train.first.get("label")) == ("None" if kind == "saved" else "ham")
+    assert str(found.train.first.get("label")) == "ham"
 
 
 def test_lists_of_named_labels_keep_their_names(tmp_path: Path) -> None:

@@ -182,7 +182,7 @@ def test_a_file_that_is_named_twice_is_refused(train: str, held_out: str, tmp_pa
 
 @pytest.mark.parametrize(
     ("labels", "says", "before"),
-    [(["x", "", "y"], "sample 2 of 3 has '', which is empty", "line 3: the label is empty"), (["x", "y", "z"], "", "")],
+    [(["x", "", "y"], "text 2 of 3 has '', which is empty", "line 3: the label is empty"), (["x", "y", "z"], "", "")],
 )
 def test_an_empty_label_is_no_class(labels: list[str], says: str, before: str, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\n" + "".join(f"text,{label}\n" for label in labels))

@@ -81,7 +81,7 @@ def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def predicts_nothing(config: Mapping[str, Any]) -> bool:
     """Whether a model with this config.json cannot learn to write text: it is an encoder, or lacks one."""
-    kind = config.get("model_type")
+    kind = str(config.get("model_type") or "")
     sees_all = kind == "cpmant" or (kind in ENCODERS and config.get("is_decoder") is not True)
     return sees_all or kind in CUT_DECODERS
 

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ def write_all(root: Path, texts: Mapping[str, str]) -> None:
     try:
         for relative, text in texts.items():
             target = root / relative
+            _refuse_special(target)
             made += _make_folders(target.parent)
             staged.append(_Staged(target=target, aside=_beside(target, "tmp"), before=_beside(target, "old")))
             _write_aside(staged[-1].aside, target, text.encode())
@@ -46,8 +48,14 @@ def write_all(root: Path, texts: Mapping[str, str]) -> None:
 
 
 def write(path: Path, text: str) -> None:
-    """Write one file atomically. Raises `TrainwizError`."""
-    write_all(path.parent, {path.name: text})
+    """Write one file atomically; a device or a pipe, such as /dev/null, is written to. Raises `TrainwizError`."""
+    if not _is_special(path):
+        return write_all(path.parent, {path.name: text})
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        problem, remedy = _explained(error, path)
+        raise TrainwizError(problem, remedy) from None
 
 
 def make_folder(folder: Path) -> None:
@@ -100,6 +108,24 @@ class _Staged:
         except OSError:
             return False
         return True
+
+
+def _is_special(path: Path) -> bool:
+    """Whether a path is no file or folder, or leads to what a process has open, as /dev/stdout does."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return False
+    opened = path.is_symlink() and os.readlink(path).startswith("/proc/")
+    return (
+        not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or opened or os.path.realpath(path.parent).startswith("/proc/")
+    )
+
+
+def _refuse_special(target: Path) -> None:
+    # Renaming a file to its name would replace the device itself, /dev/null for every program of the machine.
+    if _is_special(target):
+        raise TrainwizError(say("{path} is not a regular file; nothing was written", path=target))
 
 
 def _beside(target: Path, kind: str) -> Path:
