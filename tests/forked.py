@@ -7,6 +7,7 @@ not 0.3. It starts an interpreter where a variable is set otherwise that is read
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import pkgutil
@@ -64,8 +65,9 @@ def run(
         given.seek(0)
         streams = (file.fileno() for file in (given, out, err))
         process = warm.begun(address, [str(script), *words], folder, env, modules(), *streams)
-        if memory is not None:
-            resource.prlimit(process.pid, resource.RLIMIT_AS, (memory, memory))
+        with contextlib.suppress(ProcessLookupError):  # it may have ended already
+            if memory is not None:
+                resource.prlimit(process.pid, resource.RLIMIT_AS, (memory, memory))
         try:
             code = process.wait(timeout * patience())
         except TimeoutError:
