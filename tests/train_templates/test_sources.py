@@ -215,6 +215,7 @@ def test_classes_with_numbers_are_in_their_order(tmp_path: Path) -> None:
         ("a.jsonl", b"[1]", "a.jsonl: item 1: not a JSON object, but 1"),
         ("a.csv", b"text\nfine\ncaf\xe9\n", "a.csv:3: not valid UTF-8"),
         ("a.csv", b'text,n\n"one\ntwo",1\nthree\n', "a.csv:4: fields: 1, but line 1 names 2 columns"),
+        ("a.csv", b"\n\ntext\n", "a.csv:3: fields: 1, but line 1 names 0 columns"),
         ("a.csv", b"text,n\none,1\ntext,n\n", "a.csv:3: the names of the columns again; delete this line"),
         ("a.csv", b"text,text\na,b\n", "a.csv:1: two columns have the same name"),
         ("a.txt", b"one\ncaf\xe9\n", "a.txt:2: not valid UTF-8"),

@@ -76,9 +76,8 @@ def reorder(weights: Sequence[nn.Parameter], rows: tuple[int, ...]) -> None:
 def last_layer(model: Any) -> tuple[str, nn.Linear]:
     """Return the layer that gives the outputs, and its place: the last one outside the body."""
     body = set(model.base_model.modules())
-    return [(place, part) for place, part in model.named_modules() if isinstance(part, nn.Linear) and part not in body][
-        -1
-    ]
+    layers = [(place, part) for place, part in model.named_modules() if isinstance(part, nn.Linear)]
+    return [(place, part) for place, part in layers if part not in body][-1]
 
 
 def names_of(told: dict[str, Any]) -> tuple[str, ...]:

@@ -293,8 +293,8 @@ def _order(fitting: Sequence[Row]) -> None:
     if any(row.candidate.seconds < fitting[0].candidate.seconds for row in fitting):
         console.talk(
             t(
-                "first: the simplest row forecasts cannot tell from the fastest; recomputation and offload count as "
-                "slower"
+                "where forecasts are too close to call, the simplest row comes first; recomputation and offload count "
+                "as slower"
             )
         )
 

@@ -232,12 +232,13 @@ def table_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
     for row in reader:
         place = f"{path}:{ends.pop() + 1}"
         ends.append(reader.line_num)
-        if row and len(row) != len(names):
+        if not row:
+            continue
+        if len(row) != len(names):
             raise SystemExit(f"{place}: fields: {len(row)}, but line 1 names {len(names)} columns")
         if row == names:  # two files were joined
             raise SystemExit(f"{place}: the names of the columns again; delete this line")
-        if row:
-            yield place, dict(zip(names, row, strict=True))
+        yield place, dict(zip(names, row, strict=True))
 
 
 def text_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:

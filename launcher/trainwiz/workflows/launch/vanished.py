@@ -27,8 +27,10 @@ def judged(prepared: Prepared, outcome: Outcome) -> Outcome:
         return outcome
     if outcome.exit_code in (0, code) or outcome.interrupted or outcome.hung:
         return outcome
-    gone = [*outcome.lost] if prepared.team else _silent(prepared, outcome)
-    if not gone or _failed_by_themselves(prepared, outcome):
+    if _failed_by_themselves(prepared, outcome):
+        return outcome
+    gone = [*outcome.lost] if prepared.team else _silent(prepared)
+    if not gone:
         return outcome
     console.talk(
         t(
@@ -48,13 +50,13 @@ def _failed_by_themselves(prepared: Prepared, outcome: Outcome) -> bool:
     return bool(culprits(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in failed}))
 
 
-def _silent(prepared: Prepared, outcome: Outcome) -> list[int]:
+def _silent(prepared: Prepared) -> list[int]:
     """The other machines that began and never said how their part ended, as far as they share this folder.
 
     None where another one says that it failed: it does not wait, as those do that only lost others.
     """
     place = prepared.place
-    if place is None or _failed_by_themselves(prepared, outcome):
+    if place is None:
         return []
     others = [Run(prepared.run.folder, machine) for machine in range(place.machines) if machine != place.rank]
     begun = [machine for machine in others if machine.file("command").exists()]
