@@ -28,27 +28,24 @@ SUBJECTS = (
         r"\b4-?bit|\b8-?bit|quanti[sz]|\bint[48]\b|\bnf4\b|\bfp8\b|bitsandbytes|\bgptq\b|\bawq\b|Params4bit",
         Message("quantized weights"),
         Message(
-            "try the same without quantization; quantized weights can be neither trained, cast nor moved: "
-            "train an adapter "
-            "beside them, and leave their dtype and device to from_pretrained"
+            "try the same without quantization; quantized weights can be neither trained, cast nor moved: train an "
+            "adapter beside them, and leave their dtype and device to from_pretrained"
         ),
     ),
     Subject(
         r"\bFSDP|\bZeRO\b|flat_?param|\bDTensor|[Uu]n?shard|\bshards?\b|\bsharded|ds_id|[Gg]emini|inflight",
         Message("weights that are sharded over the ranks"),
         Message(
-            "try the same under DDP or ZeRO 2, which do not shard weights; a sharded weight is whole only "
-            "while its own "
-            "module runs"
+            "try the same under DDP or ZeRO 2, which do not shard weights; a sharded weight is whole only while its"
+            " own module runs"
         ),
     ),
     Subject(
         r"\bLoRA\b|\blora_|\badapters?\b|target_modules|\bpeft\b|\bPEFT\b",
         Message("the adapter"),
         Message(
-            "compare the adapter's configuration with print(model) and with the base model it was made for; "
-            "try the same "
-            "without it"
+            "compare the adapter's configuration with print(model) and with the base model it was made for; try the"
+            " same without it"
         ),
     ),
     Subject(
@@ -61,9 +58,8 @@ SUBJECTS = (
         r"|(?:pipeline|tensor|model|expert|context|data)[ _]parallel|\branks?\b",
         Message("how the ranks work together"),
         Message(
-            "compare on all ranks: the world size, the parallel sizes, and the branch of the code that each "
-            "takes; every "
-            "group must exist before it is used"
+            "compare on all ranks: the world size, the parallel sizes, and the branch of the code that each takes; "
+            "every group must exist before it is used"
         ),
     ),
     Subject(
@@ -71,8 +67,7 @@ SUBJECTS = (
         Message("loading or saving a checkpoint"),
         Message(
             "compare names and shapes of what is stored with the model; a file may be cut off, or of another "
-            "version or "
-            "number of ranks"
+            "version or number of ranks"
         ),
     ),
     Subject(
@@ -92,9 +87,8 @@ SUBJECTS = (
         r"\bfeatures?\b|iterat",
         Message("the data or its batches"),
         Message(
-            "print the first batch, and the last one, which may be smaller or empty; compare its names with "
-            "what the model "
-            "takes"
+            "print the first batch, and the last one, which may be smaller or empty; compare its names with what "
+            "the model takes"
         ),
     ),
     Subject(
@@ -115,8 +109,8 @@ SUBJECTS = (
         r"\bshapes?\b|\bsizes?\b|\bdim(?:ension)?s?\b|\bnumel\b|\belements?\b|\blengths?\b",
         Message("shapes that do not fit together"),
         Message(
-            "print the shapes of both sides; look for a short last batch, another number of classes, or a "
-            "resized vocabulary"
+            "print the shapes of both sides; look for a short last batch, another number of classes, or a resized "
+            "vocabulary"
         ),
     ),
     Subject(
