@@ -2,10 +2,15 @@
 
 import json
 import os
+import signal
+import socket
+import sys
+import time
 from pathlib import Path
 
 import forked
 import projects
+import psutil
 import pytest
 import warm
 
@@ -68,3 +73,29 @@ def test_an_engine_answers_a_fork_as_it_does_an_interpreter(monkeypatch: pytest.
     other = warm.child(child, text=asked)
     assert (one.code, one.out) == (other.code, other.out)
     assert list(map(bool, json.loads(one.out.splitlines()[-1]))) == [False, True, True, True]
+
+
+def test_a_server_outlives_those_who_ask_it_and_are_killed(tmp_path: Path) -> None:
+    """Launchers are killed at any moment: before they have said what they want, and together with what they began."""
+    server, environ = warm.Server(sys.executable, os.environ, "killed"), projects.environment()
+    words = (str(tmp_path / "script.py"),)
+    Path(*words).write_text("import time; time.sleep(60)")
+    streams = (0, 1, 2)
+    try:
+        for said in (b"", warm.LENGTH.pack(99) + b"{"):
+            with socket.socket(socket.AF_UNIX) as connection:
+                connection.connect(server.address)
+                if said:
+                    socket.send_fds(connection, [said], streams)
+        # Both are told to the server at once, the end of the rank first.
+        rank = warm.begun(server.address, words, str(tmp_path), environ, (), *streams)
+        os.kill(server.process.pid, signal.SIGSTOP)
+        os.kill(rank.pid, signal.SIGKILL)
+        while psutil.Process(rank.pid).status() != psutil.STATUS_ZOMBIE:
+            time.sleep(0.01)
+        rank.connection.shutdown(socket.SHUT_RDWR)
+        os.kill(server.process.pid, signal.SIGCONT)
+        Path(*words).write_text("raise SystemExit(3)")
+        assert warm.begun(server.address, words, str(tmp_path), environ, (), *streams).wait(60) == 3
+    finally:
+        server.close()

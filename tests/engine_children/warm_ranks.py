@@ -56,7 +56,11 @@ def main():
         for key, _ in selector.select():
             if key.fileobj is server:
                 connection, _ = server.accept()
-                pid = started(connection, server, later)
+                try:
+                    pid = started(connection, server, later)
+                except OrderCutOffError:
+                    connection.close()
+                    continue
                 pids[pid] = os.pidfd_open(pid)
                 selector.register(pids[pid], selectors.EVENT_READ, (pid, connection))
                 selector.register(connection, selectors.EVENT_READ, pid)
@@ -66,8 +70,9 @@ def main():
                     end(pid)
                 return
             elif isinstance(key.data, int):
-                selector.unregister(key.fileobj)
-                end(key.data)
+                if key.data in pids:  # else it ended at the same moment, and its connection is closed
+                    selector.unregister(key.fileobj)
+                    end(key.data)
             else:
                 pid, connection = key.data
                 selector.unregister(key.fileobj)
@@ -99,6 +104,26 @@ def left_by(pid):
     return names
 
 
+class OrderCutOffError(Exception):
+    """The process that asked for a rank was ended before it had said which."""
+
+
+def ordered(connection):
+    """What is asked for, and the streams for it."""
+    try:
+        length, streams, *_ = socket.recv_fds(connection, LENGTH.size, STREAMS)
+        if length:
+            size = LENGTH.unpack(length)[0]
+            text = connection.recv(size, socket.MSG_WAITALL)
+            if len(text) == size:
+                return json.loads(text), streams
+            for stream in streams:
+                os.close(stream)
+    except OSError:
+        pass
+    raise OrderCutOffError
+
+
 def imported(before):
     """The installed modules that are new since then; those of the project are the rank's own."""
     for name, module in list(sys.modules.items()):
@@ -109,9 +134,8 @@ def imported(before):
 
 def started(connection, server, later):
     """The process id of a rank that was forked."""
-    length, streams, *_ = socket.recv_fds(connection, LENGTH.size, STREAMS)
+    order, streams = ordered(connection)
     asking, *_ = PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))
-    order = json.loads(connection.recv(LENGTH.unpack(length)[0], socket.MSG_WAITALL))
     for name in (*order["imports"], *later):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
