@@ -263,6 +263,12 @@ class Script:
             found.append(call)
         return found
 
+    def is_reached(self, node: ast.AST) -> bool:
+        """Whether a node is the script's own, or one of a module's functions that something is known to call."""
+        scope = self.tree.scope(node)
+        own = self.part(node) is self.parts[-1]
+        return own or scope is self.tree.module or bool(self.origins.sites(scope))
+
     def part(self, node: ast.AST) -> Part:
         """The part that holds a node."""
         return self.parts[self.tree.outline(node)]

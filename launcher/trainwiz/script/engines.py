@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import re
+from collections.abc import Iterator
 
 from trainwiz.script.names import Assignment, Names, parameters
 from trainwiz.script.outline import skipping
@@ -65,6 +66,7 @@ class Engines:
         self.prepared_names = {
             a.name for call in names.calls_of(*_PREPARING) for a in names.bound_to(call) if self.prepares(a)
         }
+        self._holders = set(self._holding())
         self._sharded: dict[str, list[ast.Call]] = {}
         for call in names.calls_of("fully_shard"):
             if names.resolved(call.func) == "torch.distributed.fsdp.fully_shard" and call.args:
@@ -78,12 +80,12 @@ class Engines:
     @property
     def several(self) -> bool:
         """Whether the script itself trains on several processes."""
-        return self.ddp or self.fsdp or bool(self.prepared_names)
+        return self.ddp or self.fsdp or bool(self.prepared_names or self._holders)
 
     @property
     def prepares_any(self) -> bool:
         """Whether an engine wraps or shards anything."""
-        return bool(self.prepared_names or self._sharded)
+        return bool(self.prepared_names or self._sharded or self._holders)
 
     def kind(self, node: ast.AST) -> str:
         """What an expression is: by what made it, else by its name; empty if unknown."""
@@ -122,6 +124,8 @@ class Engines:
         if not self.prepares_any:
             return False
         name = dotted(node)
+        if name and name.rpartition(".")[0] in self._holders:
+            return True
         if not name or not depth or not self.may_be_prepared(name):
             return False
         if any(self._is_after(call, node) for call in self._sharded.get(name, ())):
@@ -134,6 +138,13 @@ class Engines:
         # A parameter of the same name as something prepared elsewhere is taken to be that.
         known = self.names.assigned(name, node)
         return any(self.prepares(a) for a in known) if known else name in parameters(self.tree.scope(node))
+
+    def _holding(self) -> Iterator[str]:
+        """The names of what holds prepared things: `models` of `models[k] = accelerator.prepare(models[k])`."""
+        for call in self.names.calls_of(*_PREPARES):
+            statement = self.tree.parent(call)
+            targets = statement.targets if isinstance(statement, ast.Assign) and self.wraps(call) else []
+            yield from (dotted(one.value) for one in targets if isinstance(one, ast.Subscript) and dotted(one.value))
 
     def _in_other_branch(self, latest: Assignment, node: ast.AST) -> bool:
         """Whether the name was prepared in a branch before that excludes the last one, and both lead to the node."""
@@ -160,7 +171,10 @@ class Engines:
 
     def prepares(self, assignment: Assignment) -> bool:
         """Whether the assignment is what `prepare`, `initialize` or `boost` returned, or a DDP or FSDP."""
-        call = assignment.value
+        return self.wraps(assignment.value)
+
+    def wraps(self, call: ast.AST) -> bool:
+        """Whether an expression is a call of `prepare`, `initialize` or `boost`, or makes a DDP or FSDP."""
         if not isinstance(call, ast.Call):
             return False
         name = self.names.resolved(call.func)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from trainwiz.script.tree import Function, Tree, dotted, walk
+from trainwiz.script.tree import Function, Tree, children, dotted, walk
 
 MODULE_ALIASES = {
     "accelerate.accelerator": "accelerate",
@@ -79,6 +79,11 @@ class Names:
             module = MODULE_ALIASES.get(node.module, node.module)
             for alias in node.names:
                 self.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:  # `from . import a`, `from .a import b`: only what is known to be a module
+                whole = f"{node.module}.{alias.name}" if node.module else alias.name
+                if whole in self.own:
+                    self.imports[alias.asname or alias.name] = whole
 
     @property
     def assignments(self) -> dict[str, list[Assignment]]:
@@ -157,13 +162,19 @@ class Names:
         above = [a for a in self.assigned(name, at) if a.node is not at and not self.tree.is_before(at, a.node)]
         return above[-1] if above else None
 
-    def feeding(self, value: ast.AST, at: ast.AST | None = None) -> Iterator[ast.AST]:
-        """Every node of the expression and of all that is assigned to the names in it, whatever the order."""
+    def feeding(
+        self, value: ast.AST, at: ast.AST | None = None, past: Callable[[ast.AST], bool] | None = None
+    ) -> Iterator[ast.AST]:
+        """Every node of the expression and of all that is assigned to the names in it, whatever the order.
+
+        What the nodes that are `past` it are made from does not count.
+        """
         at = at or value
         seen: set[str] = set()
         waiting = [value]
         while waiting:
-            for node in walk(waiting.pop()):
+            nodes = walk(waiting.pop())
+            for node in nodes if past is None else _before(nodes[0], past):
                 yield node
                 name = dotted(node) if isinstance(node, ast.Name | ast.Attribute) else ""
                 if name and name not in seen:
@@ -194,6 +205,13 @@ class Names:
         for function in self.tree.functions:
             found.setdefault(function.name, []).append(function)
         return found
+
+
+def _before(node: ast.AST, past: Callable[[ast.AST], bool]) -> Iterator[ast.AST]:
+    """A node with those below it, but nothing below those that are `past` it."""
+    yield node
+    for child in children(node) if not past(node) else ():
+        yield from _before(child, past)
 
 
 def parameters(scope: ast.AST) -> set[str]:

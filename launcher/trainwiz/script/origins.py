@@ -88,7 +88,9 @@ class Origins:
         if not assigned and (kind := self.names.resolved(owner).rpartition(".")[2]) in self._classes:
             return [kind]
         made: list[ast.AST] = [a.value for a in assigned if a.alone]
-        if not assigned and self._classes and isinstance(owner, ast.Name) and not self._following:
+        # `self.trainer = trainer` says as little as a parameter does.
+        said = any(isinstance(value, ast.Call) for value in made)
+        if self._classes and not said and isinstance(owner, ast.Name | ast.Attribute) and not self._following:
             self._following = True  # which asks for calls in turn
             made = list(self.makers(owner))
             self._following = False
@@ -159,7 +161,7 @@ class Origins:
 
     def _of_call(self, call: ast.Call, index: int | None, depth: int) -> Iterator[ast.expr]:
         function = self.called(call)
-        given = _given_on(function) if function is not None else ""
+        given = given_on(function) if function is not None else ""
         if given and function is not None and depth:
             value = argument(function, given, call)
             yield from self._makers(value, depth - 1) if value is not None else ()
@@ -209,7 +211,7 @@ def _made_first(call: ast.Call) -> ast.Call:
     return call
 
 
-def _given_on(function: Function) -> str:
+def given_on(function: Function) -> str:
     """The parameter whose items a generator yields, again and again: `for x in loader: yield x`; kept on the node."""
     if "_given_on" not in function.__dict__:
         function._given_on = _yielded_of(function)  # type: ignore[union-attr]
@@ -222,14 +224,24 @@ def _yielded_of(function: Function) -> str:
     if not yields:
         return ""
     for loop in (n for n in walk(function) if isinstance(n, ast.For)):
-        name = dotted(loop.iter)
+        name = dotted(_passing(loop.iter))
         if name in parameters(function) and any(value is not None and _is_target(value, loop) for value in yields):
             return name
     return ""
 
 
+def _passing(value: ast.expr) -> ast.expr:
+    """What enumerate and the like are given first."""
+    while isinstance(value, ast.Call) and value.args and dotted(value.func).rpartition(".")[2] in _PASSING:
+        value = value.args[0]
+    return value
+
+
 def _is_target(value: ast.expr, loop: ast.For) -> bool:
-    return bool(dotted(value)) and dotted(value) == dotted(loop.target)
+    """Whether an item of the loop is yielded, with its number or without."""
+    items = {dotted(n) for n in walk(loop.target)} - {""}
+    values = value.elts if isinstance(value, ast.Tuple) else [value]
+    return any(dotted(one) in items for one in values)
 
 
 def argument(function: ast.AST, name: str, call: ast.Call) -> ast.expr | None:

@@ -19,6 +19,10 @@ MAIN = names(
     main_process master_process
     """
 )
+_MAIN = re.compile(
+    r"^(is_)?((global|local|world|node|dist|dp|data_parallel)_)*(main|master|chief|primary)(_(process|rank|node|proc))?$"
+)
+"""Other names for the same, such as is_local_master."""
 RANKS = names(
     """
     data_parallel_rank ddp_local_rank ddp_rank dp_rank global_rank local_process_index local_rank proc_id process_index
@@ -98,14 +102,14 @@ class Ranks:
     def is_main(self, node: ast.AST) -> bool:
         """Whether this says that the rank is the main one."""
         name = dotted(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
-        if name.removeprefix("get_") in MAIN:
+        if name.removeprefix("get_") in MAIN or ("m" in name and name.startswith("is_") and _MAIN.match(name)):
             return True
         if not isinstance(node, ast.Name) or node.id in self._asking:
             return False
         values = [a.value for a in self.names.assigned(node.id, node) if a.alone]
         self._asking.add(node.id)  # `a = a or b` must not be asked for ever
         answer = bool(values) and all(
-            isinstance(value, ast.Compare | ast.BoolOp | ast.Attribute) and self.differs(value, True)
+            isinstance(value, ast.Compare | ast.BoolOp | ast.Attribute | ast.Call) and self.differs(value, True)
             for value in values
         )
         self._asking.discard(node.id)

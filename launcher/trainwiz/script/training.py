@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
 from trainwiz.script.engines import Engines
 from trainwiz.script.names import Names, parameters
-from trainwiz.script.origins import Origins, argument
+from trainwiz.script.origins import Origins, argument, given_on
 from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method, walk
 
 SHOWING = ("tqdm", "trange", "track", "progress_bar", "log_every")
 """Functions that show how far a loop has come."""
+_OPTIMIZERS = re.compile(r"(^|[._])(optim|optimizer|opt)s?(_(dict|list|map))?$", re.IGNORECASE)
+"""The names of what holds several optimizers."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,22 @@ class Training:
         given = [argument(function, name, site) for site in self.origins.sites(function)]
         return [value for value in given if value is not None] or [backward.loss]
 
+    def source(self, loop: Loop) -> ast.expr | None:
+        """The loader that a loop goes over, also where a generator of the project is between them."""
+        given = self.given_on(loop)
+        return given if given is not None and dotted(given) else loop_source(loop)
+
+    def given_on(self, loop: Loop) -> ast.expr | None:
+        """What a generator of the project that a loop goes over is given, and gives on."""
+        call = loop.iter if not isinstance(loop, ast.While) else None
+        while (
+            isinstance(call, ast.Call) and call.args and dotted(call.func).rpartition(".")[2] in ("enumerate", "tqdm")
+        ):
+            call = call.args[0]
+        function = self.origins.called(call) if isinstance(call, ast.Call) else None
+        name = given_on(function) if function is not None else ""
+        return argument(function, name, call) if name and function is not None else None  # type: ignore[arg-type]
+
     @cached_property
     def turns(self) -> list[Loop]:
         """The loops over micro-batches, also where a function of the script makes the backward pass."""
@@ -131,22 +150,59 @@ class Training:
     def _is_step(self, call: ast.Call) -> bool:
         if not isinstance(call.func, ast.Attribute) or call.func.attr != "step":
             return False
-        return self.engines.kind(call.func.value) in ("Optimizer", "GradScaler")
+        owner = call.func.value
+        if isinstance(owner, ast.Subscript):  # `optimizers[k].step()`
+            return _OPTIMIZERS.search(dotted(owner.value)) is not None
+        return self.engines.kind(owner) in ("Optimizer", "GradScaler")
 
     def _windows(self) -> Iterator[Window]:
         for step in self.steps:
-            loop = next(iter(self.tree.loops(step)), None)
+            around = self.tree.loops(step)
+            learning = [one for one in around if any(b.loop is one for b in self.backwards)]
+            loop = next(iter([*learning, *around]), None)
             if loop is None:
+                yield from self._told_windows(step)
                 continue
             before = [b for b in self.backwards if b.loop is loop and b.call.lineno <= step.lineno][-1:]
             for guard in self.tree.guards(step, within=loop):
                 # A backward pass under the same condition is not accumulation: a generator trained every n-th time.
-                each = [b for b in before if guard not in self.tree.guards(b.call, within=loop)]
+                each = [b for b in before if self._is_in_each(b, guard, loop)]
                 for part, alone in _alternatives(self.expanded(guard.test), guard.positive):
                     modulo = remainder(part, guard.positive)
                     if modulo and each and _number(modulo[1]) != 1:
                         tail = not alone or self._goes_on(loop, modulo[0]) or self._finishes(step, loop)
                         yield Window(loop, step, each[-1], guard.test, modulo[1], _early(loop, *modulo), tail)
+
+    def _told_windows(self, step: ast.Call) -> Iterator[Window]:
+        """The same where the loop is in another function, which says when the update is due: `if stepping: …`."""
+        function = self.tree.scope(step)
+        before = [b for b in self.backwards if self.tree.scope(b.call) is function and b.call.lineno <= step.lineno]
+        for guard in self.tree.guards(step) if before else ():
+            told = isinstance(guard.test, ast.Name) and guard.positive and guard.test.id in parameters(function)
+            each = [b for b in before if guard not in self.tree.guards(b.call)][-1:]
+            for test in self._told(function, guard.test.id) if told and each else ():  # type: ignore[attr-defined]
+                loop = next(iter(self.tree.loops(test)), None)
+                for part, _ in _alternatives(self.expanded(test), True):
+                    modulo = remainder(part, True)
+                    if loop is not None and modulo and _number(modulo[1]) != 1:
+                        yield Window(loop, step, each[0], test, modulo[1], _early(loop, *modulo), True)
+
+    def _told(self, function: ast.AST, name: str, depth: int = 3) -> Iterator[ast.expr]:
+        """What callers give a parameter, through functions that only hand it on."""
+        for site in self.origins.sites(function):
+            given, caller = argument(function, name, site), self.tree.scope(site)
+            if isinstance(given, ast.Name) and given.id in parameters(caller) and depth:
+                yield from self._told(caller, given.id, depth - 1)
+            elif given is not None:
+                yield given
+
+    def _is_in_each(self, backward: Backward, guard: Guard, loop: Loop) -> bool:
+        """Whether turns without the update have this backward pass, too, or their own of the same loss."""
+        if guard not in self.tree.guards(backward.call, within=loop):
+            return True
+        other, loss = Guard(guard.test, not guard.positive), ast.unparse(backward.loss)
+        same = [b for b in self.backwards if b.loop is loop and ast.unparse(b.loss) == loss]
+        return any(other in self.tree.guards(b.call, within=loop) for b in same)
 
     def _goes_on(self, loop: Loop, counter: ast.expr) -> bool:
         """Whether a counter of the script's own runs on from one epoch to the next, and windows with it."""

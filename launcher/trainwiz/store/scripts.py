@@ -7,6 +7,7 @@ import functools
 import io
 import itertools
 import os
+import re
 import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -30,6 +31,11 @@ _MOST_KEPT = 1_200_000
 """Bytes of modules that are kept for the next script; their trees take a hundred times as much."""
 _MOST_NAMED = 1000
 """Scripts that are looked at for one to name where a folder was given."""
+_FOLLOWED = re.compile(
+    r"\.backward\(|\.step\(|zero_grad|yield|DataLoader|Dataset|[Ss]ampler|distributed|accelerat|deepspeed|fabric|rank|"
+    r"lightning|Trainer|torch\.optim|from_pretrained|lr_scheduler|barrier|reduce|gather|broadcast|seed|wandb|Writer|"
+    r"loss|save|load|open\("
+)
 _MOST_LEVELS = 5
 """How deep a module may lie in its package."""
 
@@ -100,6 +106,11 @@ class Module:
         return script.about_training([self.text])
 
     @cached_property
+    def about_ranks(self) -> bool:
+        """Whether it has a word about what rules follow into modules: loops, data, updates, ranks and files."""
+        return _FOLLOWED.search(self.text) is not None
+
+    @cached_property
     def imports(self) -> tuple[tuple[str, Path], ...]:
         """The modules of its project that it imports, with their names."""
         return tuple(_imported(self.file, self.tree)) if self.tree is not None else ()
@@ -156,21 +167,29 @@ class Modules:
 _MODULES = Modules()
 
 
-def _collect(importer: Module, found: dict[str, Module]) -> None:
-    """Add the modules that a file imports from beside itself, those that they import first."""
-    for name, file in _of_training_first(importer):
-        if name in found or len(found) >= _MOST_MODULES or any(file == other.file for other in found.values()):
-            continue
-        try:
-            module = _MODULES.of(file)
-        except (OSError, UnicodeDecodeError):
-            continue
-        if sum(len(other.text) for other in found.values()) + len(module.text) > _MOST_TOGETHER:
-            continue
-        found[name] = module  # modules that import each other; what is still being followed counts, too
-        _collect(module, found)
-        del found[name]
-        found[name] = module
+def _collect(program: Module, found: dict[str, Module]) -> None:
+    """Add the modules that a program imports from beside itself: its own first where there may be too many.
+
+    Those that modules import come before them.
+    """
+    levels: list[dict[str, Module]] = [{}]
+    importers, known, size = [program], {program.file}, 0
+    while importers:
+        for name, file in (one for importer in importers for one in _of_training_first(importer)):
+            if any(name in level for level in levels) or len(known) > _MOST_MODULES or file in known:
+                continue
+            try:
+                module = _MODULES.of(file)
+            except (OSError, UnicodeDecodeError):
+                continue
+            if (module.about_ranks or module.imports) and size + len(module.text) <= _MOST_TOGETHER:
+                levels[-1][name] = module
+                known.add(file)
+                size += len(module.text)
+        importers = list(levels[-1].values())
+        levels.append({})
+    for level in reversed(levels):
+        found.update(level)
 
 
 def _of_training_first(importer: Module) -> Sequence[tuple[str, Path]]:
@@ -199,16 +218,33 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
         else:
             for _ in range(node.level - 1):
                 folder = folder.parent
-            names = [node.module] if node.module else [alias.name for alias in node.names]
+            names = _named(node)
+            if node.level and not node.module and _is_file(f"{folder}/__init__.py"):
+                yield folder.name, folder / "__init__.py"
         for name in names:
             absolute = isinstance(node, ast.ImportFrom) and not node.level
             for base in [folder, *(_roots(folder) if absolute else ())]:
-                module = f"{base}/{name.replace('.', '/')}.py"
-                if module not in is_other:
-                    is_other[module] = _is_file(module) and _real(module) != _real(str(file))
-                if is_other[module]:
+                module = _module_of(base, name, isinstance(node, ast.ImportFrom))
+                if module and module not in is_other:
+                    is_other[module] = _real(module) != _real(str(file))
+                if module and is_other[module]:
                     yield name, Path(module)
                     break
+
+
+def _named(node: ast.ImportFrom) -> list[str]:
+    """What may be modules in `from a import b`: `a`, and `a.b` of a package `a`."""
+    if not node.module:
+        return [alias.name for alias in node.names]
+    return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+
+
+def _module_of(base: Path, name: str, packages: bool) -> str:
+    """The file of a module, or of a package; empty where there is none below the folder."""
+    path = f"{base}/{name.replace('.', '/')}"
+    if _is_file(f"{path}.py"):
+        return f"{path}.py"
+    return f"{path}/__init__.py" if packages and _is_file(f"{path}/__init__.py") else ""
 
 
 @functools.lru_cache(maxsize=10_000)

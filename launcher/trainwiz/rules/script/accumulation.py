@@ -13,6 +13,8 @@ from trainwiz.script.training import Backward, Window
 from trainwiz.script.tree import Loop, constant, dotted, method, operates, walk
 
 _ACCUMULATION = re.compile(r"accum|micro", re.IGNORECASE)
+_MODEL = re.compile(r"(^|[._])(model|net|network|engine|ddp|fsdp)$")
+"""What models are called."""
 _STEPS = re.compile(r"accum|acc_steps|acc_iter", re.IGNORECASE)
 _OWN_DIVISION = ("Accelerator", "DeepSpeedEngine")
 
@@ -183,13 +185,15 @@ def _inner_windows(script: Script) -> Violations:
         loop, by = backward.loop, backward.by
         if by not in ("Tensor", "GradScaler", "Accelerator") or not isinstance(loop, ast.For):
             continue
-        if not isinstance(loop.iter, ast.Call) or (by == "Accelerator" and _divides(script)):
+        if not isinstance(loop.iter, ast.Call) or (by == "Accelerator" and script.accumulation is not None):
             continue
         size = loop.iter.args[0] if dotted(loop.iter.func) == "range" and len(loop.iter.args) == 1 else None
         if size is None or not _ACCUMULATION.search(ast.unparse(size)) or constant(size) is not None:
             continue
         steps = [s for s in script.training.steps if script.tree.scope(s) is script.tree.scope(loop)]
         after = [s for s in steps if loop not in script.tree.loops(s) and script.tree.is_before(loop, s)]
+        if by == "Accelerator" and _divides(script) and not _divides_another(script, backward, size):
+            continue
         if after and not _is_scaled(script, Window(loop, after[0], backward, size, size, None, True), loop):
             yield violation(
                 "the gradients of {size} micro-batches are added up, but the loss is not divided",
@@ -197,6 +201,13 @@ def _inner_windows(script: Script) -> Violations:
                 size=ast.unparse(size),
                 place=script.place(backward.call),
             )
+
+
+def _divides_another(script: Script, backward: Backward, size: ast.expr) -> bool:
+    """Whether the loss of another backward pass is divided by the size, so that the engine is not meant to."""
+    others = (b.loss for b in script.training.backwards if b is not backward)
+    divisors = (n.right for loss in others for n in walk(loss) if operates(n, ast.Div))  # type: ignore[attr-defined]
+    return any(ast.unparse(one) == ast.unparse(size) for one in divisors)
 
 
 def _is_of_loss(script: Script, node: ast.AST) -> bool:
@@ -215,11 +226,12 @@ def _is_scaled(script: Script, window: Window, within: Loop | None = None) -> bo
     What stands outside of `within` in its function is another loss of the same name.
     """
     size = ast.unparse(window.size)
-    for node in script.names.feeding(window.backward.loss):
+    losses = dict.fromkeys((window.backward.loss, *script.training.losses(window.backward)))
+    for node in (n for one in losses for n in script.names.feeding(one, past=lambda n: _is_forward(script, n))):
         here = within is not None and script.tree.scope(node) is script.tree.scope(within)
         if here and within not in script.tree.loops(node):
             continue
-        if operates(node, ast.Div, ast.Mult):
+        if operates(node, ast.Div, ast.Mult) or method(node) in ("div", "mul", "div_", "mul_"):
             return True
         if isinstance(node, ast.Call):
             if size in (ast.unparse(value) for value in (*node.args, *(k.value for k in node.keywords))):
@@ -228,6 +240,14 @@ def _is_scaled(script: Script, window: Window, within: Loop | None = None) -> bo
             if function and any(isinstance(n, ast.Div) for n in walk(function)):
                 return True
     return _scales_gradients(script, window)
+
+
+def _is_forward(script: Script, node: ast.AST) -> bool:
+    """Whether a call runs the model: what it is given does not scale its loss."""
+    called = node.func if isinstance(node, ast.Call) else node
+    return isinstance(node, ast.Call) and (
+        _MODEL.search(dotted(called)) is not None or script.engines.is_prepared(called)
+    )
 
 
 def _scales_gradients(script: Script, window: Window) -> bool:

@@ -14,7 +14,7 @@ from trainwiz.script import Call, Script
 from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
 from trainwiz.script.training import describe
-from trainwiz.script.tree import Function, Guard, dotted, walk
+from trainwiz.script.tree import Function, Guard, constant, dotted, walk
 
 _DIST = names(
     """
@@ -57,6 +57,8 @@ _DEEP = 3
 """Functions that call each other, down to the one that needs all ranks."""
 _SEVERAL = re.compile(r"distributed|ddp|multi_?(gpu|process)|world_size|n(um)?_gpus|is_dist", re.IGNORECASE)
 """In the names of parameters that say whether there are several ranks at all."""
+_SETTINGS = re.compile(r"^(args|cfg|config|conf|flags|hparams|opts?)$")
+"""Names of parameters that are the same in each call."""
 _FORWARD = re.compile(r"\.(generate|forward)$")
 """Methods of a model that run it."""
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
@@ -72,7 +74,8 @@ def collectives_on_every_rank(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution, huggingface/accelerate issue
     1171
     """
-    for call in script.called(*COLLECTIVES):
+    synced = [c for c in script.calls_with("sync_dist") if script.engines.lightning and _is_synced(c)]
+    for call in [*script.called(*COLLECTIVES), *synced]:
         if not _is_in_group(call) and not _answered(script, call):
             yield from _single(
                 script,
@@ -145,6 +148,11 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
     for call in script.calls_given(script.engines.may_be_prepared) if script.engines.prepares_any else ():
         if _runs_prepared(script, call):
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
+
+
+def _is_synced(call: Call) -> bool:
+    """Whether a LightningModule's own log averages a number over all ranks."""
+    return dotted(call.node.func) in ("self.log", "self.log_dict") and constant(call.keyword("sync_dist")) is True
 
 
 def _is_of_prepared(script: Script, call: Call) -> bool:
@@ -269,9 +277,20 @@ def _is_always_reached(script: Script, node: ast.AST, function: Function) -> boo
     """Whether all calls of a function come to a node in it, on whatever rank and with whatever arguments."""
     if script.ranks.is_single(node):
         return False
-    given = {name for name in parameters(function) if not _SEVERAL.search(name)} - {"self"}
-    tests = [guard.test for guard in script.tree.guards(node)]
+    given = {name for name in parameters(function) if not _SEVERAL.search(name) and not _SETTINGS.search(name)} - {
+        "self"
+    }
+    tests = [guard.test for guard in script.tree.guards(node) if not _is_repeated(script, guard.test, function)]
     return not any(isinstance(n, ast.Name) and n.id in given for test in tests for n in walk(test))
+
+
+def _is_repeated(script: Script, test: ast.expr, function: Function) -> bool:
+    """Whether the other branch calls the function itself, for each part of what it was given."""
+    parent = script.tree.parent(test)
+    if not isinstance(parent, ast.If):
+        return False
+    calls = (n for statement in parent.body for n in walk(statement) if isinstance(n, ast.Call))
+    return any(script.origins.called(call) is function for call in calls)
 
 
 def _is_answered_by(script: Script, site: ast.Call, sites: Sequence[ast.Call]) -> bool:
@@ -287,7 +306,9 @@ def _is_answered_by(script: Script, site: ast.Call, sites: Sequence[ast.Call]) -
 
 
 def _is_in_group(call: Call) -> bool:
-    """Whether a collective is meant for some ranks only."""
+    """Whether a collective is meant for some ranks only; FSDP's group is that of the model."""
+    if "FullyShardedDataParallel" in call.name:
+        return False
     if call.keyword("group") is not None or call.keyword("process_group") is not None:
         return True
     return any("group" in dotted(value) or dotted(value).endswith("pg") for value in call.node.args)

@@ -166,6 +166,9 @@ def gradients_live_until_the_step(script: Script) -> Violations:
     for scope in script.training.backwards:
         block = _block(script, scope.call)
         after = [(s, _method(script, s)) for s in block if script.tree.is_before(scope.call, s) and _updates(s)]
+        if script.origins.loops(scope.call) and not any(method == "step" for _, method in after):
+            before = [(s, _method(script, s)) for s in block if script.tree.is_before(s, scope.call) and _updates(s)]
+            after = [*after, *before]  # of the next turn
         if after and after[0][1] == "zero_grad" and any(method == "step" for _, method in after):
             yield violation(
                 "zero_grad is between backward and step: the update has no gradients",

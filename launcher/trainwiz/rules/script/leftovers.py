@@ -71,7 +71,8 @@ def devices_come_from_the_engine(script: Script) -> Violations:
     if own or script.engines.accelerate or script.engines.deepspeed or script.engines.colossalai:
         return
     moves = [c for c in _moves(script) if _target(c) is None or constant(_target(c)) == "cuda"]
-    starts = script.called("torch.distributed.init_process_group") or script.is_program
+    met = script.called("torch.distributed.init_process_group")
+    starts = script.is_program or any(script.part(call.node) is script.parts[-1] for call in met)
     if not moves or not (starts or script.runs_when_imported):
         return  # a module; what starts it may have chosen the GPU
     for call in moves:
@@ -110,7 +111,7 @@ def one_tracker(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/usage_guides/tracking
     """
     for call in script.called(*_TRACKERS) if script.engines.several else ():
-        if not _knows_rank(script, call):
+        if not _knows_rank(script, call) and script.is_reached(call.node):
             yield violation(
                 "{name} opens a tracker on every process",
                 remedy("open it on the main process only, or use accelerator.init_trackers"),
@@ -133,7 +134,7 @@ def one_wandb_run(script: Script) -> Violations:
     if not script.engines.several or any(call.keyword("group") is not None for call in script.called("wandb.init")):
         return
     for call in script.called("wandb.init", "wandb.log"):
-        if not _knows_rank(script, call) and not _is_unused(script, call.node):
+        if not _knows_rank(script, call) and not _is_unused(script, call.node) and script.is_reached(call.node):
             yield violation(
                 "{name} is called on every rank",
                 remedy("call it on the main process only"),

@@ -49,8 +49,9 @@ def ranks_see_different_samples(script: Script) -> Violations:
     if by_engine or script.engines.lightning or not script.engines.several:
         return
     for loop in script.training.turns:
-        source = _source(loop)
+        source = _source(script, loop)
         made = [m for m in script.origins.makers(source) if not _is_none(m)] if source is not None else []
+        made = [inner for m in made for inner in _inside(script, m)]
         loaders = [m for m in made if isinstance(m, ast.Call) and script.names.resolved(m.func) in _LOADERS]
         if loaders and len(loaders) == len(made) and not any(_is_share(script, m) for m in loaders):
             yield violation(
@@ -273,9 +274,24 @@ def _says_synchronized(name: str) -> bool:
     return re.search(r"synchroni[sz]e|all_?reduce|between_processes|across_(ranks|processes)", name) is not None
 
 
-def _source(loop: Loop) -> ast.expr | None:
-    source = loop_source(loop) or drawn_from(loop)
+def _source(script: Script, loop: Loop) -> ast.expr | None:
+    source = script.training.source(loop) or drawn_from(loop)
     return source if source is not None and dotted(source) else None
+
+
+def _inside(script: Script, maker: ast.expr) -> list[ast.expr]:
+    """What makes the loader that an iterator of the project goes over: `Prefetcher(loader, device)`."""
+    own = script.origins.kind(script.names.resolved(maker.func)) if isinstance(maker, ast.Call) else None
+    if own is None or {f.name for f in script.origins.methods(own.name)}.isdisjoint(("__iter__", "__next__", "next")):
+        return [maker]
+    values = [*maker.args, *(k.value for k in maker.keywords)]  # type: ignore[attr-defined]
+    made = [script.origins.makers(value) for value in values]
+    loaders = [m for m in made if m and all(_is_torchs(script, one) for one in m)]
+    return loaders[0] if len(loaders) == 1 else [maker]
+
+
+def _is_torchs(script: Script, maker: ast.expr) -> bool:
+    return isinstance(maker, ast.Call) and script.names.resolved(maker.func) in _LOADERS
 
 
 def _is_none(node: ast.expr) -> bool:
@@ -295,7 +311,7 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     words = {n.id for n in fed if isinstance(n, ast.Name)} | {n.attr for n in fed if isinstance(n, ast.Attribute)}
     if any(_SHARES.search(word) for word in words):
         return True
-    made = [m for value in _data(loader) for m in script.origins.makers(value)]
+    made = [_of_all_splits(m) for value in _data(loader) for m in script.origins.makers(value)]
     # A parameter, or something else that is not known; but what can be shuffled is not a stream that ranks share.
     if _data(loader) and not made:
         return constant(next((k.value for k in loader.keywords if k.arg == "shuffle"), None)) is not True
@@ -309,6 +325,12 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         if any(isinstance(t, ast.Call) and script.names.resolved(t.func) in _RANDOM for t in inside):
             return True
     return False
+
+
+def _of_all_splits(maker: ast.expr) -> ast.expr:
+    """What makes all splits of a data set of which one is taken: `load_dataset(name)["train"]`."""
+    named = isinstance(maker, ast.Subscript) and isinstance(constant(maker.slice), str)
+    return maker.value if named and isinstance(maker.value, ast.Call) else maker  # type: ignore[attr-defined]
 
 
 def _says_shares(kind: ast.ClassDef) -> bool:
@@ -390,7 +412,8 @@ def _is_split(script: Script, source: ast.expr) -> bool:
         return True
     samplers = [k.value for m in made if isinstance(m, ast.Call) for k in m.keywords if k.arg == "sampler"]
     found = [m for s in samplers for m in script.origins.makers(s)]
-    if any(isinstance(m, ast.Call) and script.engines.kind(m) == "DistributedSampler" for m in found):
+    told = [m for m in found if isinstance(m, ast.Call)]
+    if any(script.engines.kind(m) == "DistributedSampler" or _is_told_share(script, m) for m in told):
         return True
     return bool(made) and all(isinstance(m, ast.Call) and _is_told_share(script, m) for m in made)
 

@@ -57,12 +57,35 @@ def compute_loss_takes_the_number_of_items(script: Script) -> Violations:
 def _methods(script: Script) -> Iterator[tuple[str, Function]]:
     """The methods of classes that a trainer calls, with whose they are."""
     for node in script.tree.of(ast.ClassDef):
-        bases = [script.names.resolved(base) for base in node.bases]
+        bases = list(_bases(script, node))
         lightning = any(base.rpartition(".")[2] == "LightningModule" for base in bases)
         trainer = any(base.startswith(_TRAINERS) and base.endswith("Trainer") for base in bases)
         owner = "Lightning" if lightning else "Trainer" if trainer else ""
         if owner:
             yield from ((owner, part) for part in node.body if isinstance(part, Function))
+
+
+def _bases(script: Script, kind: ast.ClassDef, depth: int = 4) -> Iterator[str]:
+    """The full names of what a class is derived from, also by way of classes of the project."""
+    for base in kind.bases:
+        name = script.names.resolved(base)
+        yield name
+        own = script.origins.kind(name)
+        if own is not None and own is not kind and depth:
+            yield from _bases(script, own, depth - 1)
+
+
+def _numbers(script: Script, function: Function) -> Violations:
+    """A loss that is returned as a number, without what the backward pass goes through."""
+    for node in (n for n in walk(function) if isinstance(n, ast.Return) and script.tree.scope(n) is function):
+        if node.value is not None and method(node.value) in ("item", "detach") and isinstance(node.value, ast.Call):
+            yield violation(
+                "{function} returns {value}, which has no gradients",
+                remedy("return the loss itself"),
+                function=function.name,
+                value=ast.unparse(node.value),
+                place=script.place(node),
+            )
 
 
 def _lightning(script: Script, function: Function) -> Violations:
@@ -79,6 +102,7 @@ def _lightning(script: Script, function: Function) -> Violations:
                 place=script.place(call),
             )
             return
+    yield from _numbers(script, function)
     returns = [n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None]
     if not returns and not any(isinstance(n, ast.Raise | ast.Yield) for n in walk(function)) and _does(function):
         yield violation(
@@ -102,6 +126,7 @@ def _trainer(script: Script, function: Function) -> Violations:
                 place=script.place(call),
             )
             return
+    yield from _numbers(script, function) if function.name == "compute_loss" else ()
     for node in walk(function) if function.name == "compute_loss" else ():
         if operates(node, ast.Div) and dotted(node.right).endswith(_ACCUMULATION):  # type: ignore[attr-defined]
             yield violation(

@@ -266,6 +266,7 @@ def _one_left_out(script: Script) -> Violations:
             b.by in _STEPPED and set(loops) & set(script.origins.loops(b.call)) for b in script.training.backwards
         )
         made = [c for c in script.makers("Optimizer") if name in _assigned(script, c)]
+        made = made or [a for a in script.names.assigned(dotted(_stepping(step)), step) if _makes_one(a.value)]
         if name not in cleared and learns and made and not _is_made_anew(script, step):
             yield violation(
                 "{name}.zero_grad() is never called, though other optimizers are cleared: its gradients add up",
@@ -276,6 +277,11 @@ def _one_left_out(script: Script) -> Violations:
                 name=dotted(_stepping(step)),
                 place=script.place(step),
             )
+
+
+def _makes_one(value: ast.expr) -> bool:
+    """Whether a function makes an optimizer from parameters: `get_optimizer(model.parameters())`."""
+    return isinstance(value, ast.Call) and "parameters()" in ast.unparse(value)
 
 
 def _stepping(step: ast.Call) -> ast.expr:

@@ -78,7 +78,7 @@ def optimizers_get_the_final_parameters(script: Script) -> Violations:
             c
             for c in script.makers("Optimizer")
             if _makes_optimizer(script, c, name) and script.tree.scope(c.node) is scope
-        ]
+        ] or list(_helpers(script, name, scope))
         made = [c for c in made if not script.tree.exclusive(c.node, call.node)]
         before = [c for c in made if script.tree.is_before(c.node, call.node)]
         if before and len(before) == len(made):
@@ -103,7 +103,8 @@ def everything_is_prepared(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration; seen with accelerate 1.15
     """
     prepares = [c for c in script.calls_like("^(prepare|setup)") if c.name.startswith(_PREPARES)]
-    if not prepares or any(isinstance(v, ast.Starred) for c in prepares for v in c.node.args):
+    spread = [v for c in prepares for v in c.node.args if isinstance(v, ast.Starred)]
+    if not prepares or any(not re.search("optim|sched", ast.unparse(v), re.IGNORECASE) for v in spread):
         return
     given = {dotted(n) for c in prepares for v in c.node.args for n in walk(v) if dotted(n)}
     given &= script.engines.prepared_names  # the same name holds what came back
@@ -191,7 +192,9 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
     if isinstance(function, ast.Call):
         return _unwraps(script, function)
     if isinstance(function, ast.Attribute) and function.attr == "module":
-        return script.engines.is_prepared(function.value)
+        return script.engines.is_prepared(function.value) or _is_wrapper(script, function.value)
+    if _is_never_wrapped(script, call, function):
+        return True
     latest = script.names.latest(dotted(function), function) if dotted(function) else None
     if _is_wrapped_elsewhere(script, call, dotted(function)):
         return True
@@ -200,6 +203,37 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
     if latest is None or not latest.alone or latest.scope is not script.tree.scope(call):
         return False
     return any(_is_inside(script, value) for value in _choices(latest.value))
+
+
+def _is_wrapper(script: Script, value: ast.expr) -> bool:
+    """Whether a value was made by what wraps models, in whatever function."""
+    made = script.origins.makers(value) if script.engines.several and dotted(value) else []
+    return any(map(script.engines.wraps, made))
+
+
+def _is_never_wrapped(script: Script, call: ast.Call, function: ast.expr) -> bool:
+    """Whether a model was wrapped under another name, in whatever function, and no loss comes from the wrapper."""
+    wraps = script.called(*BY_HAND)  # DeepSpeed's engine averages in its own backward pass
+    if not dotted(function) or not wraps or not script.engines.several or script.engines.is_prepared(function):
+        return False
+    made = set(script.origins.makers(function))
+    if not made or any(map(script.engines.wraps, made)):
+        return False
+    for wrap in wraps:
+        given = wrap.argument("module", 0)
+        if given is not None and made == set(script.origins.makers(given)):
+            return not any(_runs(script, b.loss, wrap.node) for b in script.training.distinct)
+    return False
+
+
+def _runs(script: Script, loss: ast.expr, wrap: ast.Call) -> bool:
+    """Whether anything that feeds a loss may be a forward pass through this wrapper, or gets it."""
+    for node in script.names.feeding(loss):
+        if isinstance(node, ast.Call):
+            given = (node.func, *node.args, *(k.value for k in node.keywords))
+            if any(wrap in script.origins.makers(value) for value in given if dotted(value)):
+                return True
+    return False
 
 
 def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
@@ -309,13 +343,27 @@ def _makes_optimizer(script: Script, call: Call, model: str) -> bool:
     )
 
 
+def _helpers(script: Script, model: str, scope: ast.AST) -> Iterator[Call]:
+    """The calls of the project's own functions that make an optimizer for a model: `get_optimizer(model, args)`."""
+    for call in script.calls_by(lambda name: re.search(r"optim", name, re.IGNORECASE) is not None):
+        statement = script.tree.statement(call.node)
+        named = isinstance(statement, ast.Assign) and all(
+            script.engines.kind(t) == "Optimizer" for t in statement.targets
+        )
+        function = script.origins.called(call.node) if named and script.tree.scope(call.node) is scope else None
+        if function is not None and any(dotted(value) == model for value in call.arguments):
+            made = (c.node for c in script.makers("Optimizer"))
+            if any(script.tree.scope(one) is function for one in made):
+                yield call
+
+
 def _owner(call: ast.Call) -> str:
     return dotted(call.func).rpartition(".")[0]
 
 
 def _all_sources(script: Script, loop: ast.AST) -> Iterator[ast.expr]:
     """The same, with what the script's own generators go over that a loop draws from."""
-    for source in _sources(loop):
+    for source in _sources(loop, script):
         yield source
         for assigned in script.names.assigned(dotted(source), source):
             maker = assigned.value
@@ -325,9 +373,11 @@ def _all_sources(script: Script, loop: ast.AST) -> Iterator[ast.expr]:
                 yield from (one for n in inner if any(isinstance(y, ast.Yield) for y in walk(n)) for one in _sources(n))
 
 
-def _sources(loop: ast.AST) -> Iterator[ast.expr]:
+def _sources(loop: ast.AST, script: Script | None = None) -> Iterator[ast.expr]:
     """What a loop goes over, inside progress bars and enumerate."""
     source = getattr(loop, "iter", None)
+    given = script.training.given_on(loop) if script is not None and isinstance(loop, Loop) else None
+    source = source if given is None else given
     drawn = drawn_from(loop) if isinstance(loop, Loop) else None
     while isinstance(source, ast.Call) and source.args and dotted(source.func) != "range":
         source = source.args[0]
@@ -348,10 +398,19 @@ def _is_new(script: Script, value: ast.expr, given: set[str], wanted: object) ->
 def _is_loader(script: Script, maker: ast.expr) -> bool:
     if not isinstance(maker, ast.Call) or script.names.resolved(maker.func) not in _LOADERS:
         return False
-    own = any(k.arg in ("batch_sampler", None) for k in maker.keywords)
+    own = any(k.arg in ("batch_sampler", None) and not _is_spread_plainly(script, k) for k in maker.keywords)
     samplers = [k.value for k in maker.keywords if k.arg == "sampler"]
     own = own or any(not is_of_one_rank(script, sampler) for sampler in samplers)
     return not own and not any(map(script.ranks.is_rank, script.names.feeding(maker)))
+
+
+def _is_spread_plainly(script: Script, keyword: ast.keyword) -> bool:
+    """Whether `**kwargs` of a function's own parameter never has a sampler in it."""
+    function = script.tree.scope(keyword)
+    spread = getattr(getattr(function, "args", None), "kwarg", None)
+    sites = script.origins.sites(function) if spread is not None and dotted(keyword.value) == spread.arg else []
+    given = [k.arg for site in sites for k in site.keywords]
+    return keyword.arg is None and bool(sites) and {None, "sampler", "batch_sampler"}.isdisjoint(given)
 
 
 def _is_optimizer(script: Script, maker: ast.expr) -> bool:
@@ -362,8 +421,16 @@ def _is_optimizer(script: Script, maker: ast.expr) -> bool:
         return script.engines.kind(maker) == "Optimizer"
     statement = script.tree.statement(maker)
     named = isinstance(statement, ast.Assign) and all(script.engines.kind(t) == "Optimizer" for t in statement.targets)
+    if named and script.origins.kind(script.names.resolved(maker.func)) is not None and not _prepares_parts(script):
+        return any(script.engines.kind(n) == "Optimizer" for v in maker.args for n in script.names.feeding(v))
     engines = [n for n in walk(maker) if script.engines.kind(n) in ("Accelerator", "DeepSpeedEngine")]
     return named and not engines and re.search(r"param|model|net\b", ast.unparse(maker)) is not None
+
+
+def _prepares_parts(script: Script) -> bool:
+    """Whether prepare gets something of an object that holds optimizers: `prepare(optimizer.optimizers[k])`."""
+    given = (v for c in script.calls_like("^(prepare|setup)") for v in c.node.args)
+    return any("optim" in ast.unparse(value) for value in given)
 
 
 def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backward]) -> Violations:

@@ -16,6 +16,7 @@ from trainwiz.script.names import parameters
 from trainwiz.script.training import describe
 from trainwiz.script.tree import Function, constant, dotted, method, walk
 
+_FSDP_STATES = ("full_optim_state_dict", "optim_state_dict", "sharded_optim_state_dict", "summon_full_params")
 _COLLECTS = {
     "Accelerator.get_state_dict",
     "Accelerator.save_model",
@@ -28,6 +29,7 @@ _COLLECTS = {
     "torch.distributed.checkpoint.save_state_dict",
     "Trainer.save_model",
     "Trainer.save_checkpoint",
+    *(f"torch.distributed.fsdp.FullyShardedDataParallel.{name}" for name in _FSDP_STATES),
 }
 _LIGHTNINGS = ("self.trainer.save_checkpoint", "trainer.save_checkpoint")
 _WHOLE = re.compile(
@@ -35,7 +37,7 @@ _WHOLE = re.compile(
     r"full_state_dict|FULL_STATE_DICT|gather_full|consolidate|distributed\.checkpoint|dcp\.save|DCP"
 )
 _START = re.compile(r"(start|resume|first|initial|begin)\w*(epoch|step|iter|update)", re.IGNORECASE)
-_PROGRESS = re.compile(r"epoch|step|iter|update", re.IGNORECASE)
+_PROGRESS = re.compile(r"epoch|step|iter|update|history", re.IGNORECASE)
 _RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
 _WRITERS = ("numpy.save", "numpy.savez")
 _WRITING_METHODS = ("to_csv", "savefig", "write_text", "write_bytes")
@@ -95,14 +97,16 @@ def one_rank_writes(script: Script) -> Violations:
         return
     for call in script.calls_of(*_WRITES):
         path = _written(script, call)
-        if path is None or not _trains(script, call) or _knows_rank(script, call, path):
+        if path is None or not _trains(script, call.node):
             continue
-        yield violation(
-            "{name} writes the same file on every rank",
-            _guarded(script, call),
-            name=dotted(call.node.func) or call.last,
-            place=script.place(call.node),
-        )
+        open_site = next(_open_sites(script, call, path), None) if _knows_rank(script, call, path) else call.node
+        if open_site is not None:
+            yield violation(
+                "{name} writes the same file on every rank",
+                _guarded(script, open_site),
+                name=dotted(open_site.func) or call.last,
+                place=script.place(open_site),
+            )
 
 
 @rule("TW766", level=Level.WARNING, field="script")
@@ -172,10 +176,30 @@ def _trains_elsewhere(script: Script) -> bool:
     return bool(script.makers("Optimizer")) and bool(script.calls_like("^train(_one)?_epoch"))
 
 
-def _guarded(script: Script, call: Call) -> Fix:
+def _open_sites(script: Script, call: Call, path: ast.expr) -> Iterator[ast.Call]:
+    """Of the calls of a function that writes what it is given, those on every rank beside others on one."""
+    sites = script.origins.sites(script.tree.scope(call.node))
+    given = parameters(script.tree.scope(call.node))
+    if len(sites) < 2 or not any(isinstance(n, ast.Name) and n.id in given for n in walk(path)):
+        return
+    if script.ranks.names_rank(path) or _is_guarded(script, call.node) or _is_of_sample(script, path):
+        return
+    closed = [site for site in sites if _is_on_one(script, site)]
+    if any(script.ranks.own_guard(site) is not None for site in closed):
+        yield from (site for site in sites if site not in closed and _trains(script, site))
+
+
+def _is_on_one(script: Script, site: ast.Call) -> bool:
+    """Whether a rank's number or role decides if a call is made, or what it is given."""
+    given = [*site.args, *(k.value for k in site.keywords)]
+    around = (site, *_around(script, site, 3))
+    return any(_is_guarded(script, one, near=one is site) for one in around) or any(map(script.ranks.names_rank, given))
+
+
+def _guarded(script: Script, call: ast.Call) -> Fix:
     fix = remedy("put it under: if accelerator.is_main_process, or if rank == 0")
-    condition = main_rank(script, call.node)
-    return edited(fix, under(script, call.node, condition) if condition else ())
+    condition = main_rank(script, call)
+    return edited(fix, under(script, call, condition) if condition else ())
 
 
 def _is_sharded(script: Script, call: ast.Call) -> bool:
@@ -223,20 +247,21 @@ def _is_tried(script: Script, call: Call) -> bool:
     return any(isinstance(a, ast.Try) for a in script.tree.inside(call.node))
 
 
-def _trains(script: Script, call: Call) -> bool:
+def _trains(script: Script, call: ast.Call) -> bool:
     """Whether a call is part of the training: in its function, in one that it calls, or in a callback of it."""
-    scope = script.tree.scope(call.node)
+    scope = script.tree.scope(call)
     training = {script.tree.scope(b.call) for b in script.training.backwards}
     for _ in range(_DEEP):
         training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
     if scope in training:
         return True
-    for site in script.origins.sites(scope):
-        caller = script.tree.scope(site)
-        if caller in training or any(script.tree.scope(one) in training for one in script.origins.sites(caller)):
-            return True
+    if any(script.tree.scope(site) in training for site in _around(script, call, 2)):
+        return True
+    looping = {loop for b in script.training.backwards for loop in script.origins.loops(b.call)}
+    if looping and not looping.isdisjoint(script.origins.loops(call, _DEEP + 1)):
+        return True
     own = isinstance(scope, Function) and (scope.name.startswith("on_") or scope.name.endswith("_step"))
-    return own and _callback(script, call.node) is not None
+    return own and _callback(script, call) is not None
 
 
 def _callback(script: Script, node: ast.AST) -> ast.ClassDef | None:
@@ -348,13 +373,24 @@ def _starts_later(script: Script, call: Call) -> bool:
     """Whether the block that loads a model also says from which epoch or step the training goes on."""
     statement = script.tree.statement(call.node)
     parent = script.tree.parent(statement) if statement is not None else None
+    source = call.node.args[0]
+    stored = [n for n in _stores(script, call.node) if dotted(n.targets[0].value) == dotted(source)]  # type: ignore[attr-defined]
     loads = any(
         isinstance(n, ast.Call) and script.names.resolved(n.func) == "torch.load"
-        for n in script.names.feeding(call.node.args[0])
+        for value in (source, *(n.value for n in stored))
+        for n in script.names.feeding(value)
     )
-    blocks = parent.body if isinstance(parent, ast.If) and loads else []
+    blocks = next((b for b in (parent.body, parent.orelse) if statement in b), []) if isinstance(parent, ast.If) else []
+    blocks = blocks if loads else []
     assigned = [s for s in blocks if isinstance(s, ast.Assign) and not isinstance(s.value, ast.Constant)]
     return any(_START.search(dotted(target)) for s in assigned for target in s.targets)
+
+
+def _stores(script: Script, node: ast.AST) -> list[ast.Assign]:
+    """The statements beside a node that put something into a dictionary: `state[key] = value`."""
+    scope = script.tree.scope(node)
+    found = [n for n in script.tree.of(ast.Assign) if isinstance(n.targets[0], ast.Subscript)]
+    return [n for n in found if script.tree.scope(n) is scope]
 
 
 def _is_loaded(script: Script, name: str, at: ast.AST) -> bool:
