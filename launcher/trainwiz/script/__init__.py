@@ -18,6 +18,7 @@ from trainwiz.message import say
 from trainwiz.script.calls import Call
 from trainwiz.script.definitions import Definitions, definitions
 from trainwiz.script.engines import Engines
+from trainwiz.script.liveness import Liveness
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
@@ -92,7 +93,8 @@ class Script:
         self.parts = parts
         self.tree = Tree([part.outline for part in parts], _joined(parts) if len(parts) > 1 else None)
         self.names = Names(self.tree, [part.name for part in parts[:-1]])
-        self.engines = Engines(self.tree, self.names)
+        self.live = Liveness(self.tree)
+        self.engines = Engines(self.tree, self.names, self.live)
         self.ranks = Ranks(self.tree, self.names, any(part.tells_ranks_apart for part in parts))
         self.origins = Origins(self.tree, self.names)
         self.training = Training(self.tree, self.names, self.engines, self.origins)
@@ -263,11 +265,12 @@ class Script:
             found.append(call)
         return found
 
-    def is_reached(self, node: ast.AST) -> bool:
-        """Whether a node is the script's own, or one of a module's functions that something is known to call."""
-        scope = self.tree.scope(node)
-        own = self.part(node) is self.parts[-1]
-        return own or scope is self.tree.module or bool(self.origins.sites(scope))
+    def is_reached(self, place: Place) -> bool:
+        """Whether the script may come to a place: one of its own, or of what it names in its modules."""
+        part = next((i for i, part in enumerate(self.parts[:-1]) if part.file == place.file), None)
+        body = self.parts[part].module.body if part is not None else ()
+        around = (s for s in body if s.lineno <= place.line <= (s.end_lineno or s.lineno))
+        return all(statement in self.live for statement in around)
 
     def part(self, node: ast.AST) -> Part:
         """The part that holds a node."""

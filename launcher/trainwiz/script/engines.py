@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterator
 
+from trainwiz.script.liveness import Liveness
 from trainwiz.script.names import Assignment, Names, parameters
 from trainwiz.script.outline import skipping
 from trainwiz.script.tree import Function, Tree, constant, dotted, method
@@ -48,8 +49,8 @@ _NAMED = (
 class Engines:
     """The engines in use, and the kinds of objects: `Accelerator`, `Module`, `Optimizer`, …"""
 
-    def __init__(self, tree: Tree, names: Names) -> None:
-        self.tree, self.names = tree, names
+    def __init__(self, tree: Tree, names: Names, live: Liveness) -> None:
+        self.tree, self.names, self.live = tree, names, live
         self._kinds: dict[tuple[str, ast.AST, int], str] = {}
         self._classes: dict[str, str] = {}
         self.accelerate = names.imported("accelerate")
@@ -227,7 +228,11 @@ class Engines:
 
     def _of_class(self, name: str) -> str:
         kind = _kind_of(name)
-        return kind if kind != "Trainer" or self.names.imported(name.partition(".")[0]) else ""
+        if kind != "Trainer" or self.names.imported(name.partition(".")[0]):
+            return kind
+        own = next((one for one in self.tree.of(ast.ClassDef) if one.name == name), None)
+        bases = [self.names.resolved(base) for base in own.bases] if own is not None else []
+        return kind if any("." in base and self._of_class(base) == kind for base in bases) else ""
 
     # docs/decisions/files.md: Lint follows prepared objects by name
     def _of_name(self, name: str) -> str:
@@ -242,7 +247,8 @@ class Engines:
         return ""
 
     def _calls(self, name: str) -> bool:
-        return any(self.names.resolved(call.func) == name for call in self.names.calls_of(name.rpartition(".")[2]))
+        calls = self.names.calls_of(name.rpartition(".")[2])
+        return any(self.names.resolved(call.func) == name and call in self.live for call in calls)
 
 
 @functools.lru_cache(maxsize=50_000)

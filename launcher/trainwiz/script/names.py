@@ -195,6 +195,8 @@ class Names:
             here = self.tree.outline(called)
             if beside := [one for one in whole if self.tree.outline(one) == here]:
                 return beside
+            if len(whole) == 1 and called.id in self.imports:
+                return whole  # which a package gives on under this name
         first, dot, rest = dotted(called).partition(".")
         module = (self.imports.get(first, first) + dot + rest).rpartition(".")[0]
         return [one for one in whole if module in self.own and self.tree.outline(one) == self.own[module]]

@@ -129,9 +129,18 @@ class Origins:
 
     def _loops_around(self, node: ast.AST, depth: int) -> list[Loop]:
         found = self.tree.loops(node)
-        for site in self.sites(self.tree.scope(node)) if depth else ():
+        function = self.tree.scope(node)
+        for site in (self.sites(function) or self.handed(function)) if depth else ():
             found += [loop for loop in self.loops(site, depth - 1) if loop not in found]
         return found
+
+    def handed(self, function: ast.AST) -> list[ast.Call]:
+        """The calls that get a function of the one around them, to call it: `timed(train_step)`."""
+        outer = self.tree.scope(function)
+        if not isinstance(function, Function) or not isinstance(outer, Function):
+            return []
+        used = (self.tree.parent(n) for n in walk(outer) if isinstance(n, ast.Name) and n.id == function.name)
+        return [call for call in used if isinstance(call, ast.Call)]
 
     def makers(self, node: ast.AST) -> list[ast.expr]:
         """The expressions that may have made a value, as far as it can be followed."""

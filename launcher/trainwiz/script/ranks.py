@@ -43,6 +43,10 @@ STEMS = (
 """One of them is in each name by which a condition differs between ranks, or a function belongs to one."""
 _WRITER = re.compile(r"(^|[._])(log|tb|summary|tensorboard|train|event)?_?writer$")
 """What writes logs: only the main rank has one, the others None."""
+_ALONE = re.compile(
+    r"^not .*(is_initialized|is_available|distributed|ddp|multi_gpu)|world_size(\(\))? ((==|<=) 1|< 2)$"
+)
+"""Conditions that hold where there is one process only."""
 _MOST_SITES = 60
 """Calls of one function that are held against each other, each against all."""
 
@@ -88,16 +92,29 @@ class Ranks:
             return self.differs(test.operand, not positive) or self.is_rank(test.operand)
         if isinstance(test, ast.BoolOp):
             needs_all = isinstance(test.op, ast.And) != positive
-            answers = [self.differs(value, positive) for value in test.values]
+            # `not is_initialized() or rank == 0`: without other ranks there is nothing to tell apart.
+            known = [value for value in test.values if not needs_all or not _ALONE.search(ast.unparse(value))]
+            answers = [self.differs(value, positive) for value in known or test.values]
             return all(answers) if needs_all else any(answers)
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
             apart = isinstance(test.ops[0], ast.NotEq | ast.Gt) == positive
             if apart and ast.unparse(test.comparators[0]) == "-1":
                 return False  # `local_rank != -1` is true on all ranks
             if isinstance(test.ops[0], ast.IsNot if positive else ast.Is) and constant(test.comparators[0]) is None:
-                return _WRITER.search(dotted(test.left)) is not None
+                return _WRITER.search(dotted(test.left)) is not None or self._is_made_on_one(test.left)
             return self.is_rank(test.left) and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.Gt | ast.Lt)
         return self.is_main(test)
+
+    def _is_made_on_one(self, node: ast.expr) -> bool:
+        """Whether a name gets its value on some ranks, and None on the others."""
+        name = dotted(node)
+        made = self.names.assigned(name, node) if name and name not in self._asking else []
+        self._asking.add(name)
+        empty = [a for a in made if isinstance(a.value, ast.Constant) and a.value.value is None]
+        others = [a for a in made if a not in empty]
+        answer = bool(empty and others) and all(self.own_guard(a.node) is not None for a in others)
+        self._asking.discard(name)
+        return answer
 
     def is_main(self, node: ast.AST) -> bool:
         """Whether this says that the rank is the main one."""

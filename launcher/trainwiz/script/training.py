@@ -63,7 +63,7 @@ class Training:
         native = {name for outline in tree.outlines for name in outline.calls if name.endswith("loss_scaler")}
         self.backwards = [b for call in tree.calls_of("backward", *native) if (b := self._backward(call))]
         self.steps = [call for call in tree.calls_of("step") if self._is_step(call)]
-        self.windows = list(self._windows())
+        self.windows = [*self._windows(), *self._scaled_windows()]
 
     @cached_property
     def loops(self) -> list[Loop]:
@@ -95,6 +95,12 @@ class Training:
             return [backward.loss]
         given = [argument(function, name, site) for site in self.origins.sites(function)]
         return [value for value in given if value is not None] or [backward.loss]
+
+    @cached_property
+    def drawing(self) -> list[Loop]:
+        """The innermost loops around backward passes that go over something, and do not only count micro-batches."""
+        around = [[o for o in self.origins.loops(b.call) if self.source(o) is not None] for b in self.backwards]
+        return list(dict.fromkeys(loops[0] for loops in around if loops))
 
     def source(self, loop: Loop) -> ast.expr | None:
         """The loader that a loop goes over, also where a generator of the project is between them."""
@@ -172,6 +178,18 @@ class Training:
                     if modulo and each and _number(modulo[1]) != 1:
                         tail = not alone or self._goes_on(loop, modulo[0]) or self._finishes(step, loop)
                         yield Window(loop, step, each[-1], guard.test, modulo[1], _early(loop, *modulo), tail)
+
+    def _scaled_windows(self) -> Iterator[Window]:
+        """The same of timm's scaler, which is told when to update: `loss_scaler(loss, optimizer, update_grad=…)`."""
+        for backward in self.backwards if any(b.by == "NativeScaler" for b in self.backwards) else ():
+            due = next((k.value for k in backward.call.keywords if k.arg == "update_grad"), None)
+            if backward.by != "NativeScaler" or due is None or backward.loop is None:
+                continue
+            for part, _ in _alternatives(self.expanded(due), True):
+                modulo = remainder(part, True)
+                if modulo and _number(modulo[1]) != 1:
+                    early = _early(backward.loop, *modulo)
+                    yield Window(backward.loop, backward.call, backward, due, modulo[1], early, True)
 
     def _told_windows(self, step: ast.Call) -> Iterator[Window]:
         """The same where the loop is in another function, which says when the update is due: `if stepping: …`."""

@@ -36,6 +36,9 @@ _FOLLOWED = re.compile(
     r"lightning|Trainer|torch\.optim|from_pretrained|lr_scheduler|barrier|reduce|gather|broadcast|seed|wandb|Writer|"
     r"loss|save|load|open\("
 )
+_TOPS = (".git", "setup.py", "pyproject.toml", "requirements.txt")
+"""What lies in a project's uppermost folder."""
+_MOST_ABOVE = 2
 _MOST_LEVELS = 5
 """How deep a module may lie in its package."""
 
@@ -256,6 +259,10 @@ def _roots(folder: Path) -> tuple[Path, ...]:
             break
         above = above.parent
         found.append(above)
+    for _ in range(_MOST_ABOVE):  # a program may lie in a folder of the project that is no package
+        if any(os.path.exists(f"{found[-1]}/{name}") for name in _TOPS) or found[-1] == found[-1].parent:
+            break
+        found.append(found[-1].parent)
     return tuple(found)
 
 

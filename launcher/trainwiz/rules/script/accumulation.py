@@ -169,7 +169,9 @@ def losses_are_divided_once(script: Script) -> Violations:
         if division is not None and script.tree.exclusive(division, backward.call):
             continue
         # A loss that is also multiplied is scaled by a count, not by the accumulation.
-        if division is not None and not any(operates(n, ast.Mult) for n in made):
+        line = script.tree.statement(division) if division is not None else None
+        scaled = [n for n in made if operates(n, ast.Mult) and script.tree.statement(n) is line]
+        if division is not None and not scaled:
             name = dotted(backward.call.func)
             yield violation(
                 "{name} already divides by the accumulation, and this line divides again",
@@ -182,7 +184,7 @@ def losses_are_divided_once(script: Script) -> Violations:
 def _inner_windows(script: Script) -> Violations:
     """Windows that are loops of their own, `for _ in range(accumulation): …`, with the step after them."""
     for backward in script.training.backwards:
-        loop, by = backward.loop, backward.by
+        loop, by = next(iter(script.origins.loops(backward.call)), None), backward.by
         if by not in ("Tensor", "GradScaler", "Accelerator") or not isinstance(loop, ast.For):
             continue
         if not isinstance(loop.iter, ast.Call) or (by == "Accelerator" and script.accumulation is not None):

@@ -280,8 +280,17 @@ def _is_always_reached(script: Script, node: ast.AST, function: Function) -> boo
     given = {name for name in parameters(function) if not _SEVERAL.search(name) and not _SETTINGS.search(name)} - {
         "self"
     }
+    given -= _never_given(script, function, given)
     tests = [guard.test for guard in script.tree.guards(node) if not _is_repeated(script, guard.test, function)]
     return not any(isinstance(n, ast.Name) and n.id in given for test in tests for n in walk(test))
+
+
+def _never_given(script: Script, function: Function, names: set[str]) -> set[str]:
+    """The parameters that no call of a function gives, so that they always have their defaults."""
+    optional, sites = _optional(function) & names, script.origins.sites(function)
+    if not optional or not sites or any(k.arg is None for site in sites for k in site.keywords):
+        return set()
+    return {name for name in optional if all(argument(function, name, site) is None for site in sites)}
 
 
 def _is_repeated(script: Script, test: ast.expr, function: Function) -> bool:

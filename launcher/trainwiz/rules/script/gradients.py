@@ -70,7 +70,8 @@ def accelerator_clips(script: Script) -> Violations:
     """
     yield from _clipped_by_shards(script)
     for call in _torch_clips(script):
-        if script.called("deepspeed.initialize") and not script.engines.accelerate:
+        begun = [c for c in script.called("deepspeed.initialize") if c.node in script.live]
+        if begun and not script.engines.accelerate:
             yield violation(
                 "{name} clips nothing under DeepSpeed",
                 remedy("set gradient_clipping in DeepSpeed's configuration"),
@@ -182,7 +183,8 @@ def _cleared_in_windows(script: Script) -> Violations:
     """Gradients that are cleared for every micro-batch of a window, whose update should have the sum of them."""
     clears = [c for c in script.methods("zero_grad") if isinstance(c.node.func, ast.Attribute)]
     for window in script.training.windows:
-        stepped = {dotted(v) for v in (*window.step.args, window.step.func.value)}  # type: ignore[attr-defined]
+        owner = window.step.func.value if isinstance(window.step.func, ast.Attribute) else window.step.func
+        stepped = {dotted(v) for v in (*window.step.args, owner)}
         for call in clears:
             mine = dotted(call.node.func.value) in stepped  # type: ignore[attr-defined]
             every = script.tree.loops(call.node)[:1] == [window.loop] and not script.tree.guards(

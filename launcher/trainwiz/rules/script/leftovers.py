@@ -111,7 +111,7 @@ def one_tracker(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/usage_guides/tracking
     """
     for call in script.called(*_TRACKERS) if script.engines.several else ():
-        if not _knows_rank(script, call) and script.is_reached(call.node):
+        if not _knows_rank(script, call):
             yield violation(
                 "{name} opens a tracker on every process",
                 remedy("open it on the main process only, or use accelerator.init_trackers"),
@@ -134,7 +134,7 @@ def one_wandb_run(script: Script) -> Violations:
     if not script.engines.several or any(call.keyword("group") is not None for call in script.called("wandb.init")):
         return
     for call in script.called("wandb.init", "wandb.log"):
-        if not _knows_rank(script, call) and not _is_unused(script, call.node) and script.is_reached(call.node):
+        if not _knows_rank(script, call) and not _is_unused(script, call.node):
             yield violation(
                 "{name} is called on every rank",
                 remedy("call it on the main process only"),
@@ -152,7 +152,7 @@ def _is_unused(script: Script, node: ast.AST) -> bool:
 
 def _moves(script: Script) -> Iterator[Call]:
     """Calls that move a model or a tensor to a GPU."""
-    wrapped = script.called("torch.nn.parallel.DistributedDataParallel")
+    wrapped = [c for c in script.called("torch.nn.parallel.DistributedDataParallel") if c.node in script.live]
     if not wrapped and not script.engines.prepared_names:
         return
     for call in script.methods("cuda", "to"):

@@ -48,7 +48,7 @@ def ranks_see_different_samples(script: Script) -> Violations:
     by_engine = script.engines.accelerate and (script.makers("Accelerator") or not script.engines.ddp)
     if by_engine or script.engines.lightning or not script.engines.several:
         return
-    for loop in script.training.turns:
+    for loop in dict.fromkeys((*script.training.turns, *script.training.drawing)):
         source = _source(script, loop)
         made = [m for m in script.origins.makers(source) if not _is_none(m)] if source is not None else []
         made = [inner for m in made for inner in _inside(script, m)]
@@ -319,7 +319,7 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         if not isinstance(maker, ast.Call) or script.ranks.mentions_rank(maker):
             return True
         kind = next((n for n in script.tree.of(ast.ClassDef) if n.name == dotted(maker.func)), None)
-        if kind is not None and (_says_shares(kind) or _is_random(script, kind)):
+        if kind is not None and ((_says_shares(kind) and not _is_told_one(maker)) or _is_random(script, kind)):
             return True
         inside = [t for value in maker.args[:1] if dotted(value) for t in script.origins.makers(value)]
         if any(isinstance(t, ast.Call) and script.names.resolved(t.func) in _RANDOM for t in inside):
@@ -331,6 +331,12 @@ def _of_all_splits(maker: ast.expr) -> ast.expr:
     """What makes all splits of a data set of which one is taken: `load_dataset(name)["train"]`."""
     named = isinstance(maker, ast.Subscript) and isinstance(constant(maker.slice), str)
     return maker.value if named and isinstance(maker.value, ast.Call) else maker  # type: ignore[attr-defined]
+
+
+def _is_told_one(maker: ast.Call) -> bool:
+    """Whether a data set is told to be the only one: `Rows(path, rank=0, num_replicas=1)`."""
+    told = [k.value for k in maker.keywords if k.arg is not None and _TOLD.search(k.arg)]
+    return len(told) > 1 and all(type(constant(value)) is int for value in told)
 
 
 def _says_shares(kind: ast.ClassDef) -> bool:

@@ -265,8 +265,9 @@ def _one_left_out(script: Script) -> Violations:
         learns = any(
             b.by in _STEPPED and set(loops) & set(script.origins.loops(b.call)) for b in script.training.backwards
         )
-        made = [c for c in script.makers("Optimizer") if name in _assigned(script, c)]
-        made = made or [a for a in script.names.assigned(dotted(_stepping(step)), step) if _makes_one(a.value)]
+        made = any(name in _assigned(script, c) for c in script.makers("Optimizer")) or any(
+            _makes_one(a.value) for a in script.names.assigned(dotted(_stepping(step)), step)
+        )
         if name not in cleared and learns and made and not _is_made_anew(script, step):
             yield violation(
                 "{name}.zero_grad() is never called, though other optimizers are cleared: its gradients add up",

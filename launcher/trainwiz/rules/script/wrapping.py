@@ -9,22 +9,18 @@ from collections.abc import Iterator, Sequence
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.rules.script.averaging import never_averaged
+from trainwiz.rules.script.replacing import makes_optimizer
 from trainwiz.rules.script.samples import is_of_one_rank
 from trainwiz.script import Call, Script
 from trainwiz.script.engines import BY_HAND
 from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
 from trainwiz.script.training import Backward, drawn_from
-from trainwiz.script.tree import Loop, constant, dotted, method, walk
+from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _ENGINES = ("Accelerator", "Fabric")
 _PREPARES = ("Accelerator.prepare", "Fabric.setup")
-_REPLACES = {
-    "torch.distributed.fsdp.fully_shard": "fully_shard",
-    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
-    "peft.get_peft_model": "get_peft_model",
-}
 _LOADING = re.compile(
     r"prepare|setup|initialize|loader|enumerate|tqdm|^iter$|^next$|optim|sched|(^|_)dl$", re.IGNORECASE
 )
@@ -58,38 +54,6 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
     yield from never_averaged(script)
 
 
-@rule("TW737", level=Level.ERROR, field="script")
-def optimizers_get_the_final_parameters(script: Script) -> Violations:
-    """Create the optimizer after fully_shard, FSDP or get_peft_model.
-
-    Without it: the optimizer updates parameters that the model no longer uses: the weights never change, and there is
-    no error.
-    Why: these functions replace the model's parameters, or add those that are to be trained.
-    Instead: shard or adapt the model first, then create the optimizer from model.parameters().
-    Source: https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html; seen with torch 2.13
-    """
-    for call in script.called(*_REPLACES):
-        name = dotted(call.node.args[0]) if call.node.args else ""
-        statement = script.tree.statement(call.node)
-        if not name or not isinstance(statement, ast.Assign | ast.Expr):
-            continue
-        scope = script.tree.scope(call.node)
-        made = [
-            c
-            for c in script.makers("Optimizer")
-            if _makes_optimizer(script, c, name) and script.tree.scope(c.node) is scope
-        ] or list(_helpers(script, name, scope))
-        made = [c for c in made if not script.tree.exclusive(c.node, call.node)]
-        before = [c for c in made if script.tree.is_before(c.node, call.node)]
-        if before and len(before) == len(made):
-            yield violation(
-                "the optimizer is created before {name}, and keeps parameters that the model no longer uses",
-                remedy("create the optimizer after line {line}", line=script.place(call.node).line),
-                name=_REPLACES[call.name],
-                place=script.place(before[0].node),
-            )
-
-
 @rule("TW738", level=Level.ERROR, field="script")
 def everything_is_prepared(script: Script) -> Violations:
     """Pass model, optimizer and training loader to accelerator.prepare.
@@ -108,7 +72,7 @@ def everything_is_prepared(script: Script) -> Violations:
         return
     given = {dotted(n) for c in prepares for v in c.node.args for n in walk(v) if dotted(n)}
     given &= script.engines.prepared_names  # the same name holds what came back
-    for loop in script.training.turns:
+    for loop in dict.fromkeys((*script.training.turns, *script.training.drawing)):
         if not any(b.by in _ENGINES for b in script.training.within(loop)):
             continue
         for source in _all_sources(script, loop):
@@ -191,9 +155,11 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
         function = function.value
     if isinstance(function, ast.Call):
         return _unwraps(script, function)
+    if isinstance(function, ast.IfExp):
+        return any(_is_inside(script, one) for one in _choices(function))
     if isinstance(function, ast.Attribute) and function.attr == "module":
         return script.engines.is_prepared(function.value) or _is_wrapper(script, function.value)
-    if _is_never_wrapped(script, call, function):
+    if _is_never_wrapped(script, function):
         return True
     latest = script.names.latest(dotted(function), function) if dotted(function) else None
     if _is_wrapped_elsewhere(script, call, dotted(function)):
@@ -211,7 +177,7 @@ def _is_wrapper(script: Script, value: ast.expr) -> bool:
     return any(map(script.engines.wraps, made))
 
 
-def _is_never_wrapped(script: Script, call: ast.Call, function: ast.expr) -> bool:
+def _is_never_wrapped(script: Script, function: ast.expr) -> bool:
     """Whether a model was wrapped under another name, in whatever function, and no loss comes from the wrapper."""
     wraps = script.called(*BY_HAND)  # DeepSpeed's engine averages in its own backward pass
     if not dotted(function) or not wraps or not script.engines.several or script.engines.is_prepared(function):
@@ -238,7 +204,7 @@ def _runs(script: Script, loss: ast.expr, wrap: ast.Call) -> bool:
 
 def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
     """The call of the model inside a wrapper, or that model as it is given to what computes the loss."""
-    fed = list(script.names.feeding(loss))
+    fed = list(_fed(script, loss))
     calls = [n for n in fed if isinstance(n, ast.Call) and not script.tree.without_gradient(n)]
     for call in calls:
         if _is_bare(script, call):
@@ -255,6 +221,18 @@ def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
             if bare is not None and not any(_runs_wrapper(script, other) for other in calls):
                 return bare
     return None
+
+
+def _fed(script: Script, loss: ast.expr) -> Iterator[ast.AST]:
+    """What feeds a loss, with what the functions within the same one return."""
+    for node in script.names.feeding(loss):
+        yield node
+        function = (
+            script.origins.called(node) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
+        )
+        if function is not None and isinstance(script.tree.parent(function), Function):
+            for inner in (n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None):
+                yield from script.names.feeding(inner.value, inner)  # type: ignore[arg-type]
 
 
 def _is_given_bare(script: Script, call: ast.Call, name: str) -> bool:
@@ -309,7 +287,7 @@ def _choices(value: ast.expr) -> list[ast.expr]:
 def _is_inside(script: Script, value: ast.expr) -> bool:
     """Whether this is the model inside a wrapper."""
     if isinstance(value, ast.Attribute) and value.attr == "module":
-        return script.engines.is_prepared(value.value)
+        return script.engines.is_prepared(value.value) or _is_wrapper(script, value.value)
     return isinstance(value, ast.Call) and _unwraps(script, value)
 
 
@@ -331,34 +309,6 @@ def _is_wrapped_elsewhere(script: Script, call: ast.Call, name: str) -> bool:
 def _unwraps(script: Script, call: ast.Call) -> bool:
     owner = call.func.value if isinstance(call.func, ast.Attribute) else None
     return method(call) == "unwrap_model" and owner is not None and script.engines.kind(owner) == "Accelerator"
-
-
-def _makes_optimizer(script: Script, call: Call, model: str) -> bool:
-    if script.engines.kind(call.node) != "Optimizer" or not isinstance(script.tree.statement(call.node), ast.Assign):
-        return False
-    given = [n for value in call.node.args[:1] for n in script.names.feeding(value, call.node)]
-    return any(
-        isinstance(n, ast.Call) and method(n) in ("parameters", "named_parameters") and _owner(n) == model
-        for n in given
-    )
-
-
-def _helpers(script: Script, model: str, scope: ast.AST) -> Iterator[Call]:
-    """The calls of the project's own functions that make an optimizer for a model: `get_optimizer(model, args)`."""
-    for call in script.calls_by(lambda name: re.search(r"optim", name, re.IGNORECASE) is not None):
-        statement = script.tree.statement(call.node)
-        named = isinstance(statement, ast.Assign) and all(
-            script.engines.kind(t) == "Optimizer" for t in statement.targets
-        )
-        function = script.origins.called(call.node) if named and script.tree.scope(call.node) is scope else None
-        if function is not None and any(dotted(value) == model for value in call.arguments):
-            made = (c.node for c in script.makers("Optimizer"))
-            if any(script.tree.scope(one) is function for one in made):
-                yield call
-
-
-def _owner(call: ast.Call) -> str:
-    return dotted(call.func).rpartition(".")[0]
 
 
 def _all_sources(script: Script, loop: ast.AST) -> Iterator[ast.expr]:
@@ -492,4 +442,4 @@ def _is_trained(script: Script, maker: ast.expr) -> bool:
     statement = script.tree.statement(maker)
     names = [dotted(t) for t in statement.targets] if isinstance(statement, ast.Assign) else []
     made = script.makers("Optimizer")
-    return any(_makes_optimizer(script, call, name) for call in made for name in names)
+    return any(makes_optimizer(script, call, name) for call in made for name in names)

@@ -51,6 +51,7 @@ _ONE_WRITES = r"rank|main|master|zero|gpu_id|is_first|process_index|primary|lead
 _DEEP = 3
 """Functions that call each other, down to the backward pass."""
 _FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
+_OPENS = ("open", "codecs.open", "fsspec.open", "gzip.open", "io.open")
 _WRITING = ("w", "a", "x", "wb", "ab", "w+", "a+", "wt")
 
 
@@ -234,13 +235,19 @@ def _written(script: Script, call: Call) -> ast.expr | None:
         return None if loose or script.tree.guards(call.node) or _is_tried(script, call) else call.node.args[0]
     if call.method == "open" and call.last == "open" and constant(call.argument("mode", 0)) in _WRITING:
         return call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
-    if call.name == "open" and constant(call.argument("mode", 1)) in _WRITING:
+    if call.name in _OPENS and any(constant(mode) in _WRITING for mode in _modes(call)):
         return call.node.args[0] if call.node.args else None
     if call.method == "save_pretrained" and call.node.args and call.keyword("is_main_process") is None:
         owner = dotted(call.node.func).lower()
         helper = any(word in owner for word in ("token", "processor", "config", "extractor"))
         return None if helper or call.keyword("save_function") is not None else call.node.args[0]
     return None
+
+
+def _modes(call: Call) -> list[ast.expr]:
+    """How a file is opened; of a choice, both ways."""
+    mode = call.argument("mode", 1)
+    return [mode.body, mode.orelse] if isinstance(mode, ast.IfExp) else [mode] if mode is not None else []
 
 
 def _is_tried(script: Script, call: Call) -> bool:
@@ -251,6 +258,7 @@ def _trains(script: Script, call: ast.Call) -> bool:
     """Whether a call is part of the training: in its function, in one that it calls, or in a callback of it."""
     scope = script.tree.scope(call)
     training = {script.tree.scope(b.call) for b in script.training.backwards}
+    training |= {outer for one in training if isinstance(outer := script.tree.scope(one), Function)}
     for _ in range(_DEEP):
         training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
     if scope in training:
@@ -306,7 +314,8 @@ def _is_of_sample(script: Script, path: ast.expr) -> bool:
 
 
 def _around(script: Script, node: ast.AST, depth: int) -> Iterator[ast.Call]:
-    for site in script.origins.sites(script.tree.scope(node)) if depth else ():
+    function = script.tree.scope(node)
+    for site in (script.origins.sites(function) or script.origins.handed(function)) if depth else ():
         yield site
         yield from _around(script, site, depth - 1)
 

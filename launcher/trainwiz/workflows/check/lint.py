@@ -95,11 +95,16 @@ def _findings(script: Script | None, wanted: tuple[str, ...], left_out: Sequence
     if script is None:
         return []
     found = rules.check(rules.Facts(script=script), rules=_chosen(wanted), ignore=left_out)
-    kept = [f for f in found if f.place is None or not script.ignores(f.rule, f.place)]
+    kept = [f for f in found if f.place is None or _is_meant(script, f.rule, f.place)]
     order = [part.file for part in reversed(script.parts)]
     return sorted(
         kept, key=lambda f: (order.index(f.place.file), f.place.line, f.place.column) if f.place else (0, 0, 0)
     )
+
+
+def _is_meant(script: Script, rule: str, place: Place) -> bool:
+    """Whether no comment leaves a finding out, and the script may come to its place."""
+    return not script.ignores(rule, place) and script.is_reached(place)
 
 
 @functools.cache

@@ -1,0 +1,92 @@
+"""Optimizers that are made before what replaces the parameters of their model."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+
+from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.rules.registry import rule
+from trainwiz.script import Call, Script
+from trainwiz.script.names import parameters
+from trainwiz.script.origins import argument
+from trainwiz.script.tree import dotted, method
+
+_REPLACES = {
+    "torch.distributed.fsdp.fully_shard": "fully_shard",
+    "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
+    "peft.get_peft_model": "get_peft_model",
+}
+
+
+@rule("TW737", level=Level.ERROR, field="script")
+def optimizers_get_the_final_parameters(script: Script) -> Violations:
+    """Create the optimizer after fully_shard, FSDP or get_peft_model.
+
+    Without it: the optimizer updates parameters that the model no longer uses: the weights never change, and there is
+    no error.
+    Why: these functions replace the model's parameters, or add those that are to be trained.
+    Instead: shard or adapt the model first, then create the optimizer from model.parameters().
+    Source: https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html; seen with torch 2.13
+    """
+    for call, node, name in _replaced(script):
+        statement = script.tree.statement(node)
+        if not name or not isinstance(statement, ast.Assign | ast.Expr):
+            continue
+        scope = script.tree.scope(node)
+        made = [
+            c
+            for c in script.makers("Optimizer")
+            if makes_optimizer(script, c, name) and script.tree.scope(c.node) is scope
+        ] or list(_helpers(script, name, scope))
+        made = [c for c in made if not script.tree.exclusive(c.node, node)]
+        before = [c for c in made if script.tree.is_before(c.node, node)]
+        if before and len(before) == len(made):
+            yield violation(
+                "the optimizer is created before {name}, and keeps parameters that the model no longer uses",
+                remedy("create the optimizer after line {line}", line=script.place(node).line),
+                name=_REPLACES[call.name],
+                place=script.place(before[0].node),
+            )
+
+
+def _replaced(script: Script) -> Iterator[tuple[Call, ast.Call, str]]:
+    """What replaces a model's parameters, where the script calls it or a function of its own for it, and the model."""
+    for call in script.called(*_REPLACES):
+        name = dotted(call.node.args[0]) if call.node.args else ""
+        yield call, call.node, name
+        function = script.tree.scope(call.node)
+        for site in script.origins.sites(function) if name in parameters(function) else ():
+            given, statement = argument(function, name, site), script.tree.statement(site)
+            targets = [dotted(t) for t in statement.targets] if isinstance(statement, ast.Assign) else []
+            if given is not None and dotted(given) in targets:
+                yield call, site, dotted(given)
+
+
+def _helpers(script: Script, model: str, scope: ast.AST) -> Iterator[Call]:
+    """The calls of the project's own functions that make an optimizer for a model: `get_optimizer(model, args)`."""
+    for call in script.calls_by(lambda name: re.search(r"optim", name, re.IGNORECASE) is not None):
+        statement = script.tree.statement(call.node)
+        named = isinstance(statement, ast.Assign) and all(
+            script.engines.kind(t) == "Optimizer" for t in statement.targets
+        )
+        function = script.origins.called(call.node) if named and script.tree.scope(call.node) is scope else None
+        if function is not None and any(dotted(value) == model for value in call.arguments):
+            made = (c.node for c in script.makers("Optimizer"))
+            if any(script.tree.scope(one) is function for one in made):
+                yield call
+
+
+def makes_optimizer(script: Script, call: Call, model: str) -> bool:
+    if script.engines.kind(call.node) != "Optimizer" or not isinstance(script.tree.statement(call.node), ast.Assign):
+        return False
+    given = [n for value in call.node.args[:1] for n in script.names.feeding(value, call.node)]
+    return any(
+        isinstance(n, ast.Call) and method(n) in ("parameters", "named_parameters") and _owner(n) == model
+        for n in given
+    )
+
+
+def _owner(call: ast.Call) -> str:
+    return dotted(call.func).rpartition(".")[0]
