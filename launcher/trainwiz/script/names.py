@@ -195,7 +195,7 @@ class Names:
             here = self.tree.outline(called)
             if beside := [one for one in whole if self.tree.outline(one) == here]:
                 return beside
-            if len(whole) == 1 and called.id in self.imports:
+            if len(whole) == 1 and self.imports.get(called.id, "").rpartition(".")[0] in self.own:
                 return whole  # which a package gives on under this name
         first, dot, rest = dotted(called).partition(".")
         module = (self.imports.get(first, first) + dot + rest).rpartition(".")[0]

@@ -97,9 +97,8 @@ class Ranks:
             answers = [self.differs(value, positive) for value in known or test.values]
             return all(answers) if needs_all else any(answers)
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            apart = isinstance(test.ops[0], ast.NotEq | ast.Gt) == positive
-            if apart and ast.unparse(test.comparators[0]) == "-1":
-                return False  # `local_rank != -1` is true on all ranks
+            if isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.Gt) and ast.unparse(test.comparators[0]) == "-1":
+                return False  # `local_rank != -1` is true on all ranks, or there is one process
             if isinstance(test.ops[0], ast.IsNot if positive else ast.Is) and constant(test.comparators[0]) is None:
                 return _WRITER.search(dotted(test.left)) is not None or self._is_made_on_one(test.left)
             return self.is_rank(test.left) and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.Gt | ast.Lt)

@@ -172,7 +172,7 @@ class Training:
             before = [b for b in self.backwards if b.loop is loop and b.call.lineno <= step.lineno][-1:]
             for guard in self.tree.guards(step, within=loop):
                 # A backward pass under the same condition is not accumulation: a generator trained every n-th time.
-                each = [b for b in before if self._is_in_each(b, guard, loop)]
+                each = [b for b in before if guard not in self.tree.guards(b.call, within=loop)]
                 for part, alone in _alternatives(self.expanded(guard.test), guard.positive):
                     modulo = remainder(part, guard.positive)
                     if modulo and each and _number(modulo[1]) != 1:
@@ -214,13 +214,23 @@ class Training:
             elif given is not None:
                 yield given
 
-    def _is_in_each(self, backward: Backward, guard: Guard, loop: Loop) -> bool:
-        """Whether turns without the update have this backward pass, too, or their own of the same loss."""
-        if guard not in self.tree.guards(backward.call, within=loop):
-            return True
-        other, loss = Guard(guard.test, not guard.positive), ast.unparse(backward.loss)
-        same = [b for b in self.backwards if b.loop is loop and ast.unparse(b.loss) == loss]
-        return any(other in self.tree.guards(b.call, within=loop) for b in same)
+    @cached_property
+    def split(self) -> list[Window]:
+        """Windows whose last micro-batch has its own backward pass, beside the one of all others in an `else`."""
+        return list(self._split_windows())
+
+    def _split_windows(self) -> Iterator[Window]:
+        for step in self.steps:
+            loop = next((o for o in self.tree.loops(step) if any(b.loop is o for b in self.backwards)), None)
+            for guard in self.tree.guards(step, within=loop) if loop is not None else ():
+                here = [b for b in self.backwards if b.loop is loop and guard in self.tree.guards(b.call, within=loop)]
+                other = Guard(guard.test, not guard.positive)
+                there = [b for b in self.backwards if b.loop is loop and other in self.tree.guards(b.call, within=loop)]
+                same = [b for b in here if ast.unparse(b.loss) in [ast.unparse(one.loss) for one in there]]
+                for part, _ in _alternatives(self.expanded(guard.test), guard.positive):
+                    modulo = remainder(part, guard.positive)
+                    if loop is not None and same and modulo and _number(modulo[1]) is None:
+                        yield Window(loop, step, same[-1], guard.test, modulo[1], None, True)
 
     def _goes_on(self, loop: Loop, counter: ast.expr) -> bool:
         """Whether a counter of the script's own runs on from one epoch to the next, and windows with it."""

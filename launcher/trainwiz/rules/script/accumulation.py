@@ -105,7 +105,7 @@ def accumulated_losses_are_divided(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient accumulation)
     """
     yield from _inner_windows(script)
-    for window in script.training.windows:
+    for window in (*script.training.windows, *script.training.split):
         if window.backward.by in ("DeepSpeedEngine", "Booster") or _is_less_one(window.size):
             continue
         if not _divides(script) and not _is_scaled(script, window):

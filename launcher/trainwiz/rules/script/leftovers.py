@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import constant, dotted
+from trainwiz.script.tree import constant, dotted, walk
 
 _TRACKERS = {
     "torch.utils.tensorboard.SummaryWriter",
@@ -196,7 +196,16 @@ def _target(call: Call) -> ast.expr | None:
 
 def _knows_rank(script: Script, call: Call) -> bool:
     tests = [guard.test for guard in script.tree.guards(call.node)]
-    sites = script.origins.sites(script.tree.scope(call.node))
+    function = script.tree.scope(call.node)
+    sites = script.origins.sites(function)
+    if script.part(call.node) is not script.parts[-1] and not sites:
+        return True  # nobody knows who calls it
+    around = [script.tree.scope(site) for site in sites]
+    given = [
+        v for f in around for site in script.origins.sites(f) for v in (*site.args, *(k.value for k in site.keywords))
+    ]
+    if any(script.ranks.is_main(n) for value in given for n in walk(value)):
+        return True
     made_on_one = bool(sites) and all(script.ranks.is_single(site) for site in sites)
     here = script.ranks.is_single(call.node) or any(map(script.ranks.mentions_rank, [*call.arguments, *tests]))
     return here or made_on_one

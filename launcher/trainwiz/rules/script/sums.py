@@ -81,7 +81,11 @@ def _keeps(script: Script, node: ast.AST, names: set[str], loop: Loop) -> bool:
     if not used or not plain or _FREE.search(ast.unparse(value)):
         return False
     latest = script.names.latest(used[0].id, node)
-    return latest is not None and loop in script.tree.loops(latest.node) and not _FREE.search(ast.unparse(latest.value))
+    if latest is None or loop not in script.tree.loops(latest.node) or _FREE.search(ast.unparse(latest.value)):
+        return False
+    function = script.origins.called(latest.value) if isinstance(latest.value, ast.Call) else None
+    returns = [n for n in walk(function) if isinstance(n, ast.Return)] if function is not None else []
+    return not any(_FREE.search(ast.unparse(n)) for n in returns)
 
 
 def _outlives(script: Script, target: str, node: ast.AST, loop: Loop) -> bool:

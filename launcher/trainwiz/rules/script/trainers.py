@@ -127,7 +127,9 @@ def _trainer(script: Script, function: Function) -> Violations:
             )
             return
     yield from _numbers(script, function) if function.name == "compute_loss" else ()
-    for node in walk(function) if function.name == "compute_loss" else ():
+    kind = script.tree.parent(function)
+    direct = isinstance(kind, ast.ClassDef) and any(script.names.resolved(b).startswith(_TRAINERS) for b in kind.bases)
+    for node in walk(function) if function.name == "compute_loss" and direct else ():
         if operates(node, ast.Div) and dotted(node.right).endswith(_ACCUMULATION):  # type: ignore[attr-defined]
             yield violation(
                 "the Trainer divides by the accumulation, and this line divides again",

@@ -187,6 +187,8 @@ def _is_never_wrapped(script: Script, function: ast.expr) -> bool:
         return False
     for wrap in wraps:
         given = wrap.argument("module", 0)
+        if dotted(function) in _bound(script, wrap):
+            return False
         if given is not None and made == set(script.origins.makers(given)):
             return not any(_runs(script, b.loss, wrap.node) for b in script.training.distinct)
     return False

@@ -234,7 +234,8 @@ def _written(script: Script, call: Call) -> ast.expr | None:
         loose = constant(call.keyword("exist_ok")) is True or call.keyword("exist_ok") is not None
         return None if loose or script.tree.guards(call.node) or _is_tried(script, call) else call.node.args[0]
     if call.method == "open" and call.last == "open" and constant(call.argument("mode", 0)) in _WRITING:
-        return call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+        owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+        return None if owner is None or dotted(owner) in script.names.imports else owner
     if call.name in _OPENS and any(constant(mode) in _WRITING for mode in _modes(call)):
         return call.node.args[0] if call.node.args else None
     if call.method == "save_pretrained" and call.node.args and call.keyword("is_main_process") is None:
@@ -266,7 +267,8 @@ def _trains(script: Script, call: ast.Call) -> bool:
     if any(script.tree.scope(site) in training for site in _around(script, call, 2)):
         return True
     looping = {loop for b in script.training.backwards for loop in script.origins.loops(b.call)}
-    if looping and not looping.isdisjoint(script.origins.loops(call, _DEEP + 1)):
+    saves = isinstance(scope, Function) and re.search(r"save|ckpt|checkpoint", scope.name)
+    if saves and looping and not looping.isdisjoint(script.origins.loops(call, _DEEP + 1)):
         return True
     own = isinstance(scope, Function) and (scope.name.startswith("on_") or scope.name.endswith("_step"))
     return own and _callback(script, call) is not None
