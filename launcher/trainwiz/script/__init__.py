@@ -17,7 +17,7 @@ from trainwiz.finding import Place
 from trainwiz.message import say
 from trainwiz.script.calls import Call
 from trainwiz.script.definitions import Definitions, definitions
-from trainwiz.script.engines import Engines
+from trainwiz.script.engines import BY_HAND, Engines
 from trainwiz.script.liveness import Liveness
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
@@ -172,6 +172,11 @@ class Script:
         return None
 
     @cached_property
+    def wrappers(self) -> list[Call]:
+        """The calls that wrap a model in plain torch."""
+        return self.called(*BY_HAND)
+
+    @cached_property
     def attributes(self) -> set[str]:
         """The names of all attributes and methods that it uses."""
         return set().union(*(outline.attributes for outline in self.tree.outlines))
@@ -267,6 +272,8 @@ class Script:
 
     def is_reached(self, place: Place) -> bool:
         """Whether the script may come to a place: one of its own, or of what it names in its modules."""
+        if place.file == self.file:
+            return True
         part = next((i for i, part in enumerate(self.parts[:-1]) if part.file == place.file), None)
         body = self.parts[part].module.body if part is not None else ()
         around = (s for s in body if s.lineno <= place.line <= (s.end_lineno or s.lineno))

@@ -139,8 +139,8 @@ class Origins:
         outer = self.tree.scope(function)
         if not isinstance(function, Function) or not isinstance(outer, Function):
             return []
-        used = (self.tree.parent(n) for n in walk(outer) if isinstance(n, ast.Name) and n.id == function.name)
-        return [call for call in used if isinstance(call, ast.Call)]
+        used = [self.tree.parent(n) for n in self.tree.mentions.get(function.name, ()) if isinstance(n, ast.Name)]
+        return [call for call in used if isinstance(call, ast.Call) and outer in self.tree.above(call)]
 
     def makers(self, node: ast.AST) -> list[ast.expr]:
         """The expressions that may have made a value, as far as it can be followed."""
@@ -259,7 +259,7 @@ def argument(function: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
         return None
     named = next((k.value for k in call.keywords if k.arg == name), None)
     positions = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
-    if isinstance(call.func, ast.Attribute) and positions[:1] == ["self"]:
+    if positions[:1] == ["self"] and (isinstance(call.func, ast.Attribute) or function.name == "__init__"):
         positions = positions[1:]
     if named is None and name in positions and positions.index(name) < len(call.args):
         return call.args[positions.index(name)]

@@ -162,9 +162,10 @@ class Training:
         return self.engines.kind(owner) in ("Optimizer", "GradScaler")
 
     def _windows(self) -> Iterator[Window]:
+        passes = {b.loop for b in self.backwards}
         for step in self.steps:
             around = self.tree.loops(step)
-            learning = [one for one in around if any(b.loop is one for b in self.backwards)]
+            learning = [one for one in around if one in passes]
             loop = next(iter([*learning, *around]), None)
             if loop is None:
                 yield from self._told_windows(step)
@@ -221,7 +222,7 @@ class Training:
 
     def _split_windows(self) -> Iterator[Window]:
         for step in self.steps:
-            loop = next((o for o in self.tree.loops(step) if any(b.loop is o for b in self.backwards)), None)
+            loop = next((one for one in self.tree.loops(step) if one in self.loops), None)
             for guard in self.tree.guards(step, within=loop) if loop is not None else ():
                 here = [b for b in self.backwards if b.loop is loop and guard in self.tree.guards(b.call, within=loop)]
                 other = Guard(guard.test, not guard.positive)

@@ -185,7 +185,7 @@ def _collect(program: Module, found: dict[str, Module]) -> None:
                 module = _MODULES.of(file)
             except (OSError, UnicodeDecodeError):
                 continue
-            if (module.about_ranks or module.imports) and size + len(module.text) <= _MOST_TOGETHER:
+            if ("." not in name or module.about_ranks or module.imports) and size + len(module.text) <= _MOST_TOGETHER:
                 levels[-1][name] = module
                 known.add(file)
                 size += len(module.text)
@@ -224,10 +224,12 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
             names = _named(node)
             if node.level and not node.module and _is_file(f"{folder}/__init__.py"):
                 yield folder.name, folder / "__init__.py"
+        absolute = isinstance(node, ast.ImportFrom) and not node.level
+        bases = _bases(str(folder)) if absolute else (str(folder),)
         for name in names:
-            absolute = isinstance(node, ast.ImportFrom) and not node.level
-            for base in [folder, *(_roots(folder) if absolute else ())]:
-                module = _module_of(base, name, isinstance(node, ast.ImportFrom))
+            top = name.partition(".")[0]
+            for base in bases:
+                module = _module_of(base, name, isinstance(node, ast.ImportFrom)) if _holds(base, top) else ""
                 if module and module not in is_other:
                     is_other[module] = _real(module) != _real(str(file))
                 if module and is_other[module]:
@@ -242,7 +244,7 @@ def _named(node: ast.ImportFrom) -> list[str]:
     return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
 
 
-def _module_of(base: Path, name: str, packages: bool) -> str:
+def _module_of(base: str, name: str, packages: bool) -> str:
     """The file of a module, or of a package; empty where there is none below the folder."""
     path = f"{base}/{name.replace('.', '/')}"
     if _is_file(f"{path}.py"):
@@ -266,6 +268,18 @@ def _roots(folder: Path) -> tuple[Path, ...]:
     return tuple(found)
 
 
+@functools.lru_cache(maxsize=10_000)
+def _bases(folder: str) -> tuple[str, ...]:
+    """The folder of a script, and those above it."""
+    return folder, *map(str, _roots(Path(folder)))
+
+
+@functools.lru_cache(maxsize=50_000)
+def _holds(base: str, name: str) -> bool:
+    """Whether a folder has a module or a package of this name."""
+    return os.path.exists(f"{base}/{name}.py") or os.path.isdir(f"{base}/{name}")
+
+
 @functools.lru_cache(maxsize=50_000)
 def _is_file(path: str) -> bool:
     return os.path.isfile(path)
@@ -279,6 +293,8 @@ def _real(path: str) -> str:
 def look_anew() -> None:
     """Forget which files and folders there are."""
     _roots.cache_clear()
+    _bases.cache_clear()
+    _holds.cache_clear()
     _is_file.cache_clear()
     _real.cache_clear()
 

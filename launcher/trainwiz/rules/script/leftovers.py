@@ -198,7 +198,10 @@ def _knows_rank(script: Script, call: Call) -> bool:
     tests = [guard.test for guard in script.tree.guards(call.node)]
     function = script.tree.scope(call.node)
     sites = script.origins.sites(function)
-    if script.part(call.node) is not script.parts[-1] and not sites:
+    library = not (script.training.backwards or script.is_program or script.runs_when_imported)
+    if not sites and (
+        script.part(call.node) is not script.parts[-1] or (library and function is not script.tree.module)
+    ):
         return True  # nobody knows who calls it
     around = [script.tree.scope(site) for site in sites]
     given = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import re
 from collections.abc import Iterator
 
 from trainwiz.finding import Level, Violations, remedy, violation
@@ -66,7 +65,7 @@ def _replaced(script: Script) -> Iterator[tuple[Call, ast.Call, str]]:
 
 def _helpers(script: Script, model: str, scope: ast.AST) -> Iterator[Call]:
     """The calls of the project's own functions that make an optimizer for a model: `get_optimizer(model, args)`."""
-    for call in script.calls_by(lambda name: re.search(r"optim", name, re.IGNORECASE) is not None):
+    for call in script.calls_like("(?i)optim"):
         statement = script.tree.statement(call.node)
         named = isinstance(statement, ast.Assign) and all(
             script.engines.kind(t) == "Optimizer" for t in statement.targets

@@ -180,7 +180,7 @@ def _is_boundary(script: Script, backward: Backward, test: ast.expr) -> bool:
 
 def _partitions(script: Script) -> str:
     """What in the script partitions gradients; empty if nothing does."""
-    for call in script.calls_of("GeminiPlugin", *_STAGES):
+    for call in (c for c in script.calls_of("GeminiPlugin", *_STAGES) if c.node in script.live):
         if call.last == "GeminiPlugin":
             return call.last
         stage = constant(call.keyword(_STAGES.get(call.last, "")))

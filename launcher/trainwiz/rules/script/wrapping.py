@@ -12,7 +12,6 @@ from trainwiz.rules.script.averaging import never_averaged
 from trainwiz.rules.script.replacing import makes_optimizer
 from trainwiz.rules.script.samples import is_of_one_rank
 from trainwiz.script import Call, Script
-from trainwiz.script.engines import BY_HAND
 from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
 from trainwiz.script.training import Backward, drawn_from
@@ -179,7 +178,7 @@ def _is_wrapper(script: Script, value: ast.expr) -> bool:
 
 def _is_never_wrapped(script: Script, function: ast.expr) -> bool:
     """Whether a model was wrapped under another name, in whatever function, and no loss comes from the wrapper."""
-    wraps = script.called(*BY_HAND)  # DeepSpeed's engine averages in its own backward pass
+    wraps = script.wrappers  # DeepSpeed's engine averages in its own backward pass
     if not dotted(function) or not wraps or not script.engines.several or script.engines.is_prepared(function):
         return False
     made = set(script.origins.makers(function))
@@ -206,8 +205,7 @@ def _runs(script: Script, loss: ast.expr, wrap: ast.Call) -> bool:
 
 def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
     """The call of the model inside a wrapper, or that model as it is given to what computes the loss."""
-    fed = list(_fed(script, loss))
-    calls = [n for n in fed if isinstance(n, ast.Call) and not script.tree.without_gradient(n)]
+    calls = [n for n in _fed(script, loss) if isinstance(n, ast.Call) and not script.tree.without_gradient(n)]
     for call in calls:
         if _is_bare(script, call):
             return call
@@ -225,16 +223,15 @@ def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
     return None
 
 
-def _fed(script: Script, loss: ast.expr) -> Iterator[ast.AST]:
+def _fed(script: Script, loss: ast.expr) -> list[ast.AST]:
     """What feeds a loss, with what the functions within the same one return."""
-    for node in script.names.feeding(loss):
-        yield node
-        function = (
-            script.origins.called(node) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else None
-        )
+    found = list(script.names.feeding(loss))
+    for node in [n for n in found if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]:
+        function = script.origins.called(node)
         if function is not None and isinstance(script.tree.parent(function), Function):
             for inner in (n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None):
-                yield from script.names.feeding(inner.value, inner)  # type: ignore[arg-type]
+                found += script.names.feeding(inner.value, inner)  # type: ignore[arg-type]
+    return found
 
 
 def _is_given_bare(script: Script, call: ast.Call, name: str) -> bool:
@@ -270,7 +267,7 @@ def _is_bare_model(script: Script, value: ast.expr, call: ast.Call) -> bool:
     if "." in name and name.startswith("self."):
         return any(
             dotted(wrap.argument("module", 0) or call) == name and name not in _bound(script, wrap)
-            for wrap in script.called(*BY_HAND)
+            for wrap in script.wrappers
         )
     return bool(name) and _is_wrapped_elsewhere(script, call, name)
 
@@ -295,7 +292,7 @@ def _is_inside(script: Script, value: ast.expr) -> bool:
 
 def _is_wrapped_elsewhere(script: Script, call: ast.Call, name: str) -> bool:
     """Whether a model was wrapped before this forward pass, and the wrapper has another name."""
-    for wrap in script.called(*BY_HAND) if name else ():
+    for wrap in script.wrappers if name else ():
         statement = script.tree.statement(wrap.node)
         if not isinstance(statement, ast.Assign) or statement.value is not wrap.node:
             continue

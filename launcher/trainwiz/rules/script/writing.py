@@ -187,7 +187,8 @@ def _open_sites(script: Script, call: Call, path: ast.expr) -> Iterator[ast.Call
         return
     closed = [site for site in sites if _is_on_one(script, site)]
     if any(script.ranks.own_guard(site) is not None for site in closed):
-        yield from (site for site in sites if site not in closed and _trains(script, site))
+        hooks = [site for site in sites if script.origins.handed(script.tree.scope(site))]  # called by others
+        yield from (site for site in sites if site not in [*closed, *hooks] and _trains(script, site))
 
 
 def _is_on_one(script: Script, site: ast.Call) -> bool:
@@ -264,7 +265,7 @@ def _trains(script: Script, call: ast.Call) -> bool:
         training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
     if scope in training:
         return True
-    if any(script.tree.scope(site) in training for site in _around(script, call, 2)):
+    if any(script.tree.scope(site) in training for site in _around(script, call, 2, handed=False)):
         return True
     looping = {loop for b in script.training.backwards for loop in script.origins.loops(b.call)}
     saves = isinstance(scope, Function) and re.search(r"save|ckpt|checkpoint", scope.name)
@@ -315,11 +316,13 @@ def _is_of_sample(script: Script, path: ast.expr) -> bool:
     return any(isinstance(n, ast.Name) and n.id in items for n in walk(path))
 
 
-def _around(script: Script, node: ast.AST, depth: int) -> Iterator[ast.Call]:
+def _around(script: Script, node: ast.AST, depth: int, *, handed: bool = True) -> Iterator[ast.Call]:
+    """The calls that lead to a node, also those that are handed a function to call."""
     function = script.tree.scope(node)
-    for site in (script.origins.sites(function) or script.origins.handed(function)) if depth else ():
+    sites = script.origins.sites(function) if depth else []
+    for site in sites or (script.origins.handed(function) if handed and depth else ()):
         yield site
-        yield from _around(script, site, depth - 1)
+        yield from _around(script, site, depth - 1, handed=handed)
 
 
 def _is_guarded(script: Script, node: ast.AST, *, near: bool = True) -> bool:
