@@ -41,8 +41,8 @@ STREAMS = 16
 """At most: the three of everybody, and those that a rank was given besides."""
 LONG_TEXT, LENGTH_OF_TEXT = 150, 5
 """Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
-ready = []
-"""transformers, once it is."""
+ready = set()
+"""What was made ready, of `MAKING`."""
 
 
 def main():
@@ -151,8 +151,9 @@ def started(connection, server, later):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     later.clear()
-    if "transformers" in sys.modules and not ready:
-        made_ready(sys.modules["transformers"])
+    for name in MAKING.keys() & sys.modules.keys() - ready:
+        ready.add(name)
+        MAKING[name](sys.modules[name])
     keep_to_the_end()
     gc.collect()
     gc.freeze()  # what is here already is looked at by no rank
@@ -201,9 +202,14 @@ def memory_group(pid):
     return next((group for _, kinds, group in lines if "memory" in kinds.split(",")), "")
 
 
+def measured_once(cpuinfo):
+    """What the processor is: each time somebody asks, processes are begun to measure it, which takes a second."""
+    known = cpuinfo.get_cpu_info()
+    cpuinfo.get_cpu_info = lambda: dict(known)
+
+
 def made_ready(transformers):
     """What transformers makes once in a process is made, and the text that a training ends with is a short one."""
-    ready.append(transformers)
     with contextlib.suppress(ImportError, AttributeError):  # older ones have none
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
     generate = transformers.GenerationMixin.generate
@@ -214,6 +220,10 @@ def made_ready(transformers):
         return generate(model, *inputs, **options)
 
     transformers.GenerationMixin.generate = generate_less
+
+
+MAKING = {"transformers": made_ready, "cpuinfo": measured_once}
+"""What is done once to modules that ranks import."""
 
 
 def become(order):
