@@ -27,6 +27,8 @@ class Asked:
     """What Enter accepts."""
     reason: str = ""
     """Why that is the default."""
+    proposed: bool = False
+    """Whether the default is no value of the plan yet, so that Enter counts as typing it."""
     choices: tuple[tuple[str, str], ...] = ()
     """Values, each with its line in the list; without any, an answer is typed."""
     paths: bool = False
