@@ -86,13 +86,14 @@ def begun(
     imports: Sequence[str],
     *streams: int,
     executable: str = "",
+    memory: int | None = None,
 ) -> Rank:
     """A rank of the server at this address. `argv` begins with its script, `streams` are its three.
 
-    Where `executable` is empty, its `sys.executable` is the server's.
+    Where `executable` is empty, its `sys.executable` is the server's. `memory` limits its address space, in bytes.
     """
     known = {"argv": list(argv), "cwd": cwd, "environ": dict(environ), "imports": list(imports)}
-    order = json.dumps({**known, "executable": executable}).encode()
+    order = json.dumps({**known, "executable": executable, "memory": memory}).encode()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     socket.send_fds(connection, [LENGTH.pack(len(order))], streams)

@@ -1,7 +1,7 @@
 """Ranks that have nothing to import any more: forked from here, where torch and its kin were imported once.
 
 `python warm_ranks.py SOCKET ROOM`. Who connects sends the length of an order, with the rank's standard streams, and
-then the order: JSON with `argv`, `cwd`, `environ` and `imports`. Told is the rank's process id and, once it has ended,
+then the order: JSON with `argv`, `cwd`, `environ`, `imports` and `memory`. Told is the process id and, once it has ended,
 its exit code. A connection that closes before ends the rank; the end of standard input ends them all.
 
 What a rank imported later than at its top, it leaves in a file when it ends, and the next ones find it imported.
@@ -22,6 +22,7 @@ import itertools
 import json
 import os
 import random
+import resource
 import selectors
 import signal
 import socket
@@ -232,6 +233,8 @@ def become(order):
     os.environ.clear()  # nothing points there any more
     os.environ.update(order["environ"])
     show(order)
+    if memory := order.get("memory"):
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     for name, number in (("stdout", 1), ("stderr", 2)):
         raw = io.FileIO(number, "wb", closefd=False)
         setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))
