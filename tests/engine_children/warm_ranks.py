@@ -1,8 +1,8 @@
 """Ranks that have nothing to import any more: forked from here, where torch and its kin were imported once.
 
 `python warm_ranks.py SOCKET ROOM`. Who connects sends the length of an order, with the rank's standard streams, and
-then the order: JSON with `argv`, `cwd`, `environ`, `imports` and `memory`. Told is its process id and, once it has ended,
-its exit code. A connection that closes before ends the rank; the end of standard input ends them all.
+then the order: JSON with `argv`, `cwd`, `environ`, `imports` and `memory`. Told is the rank's process id and, once it
+has ended, its exit code. A connection that closes before ends the rank; the end of standard input ends them all.
 
 What a rank imported later than at its top, it leaves in a file when it ends, and the next ones find it imported.
 
