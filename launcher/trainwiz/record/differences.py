@@ -23,9 +23,11 @@ class Difference:
     section: str
     """One of `SECTIONS`."""
     key: str
+    """The name of the value in its section."""
     before: Any
     """None: the earlier run has no such value."""
     after: Any
+    """The value in the later one."""
 
 
 def differences(before: Recorded, after: Recorded) -> tuple[Difference, ...]:

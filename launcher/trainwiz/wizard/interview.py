@@ -52,6 +52,7 @@ class Interview:
     ask: Callable[[Asked, Callable[[], None] | None], Reply]
     """Asks once; calls the function when the question is on the screen."""
     talk: Callable[[Message | str], None]
+    """Prints a line between questions."""
     gauge: Callable[[Plan], str] | None = None
     """What a plan needs of memory, in one line; empty where nobody knows."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class Interview:
     shown: Callable[[], None] | None = None
     """Called when the first question is on the screen."""
     trail: Trail = field(default_factory=Trail)
+    """Where each question stands on the terminal, so that the way back can erase it."""
     _told: Sequence[str] = ()
     """What was said last of the data's first row."""
 

@@ -23,6 +23,7 @@ class Asked:
     """A question as it is shown."""
 
     prompt: str
+    """The question."""
     default: str
     """What Enter accepts."""
     reason: str = ""
@@ -50,6 +51,7 @@ class Reply:
     value: str = ""
     """What was typed or chosen; empty for Enter alone."""
     action: Action | None = None
+    """None where the question was answered."""
     at: str = ""
     """The value of the list's line that was pointed at."""
     rows: int = 0
