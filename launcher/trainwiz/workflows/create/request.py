@@ -152,7 +152,7 @@ class ImportRequest:
 class AdoptRequest:
     """The command line of `trainwiz adopt`. What is empty was not typed."""
 
-    script: str = argument("SCRIPT.py", say("Your training script; it is read, and never run."))
+    script: str = argument("SCRIPT.py", say("Your training script; it is only read, never run."))
     into: str = option("DIR", say("Project folder; SCRIPT-adopted beside the script if it is not given."))
     assignments: tuple[str, ...] = option(
         "KEY=VALUE", say("Set any key of the plan; overrides the script."), names="--set"

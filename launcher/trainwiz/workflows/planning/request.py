@@ -55,7 +55,7 @@ class PlanRequest:
     )
     python: str = option("PATH", say("With --exact: the Python that trains (default: the one that runs trainwiz)."))
     calibration: bool = flag(say("Show how far forecasts were off in the runs of this machine, which correct it."))
-    forget: bool = flag(say("With --calibration: delete what these runs showed."))
+    forget: bool = flag(say("With --calibration: delete the corrections that these runs gave."))
     yes: bool = flag(say("With --pick: write without showing the review first."), "--yes -y")
 
     @property
