@@ -100,7 +100,8 @@ def judged(columns: dict[str, Any]) -> Preference:
     if label is None and (name := rated(columns)):
         raise ValueError(
             f"{name} holds {len(columns[name])} rated answers, which do not make a pair: write the best one as chosen "
-            "and a worse one as rejected (UltraFeedback has them so in HuggingFaceH4/ultrafeedback_binarized::train_prefs)"
+            "and a worse one as rejected (UltraFeedback has them so in "
+            "HuggingFaceH4/ultrafeedback_binarized::train_prefs)"
         )
     if label is None:
         found = names or "no columns"
