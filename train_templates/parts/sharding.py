@@ -32,7 +32,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import adapter
 
 # end: lora
-
 blank = ""  # the device of the memory without numbers that this rank builds the model around; empty: it has numbers
 published = ""  # the folder of the hub, or of this machine, that the weights are in
 Places = dict[str, tuple[Path, str]]

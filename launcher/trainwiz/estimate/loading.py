@@ -44,6 +44,7 @@ def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = No
     return each * at_once + _adapter_bytes(plan, parameters)
 
 
+# docs/decisions/loop.md: Beside an adapter, each rank reads frozen weights in 16 bits
 def _adapter_bytes(plan: Plan, parameters: int) -> int:
     """Each rank makes the adapter by itself, in fp32."""
     if plan.model.adapter == "none":
