@@ -11,6 +11,7 @@ from typing import Any
 
 import plans
 import pytest
+from engine_children import claimed
 from plans import completed
 from test_launch import TRAINWIZ, latest, launch, project, read
 from test_preemption import SAVING, stopped_by
@@ -62,6 +63,9 @@ def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> 
     outcome, first = read(folder, "outcome"), latest(folder).name
     assert (outcome["stopped"], outcome["preempted"]) == (True, True)
     runs.create(folder, continues=Run(folder / "runs" / first))  # was stopped before its ranks were started
+    other = runs.create(folder)  # of a job that was submitted by mistake, and trained meanwhile
+    other.record("command", {"inherited": {**JOB, "SLURM_JOB_ID": "8"}})
+    other.record("outcome", {"exit_code": 0})
     again = launch(folder, **slurm(folder, SLURM_RESTART_COUNT="1"))
     assert f"run {first} is unfinished: continuing from checkpoint-00000007" in again.stderr
     assert again.returncode == 3, "the script has failed"
@@ -144,7 +148,7 @@ def test_a_signal_while_machines_gather(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "trainwiz.yaml").write_text(
         completed(
-            "machine: {num_machines: 2, num_processes: 2, main_process_port: 29583}\n"
+            f"machine: {{num_machines: 2, num_processes: 2, main_process_port: {claimed.port()}}}\n"
             "strategy: {kind: ddp}\n"
             "batch: {real_batch_size: 32, per_device_batch_size: 8, gradient_accumulation_steps: 2}\n"
         )
