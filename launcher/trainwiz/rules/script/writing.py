@@ -235,8 +235,8 @@ def _written(script: Script, call: Call) -> ast.expr | None:
         loose = constant(call.keyword("exist_ok")) is True or call.keyword("exist_ok") is not None
         return None if loose or script.tree.guards(call.node) or _is_tried(script, call) else call.node.args[0]
     if call.method == "open" and call.last == "open" and constant(call.argument("mode", 0)) in _WRITING:
-        owner = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
-        return None if owner is None or dotted(owner) in script.names.imports else owner
+        opened = call.node.func.value if isinstance(call.node.func, ast.Attribute) else None
+        return None if opened is None or dotted(opened) in script.names.imports else opened
     if call.name in _OPENS and any(constant(mode) in _WRITING for mode in _modes(call)):
         return call.node.args[0] if call.node.args else None
     if call.method == "save_pretrained" and call.node.args and call.keyword("is_main_process") is None:
