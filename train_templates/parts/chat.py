@@ -88,6 +88,11 @@ from token_cache import tokenizer_key, versions
 # end: tokenizer
 from token_cache import Recipe
 
+# feature: tokenizer
+from transcripts import in_parts, takes_parts
+
+# end: tokenizer
+
 
 # feature: documents
 def recipe(config: Any, source: str, split: str) -> Recipe:
@@ -310,9 +315,17 @@ class Chat:
         key = (answer, *map(id, messages))
         if key not in self.rendered:
             self.rendered[key] = self.tokenizer.apply_chat_template(
-                messages, tools=talk.tools, tokenize=False, add_generation_prompt=answer, **talk.settings
+                self.given(talk, messages),
+                tools=talk.tools,
+                tokenize=False,
+                add_generation_prompt=answer,
+                **talk.settings,
             )
         return self.rendered[key]
+
+    def given(self, talk: Conversation, messages: list[Message]) -> list[Message]:
+        """Return messages with the contents that the template takes: texts, or lists of parts."""
+        return list(map(in_parts, messages)) if takes_parts(self.tokenizer, self.template(talk)) else messages
 
     def fitted(self, talk: Conversation) -> Conversation:
         """Return the conversation as the template expects roles and calls."""
@@ -327,7 +340,11 @@ class Chat:
     def marked(self, talk: Conversation, whole: str) -> list[int] | None:
         """Return the sample of a template that marks its answers. None: its marks are not one per answer."""
         coded = self.tokenizer.apply_chat_template(
-            talk.messages, tools=talk.tools, return_dict=True, return_assistant_tokens_mask=True, **talk.settings
+            self.given(talk, talk.messages),
+            tools=talk.tools,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
+            **talk.settings,
         )
         ids, mask = coded["input_ids"], coded["assistant_masks"]
         answers = [learned for m, learned in zip(talk.messages, talk.learned, strict=True) if m["role"] == "assistant"]

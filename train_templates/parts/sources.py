@@ -26,11 +26,12 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
-
-import numpy as np
+from typing import IO, TYPE_CHECKING, Any
 
 import splits
+
+if TYPE_CHECKING:
+    import numpy as np
 
 Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the JSON of one, as read from the file
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -172,7 +173,8 @@ def checked(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
             yield place, row
     except (EOFError, OSError, ValueError, zlib.error, csv.Error) as error:
         after = f" after {place}" if place != str(path) else ""
-        raise SystemExit(f"{path}: cannot be read{after}: {type(error).__name__}: {error}") from None
+        told = "; within quotes, write each quote twice" if isinstance(error, csv.Error) else ""
+        raise SystemExit(f"{path}: cannot be read{after}: {type(error).__name__}: {error}{told}") from None
 
 
 def json_lines(path: Path, content: IO[bytes]) -> Iterator[Row]:
@@ -238,6 +240,10 @@ def table_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
             raise SystemExit(f"{place}: fields: {len(row)}, but line 1 names {len(names)} columns")
         if row == names:  # two files were joined
             raise SystemExit(f"{place}: the names of the columns again; delete this line")
+        if kind(path) == ".tsv" and any("\t" in text and "\n" in text for text in row):
+            raise SystemExit(
+                f"{place}: a quote takes in the lines up to {ends[-1]}; double it, as a quote within quotes"
+            )
         yield place, dict(zip(names, row, strict=True))
 
 
@@ -343,6 +349,8 @@ def held_out(hashes: np.ndarray[Any, Any], part: str) -> np.ndarray[Any, Any]:
 
     The choice depends on the samples alone, not on their order. Equal samples stay together, so none is in both parts.
     """
+    import numpy as np
+
     number = float(part.strip().rstrip("%"))
     count = round(len(hashes) * number / 100) if part.strip().endswith("%") else int(number)
     if not 0 < count < len(hashes):
