@@ -10,9 +10,11 @@ from typing import Any
 
 import projects
 import pytest
+import torch
 import warm
 from projects import CLOCKED, REGRESSION, make
 from safetensors.torch import load_file
+from test_tasks import _forget_modules, load  # noqa: F401
 from test_training import ON_STANDIN, SINGLE, STRATEGIES
 from warm import spawn
 
@@ -204,3 +206,13 @@ def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path) -> None:
         assert words in said(Path(case["output"])), name
     assert codes["again"] == [0]
     assert "skipping the first 32 samples of the stream" in said(tmp_path / "endless")
+
+
+def test_an_optimizer_that_needs_a_closure_is_refused(tmp_path: Path) -> None:
+    load(tmp_path, "custom")
+    import hooks
+
+    weights = [torch.nn.Parameter(torch.zeros(2))]
+    hooks.refuse_closure(torch.optim.Adam(weights))
+    with pytest.raises(SystemExit, match="cannot use: LBFGS needs a closure"):
+        hooks.refuse_closure(torch.optim.LBFGS(weights))

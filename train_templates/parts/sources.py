@@ -26,12 +26,9 @@ import zlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
 import splits
-
-if TYPE_CHECKING:
-    import numpy as np
 
 Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the JSON of one, as read from the file
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -344,7 +341,7 @@ def is_part(data: str) -> bool:
     return re.fullmatch(r"\d+(\.\d+)?%|\d+", data.strip()) is not None
 
 
-def held_out(hashes: np.ndarray[Any, Any], part: str) -> np.ndarray[Any, Any]:
+def held_out(hashes: Any, part: str) -> Any:
     """Return which samples are kept for evaluation: those whose hashes are smallest.
 
     The choice depends on the samples alone, not on their order. Equal samples stay together, so none is in both parts.
