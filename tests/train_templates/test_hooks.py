@@ -10,11 +10,9 @@ from typing import Any
 
 import projects
 import pytest
-import torch
 import warm
 from projects import CLOCKED, REGRESSION, make
 from safetensors.torch import load_file
-from test_tasks import _forget_modules, load  # noqa: F401
 from test_training import ON_STANDIN, SINGLE, STRATEGIES
 from warm import spawn
 
@@ -188,7 +186,11 @@ def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path) -> None:
     (short / "task.py").write_text(text.replace("return self.config.n_samples\n", "return 1 + self.config.n_samples\n"))
     long = with_task(tmp_path / "long", "time_series")
     (long / "task.py").write_text(text.replace("return self.config.n_samples\n", "return self.config.n_samples - 1\n"))
+    closed = with_task(tmp_path / "closed", "time_series")
+    built = "\n\ndef build_optimizers(config, model):\n    return torch.optim.LBFGS(model.parameters())\n"
+    (closed / "task.py").write_text(text + built)
     cases = {
+        "closed": (run(closed, tmp_path / "closed-out", 1, 8), "cannot use: LBFGS needs a closure"),
         "endless": (run(project, tmp_path / "endless", 1, 8, stated="false", n_steps=4), ""),
         "epochs": (
             run(project, tmp_path / "epochs", 1, 8, stated="false", n_steps=0, n_epochs=1),
@@ -206,13 +208,3 @@ def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path) -> None:
         assert words in said(Path(case["output"])), name
     assert codes["again"] == [0]
     assert "skipping the first 32 samples of the stream" in said(tmp_path / "endless")
-
-
-def test_an_optimizer_that_needs_a_closure_is_refused(tmp_path: Path) -> None:
-    load(tmp_path, "custom")
-    import hooks
-
-    weights = [torch.nn.Parameter(torch.zeros(2))]
-    hooks.refuse_closure(torch.optim.Adam(weights))
-    with pytest.raises(SystemExit, match="cannot use: LBFGS needs a closure"):
-        hooks.refuse_closure(torch.optim.LBFGS(weights))

@@ -31,8 +31,8 @@ zero_grad
 """Calls of a loop that the project's loop makes in its own way, or that change nothing."""
 
 
-BY_CLOSURE = ("torch.optim.LBFGS",)
-"""Optimizers that compute the loss of a batch several times, by a function that they are given."""
+BY_CLOSURE = ("Optimizer.LBFGS",)
+"""Optimizers, as calls name them, that compute the loss of a batch several times, by a function."""
 
 
 @dataclass(frozen=True, kw_only=True)
