@@ -89,7 +89,7 @@ from token_cache import tokenizer_key, versions
 from token_cache import Recipe
 
 # feature: tokenizer
-from transcripts import in_parts, takes_parts
+from transcripts import given
 
 # end: tokenizer
 
@@ -314,18 +314,11 @@ class Chat:
         """Return messages as text; `answer` adds the template's beginning of an answer."""
         key = (answer, *map(id, messages))
         if key not in self.rendered:
+            said = given(self.tokenizer, self.template(talk), messages)
             self.rendered[key] = self.tokenizer.apply_chat_template(
-                self.given(talk, messages),
-                tools=talk.tools,
-                tokenize=False,
-                add_generation_prompt=answer,
-                **talk.settings,
+                said, tools=talk.tools, tokenize=False, add_generation_prompt=answer, **talk.settings
             )
         return self.rendered[key]
-
-    def given(self, talk: Conversation, messages: list[Message]) -> list[Message]:
-        """Return messages with the contents that the template takes: texts, or lists of parts."""
-        return list(map(in_parts, messages)) if takes_parts(self.tokenizer, self.template(talk)) else messages
 
     def fitted(self, talk: Conversation) -> Conversation:
         """Return the conversation as the template expects roles and calls."""
@@ -339,12 +332,9 @@ class Chat:
     # feature: answers_learned
     def marked(self, talk: Conversation, whole: str) -> list[int] | None:
         """Return the sample of a template that marks its answers. None: its marks are not one per answer."""
+        said = given(self.tokenizer, self.template(talk), talk.messages)
         coded = self.tokenizer.apply_chat_template(
-            self.given(talk, talk.messages),
-            tools=talk.tools,
-            return_dict=True,
-            return_assistant_tokens_mask=True,
-            **talk.settings,
+            said, tools=talk.tools, return_dict=True, return_assistant_tokens_mask=True, **talk.settings
         )
         ids, mask = coded["input_ids"], coded["assistant_masks"]
         answers = [learned for m, learned in zip(talk.messages, talk.learned, strict=True) if m["role"] == "assistant"]

@@ -81,7 +81,11 @@ def in_parts(message: dict[str, Any]) -> dict[str, Any]:
     return {**message, "content": [{"type": "text", "text": message["content"]}] if message["content"] else []}
 
 
+def given(tokenizer: Any, template: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with contents as a template takes them."""
+    return [in_parts(message) for message in messages] if takes_parts(tokenizer, template) else messages
+
+
 def two_messages(tokenizer: Any) -> list[dict[str, Any]]:
     """Return a question and its answer as the tokenizer's template takes them."""
-    parts = takes_parts(tokenizer, str(tokenizer.chat_template))
-    return [in_parts(message) for message in SAID] if parts else SAID
+    return given(tokenizer, str(tokenizer.chat_template), SAID)
