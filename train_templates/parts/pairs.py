@@ -37,11 +37,6 @@ from sources import hash_of
 # end: prompts
 from token_cache import Recipe, Tokens, tell
 
-# feature: judges
-from transcripts import two_messages
-
-# end: judges
-
 Batch = dict[str, Tensor]
 Ids = np.ndarray[Any, Any]
 # feature: writes
@@ -218,6 +213,8 @@ class Answers(Dataset[Any]):
 # feature: judges
 def padding_of(tokenizer: Any) -> int | None:
     """Return a token that no answer ends with, if there is one: by it, transformers finds where a padded row ends."""
+    from transcripts import two_messages
+
     text = tokenizer.apply_chat_template(two_messages(tokenizer), tokenize=False)
     used = {*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id}
     special = sorted(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
