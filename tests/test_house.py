@@ -33,7 +33,7 @@ EDGES = {
     "resources": set(),
     "process": {"language"},
     "network": {"language"},
-    "probe": {"process", "files", "language"},
+    "probe": {"process", "files", "language", "resources"},
     "wizard": {"language"},
     "store": {"resources", "files", "language"},
     "ui": {"language"},

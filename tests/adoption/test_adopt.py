@@ -180,6 +180,23 @@ def test_a_trainer_that_adds_up_means_is_named(folder: Path, capsys: pytest.Capt
     assert "the Trainer adds up such losses of micro-batches" in " ".join(capsys.readouterr().err.split())
 
 
+def test_an_optimizer_with_a_closure_is_left_to_the_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It was taken over, and the first update ended with a missing argument."""
+    script = folder / "by_hand.py"
+    text = script.read_text()
+    made = next(line for line in text.splitlines() if "torch.optim.Adam(" in line)
+    script.write_text(
+        text.replace(
+            made, f"{made[: len(made) - len(made.lstrip())]}optimizer = torch.optim.LBFGS(model.parameters(), lr=0.5)"
+        )
+    )
+    project = adopted(folder, "by_hand")
+    assert "computes the loss of a batch several times, by a closure" in capsys.readouterr().err.replace(
+        "\n      ", " "
+    )
+    assert "build_optimizers" not in (project / "task.py").read_text()
+
+
 def test_a_rate_that_is_set_by_hand_is_no_constant() -> None:
     text = (SCRIPTS / "by_hand.py").read_text()
     assert said(text)["schedule"] == "constant"

@@ -283,3 +283,26 @@ def test_an_answer_beside_messages_is_learned(made: ModuleType) -> None:
     answered = [*asked, {"role": "assistant", "content": "b"}]
     talk = made.chat.conversations.conversation_of({"messages": answered, "response": "a"})
     assert (len(talk.messages), talk.ignored) == (2, {"response"})
+
+
+PARTS = (
+    "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{% for part in m['content'] %}{% if part['type'] == 'text' %}"
+    "{{ part['text'] }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""As templates of models that see pictures write contents."""
+
+
+def test_a_template_that_takes_parts_is_given_parts(made: ModuleType) -> None:
+    """Those that go over a content as a list left out what was said, or ended with an error of Jinja."""
+    chat = talker(made, "qwen2.5", marked=False)
+    talk = made.chat.conversations.conversation_of(SHAPES["sharegpt, with a system message"]["row"])
+    chat.tokenizer.chat_template = PARTS.replace("{% for part in m['content'] %}{% if part['type'] == 'text' %}", "")
+    chat.tokenizer.chat_template = chat.tokenizer.chat_template.replace(
+        "part['text'] }}{% endif %}{% endfor %}", "m['content'] }}"
+    )
+    wanted = chat.encode(talk)
+    for strict in ("", "{% if messages[0]['content'] is string %}{{ raise_exception('a list') }}{% endif %}"):
+        chat.tokenizer.chat_template = strict + PARTS
+        assert chat.encode(talk) == wanted
+        assert chat.prompt("One?")

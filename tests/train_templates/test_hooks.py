@@ -186,7 +186,11 @@ def test_what_cannot_be_is_refused_with_its_reason(tmp_path: Path) -> None:
     (short / "task.py").write_text(text.replace("return self.config.n_samples\n", "return 1 + self.config.n_samples\n"))
     long = with_task(tmp_path / "long", "time_series")
     (long / "task.py").write_text(text.replace("return self.config.n_samples\n", "return self.config.n_samples - 1\n"))
+    closed = with_task(tmp_path / "closed", "time_series")
+    built = "\n\ndef build_optimizers(config, model):\n    return torch.optim.LBFGS(model.parameters())\n"
+    (closed / "task.py").write_text(text + built)
     cases = {
+        "closed": (run(closed, tmp_path / "closed-out", 1, 8), "cannot use: LBFGS needs a closure"),
         "endless": (run(project, tmp_path / "endless", 1, 8, stated="false", n_steps=4), ""),
         "epochs": (
             run(project, tmp_path / "epochs", 1, 8, stated="false", n_steps=0, n_epochs=1),

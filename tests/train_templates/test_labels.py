@@ -70,7 +70,7 @@ def test_each_word_is_a_class(words: list[Any], names: list[str], labels: Module
         assert said(csv_of(tmp_path / "a.csv", words)) == ""
 
 
-@pytest.mark.parametrize("words", [[" a", "a", "b"], [1, "1", 2], [True, "True", "x"], ["7", "7 ", "8"]])
+@pytest.mark.parametrize("words", [[" a", "a", "b"], [1, "1", 2], [True, "True", "x"], ["7", "7 ", "8"], [1, True, 0]])
 def test_words_that_look_alike_are_refused(words: list[Any], labels: ModuleType, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="look alike; write them in one way, or give them different names"):
         labels.refuse_alike("a.csv", words)

@@ -260,7 +260,7 @@ USER, SAID = {"role": "user", "content": "one?"}, {"role": "assistant", "content
             {"messages": [USER, {"role": "assistant", "content": [{"type": "text", "text": "a", "train": False}]}]},
             "a part of a message cannot be learned",
         ),
-        ({"messages": [{"role": "user", "content": [{"type": "image", "url": "a.png"}]}]}, "which is not text"),
+        ({"messages": [{"role": "user", "content": [{"type": "image", "url": "a.png"}]}]}, "the user shows image,"),
         ({"messages": [USER, SAID], "images": ["a.png"]}, "it has images, and this model reads text only"),
         ({"messages": [USER, {**CALL, "tool_calls": [{"type": "function"}]}]}, "not a call of a tool"),
         (

@@ -88,6 +88,11 @@ from token_cache import tokenizer_key, versions
 # end: tokenizer
 from token_cache import Recipe
 
+# feature: tokenizer
+from transcripts import given
+
+# end: tokenizer
+
 
 # feature: documents
 def recipe(config: Any, source: str, split: str) -> Recipe:
@@ -309,8 +314,9 @@ class Chat:
         """Return messages as text; `answer` adds the template's beginning of an answer."""
         key = (answer, *map(id, messages))
         if key not in self.rendered:
+            said = given(self.tokenizer, self.template(talk), messages)
             self.rendered[key] = self.tokenizer.apply_chat_template(
-                messages, tools=talk.tools, tokenize=False, add_generation_prompt=answer, **talk.settings
+                said, tools=talk.tools, tokenize=False, add_generation_prompt=answer, **talk.settings
             )
         return self.rendered[key]
 
@@ -326,8 +332,9 @@ class Chat:
     # feature: answers_learned
     def marked(self, talk: Conversation, whole: str) -> list[int] | None:
         """Return the sample of a template that marks its answers. None: its marks are not one per answer."""
+        said = given(self.tokenizer, self.template(talk), talk.messages)
         coded = self.tokenizer.apply_chat_template(
-            talk.messages, tools=talk.tools, return_dict=True, return_assistant_tokens_mask=True, **talk.settings
+            said, tools=talk.tools, return_dict=True, return_assistant_tokens_mask=True, **talk.settings
         )
         ids, mask = coded["input_ids"], coded["assistant_masks"]
         answers = [learned for m, learned in zip(talk.messages, talk.learned, strict=True) if m["role"] == "assistant"]

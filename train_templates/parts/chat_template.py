@@ -6,12 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
+from transcripts import SAID, two_messages
+
 TEMPLATES = {
     "chatml": "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\n' + message['content'] "
     "+ '<|im_end|>\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 }
 """Templates by their names."""
-SAID = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
 
 
 def template_of(name: str) -> str:
@@ -26,7 +27,7 @@ def give(tokenizer: Any, name: str) -> None:
     """Give the tokenizer a template. Exit if it cannot be rendered, leaves out what is said, or lacks tokens."""
     tokenizer.chat_template = template_of(name)
     try:
-        text = str(tokenizer.apply_chat_template(SAID, tokenize=False))
+        text = str(tokenizer.apply_chat_template(two_messages(tokenizer), tokenize=False))
     except Exception as error:  # Jinja's errors, and what templates raise
         raise SystemExit(f"{name}: this chat template cannot be used: {error}") from None
     if missing := [message["content"] for message in SAID if message["content"] not in text]:
@@ -39,7 +40,7 @@ def give(tokenizer: Any, name: str) -> None:
 
 def stop_after_answers(tokenizer: Any, model: Any) -> None:
     """Let generation end with the special token that ends an answer in the template, too."""
-    answer = str(tokenizer.apply_chat_template(SAID, tokenize=False)).rpartition("second")[2]
+    answer = str(tokenizer.apply_chat_template(two_messages(tokenizer), tokenize=False)).rpartition("second")[2]
     known = model.generation_config.eos_token_id
     ends = known if isinstance(known, list) else [known, tokenizer.eos_token_id]
     special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}

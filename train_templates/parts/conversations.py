@@ -221,8 +221,10 @@ def turns_of(talk: Any) -> list[Turn]:
         said = {name: value for name, value in said.items() if value is not None}
         if not {"role", "from"} & said.keys():  # a question and its answer in one: {"human": …, "assistant": …}
             pairs = [({"role": role, "content": text}) for name, text in said.items() if (role := speaker(name))]
-            if not pairs or len(pairs) < len(said):
+            sides = [ROLES[pair["role"]] for pair in pairs]
+            if not pairs or len(pairs) < len(said) or len(set(sides)) < len(sides):
                 raise ValueError(f"a message without a role: {shown(said)}")
+            pairs.sort(key=lambda pair: {"system": 0, "user": 1}.get(ROLES[pair["role"]], 2))
             turns += turns_of(pairs)
             continue
         named = taken(said, "role", "from")
@@ -239,7 +241,7 @@ def turns_of(talk: Any) -> list[Turn]:
 
 def speaker(name: str) -> str:
     """Return the role of who says what has this name: `human`, `question`; empty: nobody is known by it."""
-    sides = {**dict.fromkeys(QUESTIONS, "user"), **dict.fromkeys(ANSWERS, "assistant")}
+    sides = {**dict.fromkeys((*QUESTIONS, "input"), "user"), **dict.fromkeys(ANSWERS, "assistant")}
     return name.lower() if name.lower() in ROLES else sides.get(name, "")
 
 
@@ -272,12 +274,15 @@ def messages_of(role: str, said: Message, learned: bool) -> Iterator[Turn]:
         if is_part(part, "tool_result"):
             result = text_of(part.get("content", ""), "tool")
             yield {"role": "tool", "content": result, "tool_call_id": part.get("tool_use_id")}, False
-    rest = [part for part in parts if not (is_part(part, "tool_use") or is_part(part, "tool_result"))]
-    if parts and not rest and not calls:
+    thoughts = [str(part.get("thinking", "")) for part in parts if is_part(part, "thinking")]
+    rest = [part for part in parts if not any(is_part(part, kind) for kind in ("tool_use", "tool_result", "thinking"))]
+    if parts and not rest and not calls and not thoughts:
         return
     message = {"role": role, "content": text_of(rest if parts else content, role)}
     if reasoning := taken(said, *REASONING):
         message["reasoning_content"] = text_of(reasoning, role)
+    elif thoughts:
+        message["reasoning_content"] = "".join(thoughts)
     if calls:
         if role != "assistant":
             raise ValueError(f"the {role} calls a tool; only the assistant can")
@@ -332,6 +337,8 @@ def number_calls(messages: list[Message]) -> None:
 def tools_of(tools: Any) -> list[Any] | None:
     """Return the tools as `{"type": "function", "function": {…}}` each. None: there are none."""
     tools = parsed(tools)
+    if isinstance(tools, list) and any(isinstance(tool, str) and "{" not in tool for tool in tools):
+        raise ValueError(f"tools has names only; write each as a JSON schema with name and parameters: {shown(tools)}")
     if not isinstance(tools, list | None) or not all(isinstance(parsed(tool), dict) for tool in tools or ()):
         raise ValueError(f"tools is not a list of JSON objects: {shown(tools)}")
     found = []
@@ -351,6 +358,8 @@ def notes_on(talk: Conversation, reads: Callable[[str], bool]) -> list[str]:
     # feature: own_columns
     kinds += talk.told
     # end: own_columns
+    shows = any("<image>" in str(said.get("content")) for said in talk.messages)
+    kinds += ["messages with <image>, which is read as text: no picture is shown to the model"] * shows
     kinds += ["answers that say nothing, which are not learned"] * bool(talk.empty)
     # feature: tokenizer
     # feature: answers_learned

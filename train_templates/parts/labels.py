@@ -107,7 +107,7 @@ def refuse_labels(source: str, labels: Sequence[Any], split: str, what: str) -> 
     different = len({repr(label) for label in labels})
     for number, label in enumerate(labels, start=1):
         found = f"{source}: these labels cannot be classes: {what} {number} of {len(labels)} has {label!r:.80}"
-        if isinstance(label, str) and not label.strip():
+        if label != label or (isinstance(label, str) and label.strip().lower() in ("", "nan")):
             raise SystemExit(f"{found}, which is empty; each {what} needs a label")
         if isinstance(label, list) and label.count(1) == 1 and label.count(0) == len(label) - 1:
             raise SystemExit(f"{found}, a list with one 1; write its index instead: {label.index(1)}")
@@ -126,15 +126,21 @@ def refuse_labels(source: str, labels: Sequence[Any], split: str, what: str) -> 
 
 
 def refuse_alike(source: str, labels: Sequence[Any]) -> None:
-    """Exit if two labels differ only in spaces around them, or in being a number or text: they look like one class."""
+    """Exit if two labels differ only in spaces around them, or in being a number, text or truth: they look like one."""
     first: dict[str, Any] = {}
     for label in labels:
-        other = first.setdefault(class_of(label).strip(), label)
-        if class_of(label) != class_of(other) or isinstance(label, str) != isinstance(other, str):
-            raise SystemExit(
-                f"{source}: these labels cannot be classes: {other!r} and {label!r} look alike; write them in one way, "
-                "or give them different names"
-            )
+        for name in looks_of(label):
+            other = first.setdefault(name, label)
+            if class_of(label) != class_of(other) or isinstance(label, str) != isinstance(other, str):
+                raise SystemExit(
+                    f"{source}: these labels cannot be classes: {other!r} and {label!r} look alike; write them in one "
+                    "way, or give them different names"
+                )
+
+
+def looks_of(label: Any) -> set[str]:
+    """Return what a label may be taken for: True is also the number 1."""
+    return {class_of(label).strip(), *([str(int(label))] if isinstance(label, bool) else [])}
 
 
 def other_classes(before: Sequence[str] | None, classes: Sequence[str]) -> str:

@@ -213,8 +213,9 @@ class Answers(Dataset[Any]):
 # feature: judges
 def padding_of(tokenizer: Any) -> int | None:
     """Return a token that no answer ends with, if there is one: by it, transformers finds where a padded row ends."""
-    said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
-    text = tokenizer.apply_chat_template(said, tokenize=False)
+    from transcripts import two_messages
+
+    text = tokenizer.apply_chat_template(two_messages(tokenizer), tokenize=False)
     used = {*tokenizer(text, add_special_tokens=False)["input_ids"], tokenizer.eos_token_id}
     special = sorted(i for i, token in tokenizer.added_tokens_decoder.items() if token.special)
     known = (tokenizer.pad_token_id, tokenizer.unk_token_id, *special)

@@ -52,6 +52,8 @@ class Preference:
     """The one with the bad answer. None, of either: the row has one answer only."""
     columns: tuple[str, ...] = ()
     """The columns that were read."""
+    reversed: str = ""
+    """The columns of ratings by which the rejected answer is the better one."""
     place: str = ""
     """The file and line, or the row, for errors."""
 
@@ -90,7 +92,19 @@ def preference_of(row: Any) -> Preference:
         found = compared(columns, answer_of(columns, chosen), answer_of(columns, rejected))
     ignored = set.intersection(*(talk.ignored for talk in found.answers))
     found.columns = tuple(name for name in names if name not in ignored)
+    found.reversed = reversed_by(row)
     return found
+
+
+def reversed_by(row: dict[str, Any]) -> str:
+    """Return the columns, such as score_chosen and score_rejected, that rate the rejected answer higher; or nothing."""
+    for name, good in row.items():
+        other = name.replace("chosen", "rejected")
+        rates = other != name and any(word in name for word in ("score", "rating"))
+        bad = row.get(other) if rates else None
+        if isinstance(good, int | float) and isinstance(bad, int | float) and good < bad:
+            return f"{name}, {other}"
+    return ""
 
 
 def judged(columns: dict[str, Any]) -> Preference:
@@ -233,5 +247,6 @@ def notes_on(found: Preference) -> list[str]:
     notes = [f"read from {', '.join(found.columns)}"] * bool(found.columns)
     if found.chosen and found.rejected and found.chosen.messages == found.rejected.messages:
         notes.append("chosen and rejected are equal, and nothing is learned from them")
+    notes += [f"the rejected answer is rated higher than the chosen one: {found.reversed}"] * bool(found.reversed)
     notes += ["answers that say nothing, of which their end is learned"] * any(talk.empty for talk in found.answers)
     return notes

@@ -28,8 +28,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any
 
-import numpy as np
-
 import splits
 
 Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the JSON of one, as read from the file
@@ -172,7 +170,8 @@ def checked(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
             yield place, row
     except (EOFError, OSError, ValueError, zlib.error, csv.Error) as error:
         after = f" after {place}" if place != str(path) else ""
-        raise SystemExit(f"{path}: cannot be read{after}: {type(error).__name__}: {error}") from None
+        told = "; within quotes, write each quote twice" if isinstance(error, csv.Error) else ""
+        raise SystemExit(f"{path}: cannot be read{after}: {type(error).__name__}: {error}{told}") from None
 
 
 def json_lines(path: Path, content: IO[bytes]) -> Iterator[Row]:
@@ -238,6 +237,10 @@ def table_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
             raise SystemExit(f"{place}: fields: {len(row)}, but line 1 names {len(names)} columns")
         if row == names:  # two files were joined
             raise SystemExit(f"{place}: the names of the columns again; delete this line")
+        if kind(path) == ".tsv" and any("\t" in text and "\n" in text for text in row):
+            raise SystemExit(
+                f"{place}: a quote takes in the lines up to {ends[-1]}; double it, as a quote within quotes"
+            )
         yield place, dict(zip(names, row, strict=True))
 
 
@@ -338,11 +341,13 @@ def is_part(data: str) -> bool:
     return re.fullmatch(r"\d+(\.\d+)?%|\d+", data.strip()) is not None
 
 
-def held_out(hashes: np.ndarray[Any, Any], part: str) -> np.ndarray[Any, Any]:
+def held_out(hashes: Any, part: str) -> Any:
     """Return which samples are kept for evaluation: those whose hashes are smallest.
 
     The choice depends on the samples alone, not on their order. Equal samples stay together, so none is in both parts.
     """
+    import numpy as np
+
     number = float(part.strip().rstrip("%"))
     count = round(len(hashes) * number / 100) if part.strip().endswith("%") else int(number)
     if not 0 < count < len(hashes):

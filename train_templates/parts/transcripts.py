@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from typing import Any
 
 ROLES = {"Human": "user", "Assistant": "assistant"}
+SAID = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
+MEDIA = {"image", "video", "audio", "file", "document"}
 
 
 def is_transcript(text: Any) -> bool:
@@ -35,16 +38,21 @@ def text_of(content: Any, role: str) -> str:
     """Return a content as text. Raises `ValueError` if it is not text, such as an image."""
     if content is None or isinstance(content, str):
         return content or ""
-    kinds = ("text", "refusal") if role == "assistant" else ("text",)
+    kinds = ("text", "output_text", "refusal") if role == "assistant" else ("text", "input_text")
     if isinstance(content, list) and all(
         isinstance(x, str) or any(is_part(x, kind) for kind in kinds) for x in content
     ):
         flags = {part.get(name, 1) for part in content if isinstance(part, dict) for name in ("train", "weight")}
         if flags - {1}:
             raise ValueError("a part of a message cannot be learned without the rest")
-        return "".join(part if isinstance(part, str) else part[part["type"]] for part in content)
+        return "".join(part if isinstance(part, str) else part.get("refusal") or part["text"] for part in content)
     if role == "tool" and isinstance(content, dict | list):
         return json.dumps(content, ensure_ascii=False)
+    kinds = (
+        {str(part.get("type")) for part in content if isinstance(part, dict)} if isinstance(content, list) else set()
+    )
+    if media := sorted(kind for kind in kinds if MEDIA & set(kind.split("_"))):
+        raise ValueError(f"the {role} shows {media[0]}, and this model reads text only; delete the row")
     raise ValueError(f"the {role} says {shown(content)}, which is not text")
 
 
@@ -52,3 +60,32 @@ def shown(value: Any) -> str:
     """Return the beginning of a value."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}…"
+
+
+@functools.cache
+def takes_parts(tokenizer: Any, template: str) -> bool:
+    """Return whether a template wants contents as lists of parts, as some of models that see pictures do."""
+
+    def says(messages: list[dict[str, Any]]) -> bool:
+        try:
+            text = str(tokenizer.apply_chat_template(messages, chat_template=template, tokenize=False))
+        except Exception:  # Jinja's errors, and what templates raise
+            return False
+        return all(message["content"] in text for message in SAID)
+
+    return not says(SAID) and says([in_parts(message) for message in SAID])
+
+
+def in_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message with its content as a list with one part."""
+    return {**message, "content": [{"type": "text", "text": message["content"]}] if message["content"] else []}
+
+
+def given(tokenizer: Any, template: str, messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return messages with contents as a template takes them."""
+    return [in_parts(message) for message in messages] if takes_parts(tokenizer, template) else messages
+
+
+def two_messages(tokenizer: Any) -> list[dict[str, Any]]:
+    """Return a question and its answer as the tokenizer's template takes them."""
+    return given(tokenizer, str(tokenizer.chat_template), SAID)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainwiz.adoption.ledger import Kind, Left
 from trainwiz.message import Message, say
 from trainwiz.script import Call, Script
-from trainwiz.script.pieces import Piece, Pieces
+from trainwiz.script.pieces import BY_CLOSURE, Piece, Pieces
 from trainwiz.script.slices import replicates
 from trainwiz.script.tree import dotted
 
@@ -22,7 +22,7 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     """
     options = _options(script, pieces) if as_code else ()
     found = [*options, *_pieces(script, pieces, as_code=as_code), *_evaluations(script, pieces)]
-    found += [*_order(script, pieces.loader), *_rest(script, pieces), *_not_run(script)]
+    found += [*_order(script, pieces.loader), *_rest(script, pieces), *_not_run(script), *_by_closure(script)]
     if as_code and pieces.lightning:
         why = say(
             "the project's loop makes the updates: let loss_sum return the loss, and build_optimizers the optimizers, "
@@ -106,6 +106,12 @@ def _says(script: Script, node: ast.expr, *, said: bool) -> bool:
 def _rest(script: Script, pieces: Pieces) -> Iterator[Left]:
     for statement in pieces.rest:
         yield _entry(script, "lost", "loop", statement, say("the project's loop does not do this"))
+
+
+def _by_closure(script: Script) -> Iterator[Left]:
+    why = say("it computes the loss of a batch several times, by a closure, and the project's loop computes it once")
+    for call in script.called(*BY_CLOSURE):
+        yield _entry(script, "lost", call.method, call.node, why)
 
 
 def _not_run(script: Script) -> Iterator[Left]:

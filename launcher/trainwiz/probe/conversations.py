@@ -12,7 +12,7 @@ from typing import Any
 
 from trainwiz.estimate import packing
 from trainwiz.language import t
-from trainwiz.probe import first_rows, sources
+from trainwiz.probe import first_rows, readers, sources
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
 from trainwiz.project import DataFacts
@@ -78,7 +78,7 @@ def _problem(file: Path, head: Head, reading: Reading) -> str:
     if problem := absent(file, head, reading):
         return problem
     if chat_columns.problem(chat_columns.renamed(row, reading.columns), compares=False) is None:
-        return ""
+        return readers.problem(file, head, reading, compares=False)
     return t(
         "{file}: the first row has neither messages nor a question with an answer; it has {columns}",
         file=file.name,

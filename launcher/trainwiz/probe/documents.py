@@ -77,10 +77,8 @@ def _looked_at(files: Sequence[Path], reading: Reading) -> DataFacts:
 
 
 def _row_problem(file: Path, head: Head, reading: Reading) -> str:
-    for line, row in head.rows[:1]:
-        if problem := sources.lacks(file, line, row, reading.text_column):
-            return problem
-    return ""
+    problems = (sources.lacks(file, line, row, reading.text_column) for line, row in head.rows)
+    return next(filter(None, problems), "")
 
 
 DOCUMENTS = Kind(

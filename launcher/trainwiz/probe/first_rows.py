@@ -24,6 +24,8 @@ STORED = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".zst")
 HEAD_BYTES = 1 << 20
 """How much of a file is looked at."""
+_FIRST_BYTES = 64
+"""How many of them say what a file is."""
 _STORED_ROWS = 50
 """How many rows of a file in a binary format are looked at."""
 _STORED_BYTES = 64 << 20
@@ -67,6 +69,8 @@ def plain(file: Path) -> bool:
 def head(file: Path) -> Head:
     """The first rows. Raises `Unreadable`."""
     try:
+        with opened(file) as stored:
+            unreadable.refuse_mistaken(file, stored.read(_FIRST_BYTES))
         if kind(file) in STORED:
             return _readable(file)
         with _opened(file) as content:
@@ -182,7 +186,7 @@ def _rows(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
 
 def _lines(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     if whole and kind(file) == ".json" and (only := _only_object(start)):
-        raise unreadable.one_object(file, only)
+        raise unreadable.by_columns(file) if unreadable.holds_columns(only) else unreadable.one_object(file, only)
     lines = start.splitlines(keepends=True)
     for number, line in enumerate(lines, start=1):
         # The last line may be cut off.
@@ -191,14 +195,14 @@ def _lines(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
 
 
 def _only_object(start: bytes) -> dict[str, Any] | None:
-    """The object that a file is, if it is one over several lines."""
-    if b"\n" not in start.strip():
-        return None
+    """The object that a file is, if it is one over several lines, or a whole table in one."""
     try:
         found = json.loads(start)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    if not isinstance(found, dict):
+        return None
+    return found if b"\n" in start.strip() or unreadable.holds_columns(found) else None
 
 
 def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
@@ -215,8 +219,8 @@ def _items(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     text = start.decode("utf-8-sig", errors="ignore").lstrip()
     try:
         items = json.loads(text) if whole else _first_items(text)
-    except (ValueError, RecursionError):
-        raise Unreadable(t("{file} is not valid JSON", file=file.name)) from None
+    except (ValueError, RecursionError) as error:
+        raise unreadable.not_a_list(file, text, error) from None
     for number, item in enumerate(items, start=1):
         if not isinstance(item, dict):
             raise Unreadable(t("{file}: item {number} is not a JSON object", file=file.name, number=number))
@@ -242,36 +246,60 @@ def _table(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     csv.field_size_limit(1 << 31)
     lines = list(io.StringIO(_decoded(file, start, whole), newline="\n"))  # str.splitlines also splits at U+2028
     reader = csv.reader(lines, delimiter="\t" if kind(file) == ".tsv" else ",", strict=True)
-    names: list[str] = next(reader, [])
-    other = next((each for each in _OTHER_SEPARATORS if each in names[0]), "") if len(names) == 1 else ""
+    line, names = 1, []
+    try:
+        names = next(reader, [])
+        _refuse_names(file, names, lines)
+        line = reader.line_num + 1
+        for row in reader:
+            if row:
+                if len(row) != len(names) and not whole and reader.line_num == len(lines):
+                    return  # it may go on behind what was read
+                _refuse_row(file, line, row, names)
+                yield line, dict(zip(names, row, strict=True))
+            line = reader.line_num + 1
+    except csv.Error:
+        if whole or reader.line_num < len(lines):  # else it may go on behind what was read
+            raise unreadable.open_quote(file, line) from None
+
+
+def _refuse_names(file: Path, names: list[str], lines: list[str]) -> None:
+    other = next((each for each in _OTHER_SEPARATORS if _separates(each, names, lines)), "")
     if other and kind(file) == ".csv":
         raise unreadable.separated(file, other)
-    try:
-        for row in filter(None, reader):
-            if len(row) != len(names):
-                if not whole and reader.line_num == len(lines):
-                    return  # it may go on behind what was read
-                raise Unreadable(
-                    t(
-                        "{file}: line {line}: {fields} fields, but line 1 names {columns} columns",
-                        file=file.name,
-                        line=reader.line_num,
-                        fields=len(row),
-                        columns=len(names),
-                    )
-                )
-            if row == names:
-                raise Unreadable(
-                    t(
-                        "{file}: line {line}: the names of the columns again, as where two files were joined; "
-                        "delete this line",
-                        file=file.name,
-                        line=reader.line_num,
-                    )
-                )
-            yield reader.line_num, dict(zip(names, row, strict=True))
-    except csv.Error:
-        return  # a quoted text that goes on behind what was read
+    if len(set(names)) < len(names):
+        raise unreadable.twice_named(file, names)
+
+
+def _refuse_row(file: Path, line: int, row: list[str], names: list[str]) -> None:
+    if len(row) != len(names):
+        raise Unreadable(
+            t(
+                "{file}: line {line}: {fields} fields, but line 1 names {columns} columns",
+                file=file.name,
+                line=line,
+                fields=len(row),
+                columns=len(names),
+            )
+        )
+    if row == names:
+        raise Unreadable(
+            t(
+                "{file}: line {line}: the names of the columns again, as where two files were joined; delete this line",
+                file=file.name,
+                line=line,
+            )
+        )
+    if kind(file) == ".tsv" and any("\t" in text and "\n" in text for text in row):
+        raise unreadable.open_quote(file, line)
+
+
+def _separates(separator: str, names: list[str], lines: list[str]) -> bool:
+    """Whether the columns of a .csv file are separated by this in place of commas."""
+    if len(names) == 1:
+        return separator in names[0]
+    counts = {line.count(separator) for line in lines[:_STORED_ROWS] if line.strip()}
+    return len(counts) == 1 and counts != {0} and any(len(line.split(",")) != len(names) for line in lines[1:])
 
 
 def _text(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
@@ -280,6 +308,8 @@ def _text(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
 
 
 def _decoded(file: Path, start: bytes, whole: bool) -> str:
+    if unreadable.is_of_two_bytes(start):
+        raise unreadable.undecodable(file, start, 1)
     try:
         return start.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +18,8 @@ from trainwiz.vocabulary import EMBEDDED
 
 CHAPTERS = ("compound", "debugger", "specialnames", "string-methods", "types")
 """The chapters of Python's language reference that are the classes of the embedded texts."""
+_MOST = 3e38
+"""What numbers of 32 bits can hold, about; NaN is not below it."""
 _SECONDS = 0.2
 """If counting takes longer, the number of samples stays unknown."""
 
@@ -70,19 +73,22 @@ def _looked_at(files: Sequence[Path], problem: Callable[[Path, Head, Reading], s
 
 
 def _wrong_number(file: Path, head: Head, reading: Reading) -> str:
-    """Why the first row of a file is not text with a number; empty if it is one."""
-    for number, row in head.rows[:1]:
+    """Why the first rows of a file are not texts with a number; empty if no reason is found."""
+    for number, row in head.rows:
         if problem := labels.lacks_label(file, number, row, reading):
             return problem
-        if is_table(file) and (problem := labels.headless(file, [], reading)):
-            return problem
-        (label,) = labels.as_numbers([row[reading.label_column]]) if is_table(file) else (row[reading.label_column],)
-        if type(label) not in (int, float):
+    if head.rows and is_table(file) and (problem := labels.headless(file, [], reading)):
+        return problem
+    for number, row in head.rows:
+        label = row[reading.label_column]
+        (value,) = labels.as_numbers([label]) if is_table(file) else (label,)
+        if type(value) not in (int, float) or not abs(value) < _MOST:
             return t(
-                '{file}: line {line}: "{column}" is not a number',
+                '{file}: line {line}: "{column}" is not a number: {value}',
                 file=file.name,
                 line=number,
                 column=reading.label_column,
+                value=json.dumps(label, ensure_ascii=False, default=str)[:60],
             )
     return ""
 

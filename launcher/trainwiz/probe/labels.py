@@ -32,7 +32,7 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
         if problem := lacks_label(file, number, row, reading):
             return problem
         label = row[reading.label_column]
-        if isinstance(label, str) and not label.strip():
+        if is_empty(label):
             return t("{file}: line {line}: the label is empty; each text needs one", file=file.name, line=number)
         if isinstance(label, list | dict):
             return _list(label, file.name, number)
@@ -53,6 +53,11 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
     if problem := look_alike(labels):
         return f"{file.name}: {problem}"
     return _alike(labels) if head.whole and reading.split == "train" else ""
+
+
+def is_empty(label: Any) -> bool:
+    """Whether a label stands for none: an empty text, or NaN, which some programs write for one."""
+    return bool(label != label) or (isinstance(label, str) and label.strip().lower() in ("", "nan"))
 
 
 def headless(file: Path, labels: list[Any], reading: Reading) -> str:
@@ -171,13 +176,14 @@ def look_alike(labels: list[Any]) -> str:
     first: dict[str, Any] = {}
     for label in labels:
         name = str(int(label) if isinstance(label, float) and label.is_integer() else label)
-        other = first.setdefault(name.strip(), (name, label))
-        if name != other[0] or isinstance(label, str) != isinstance(other[1], str):
-            return t(
-                "the labels {one} and {other} look alike; write them in one way, or give them different names",
-                one=repr(other[1]),
-                other=repr(label),
-            )
+        for look in {name.strip(), *([str(int(label))] if isinstance(label, bool) else [])}:
+            other = first.setdefault(look, (name, label))
+            if name != other[0] or isinstance(label, str) != isinstance(other[1], str):
+                return t(
+                    "the labels {one} and {other} look alike; write them in one way, or give them different names",
+                    one=repr(other[1]),
+                    other=repr(label),
+                )
     return ""
 
 

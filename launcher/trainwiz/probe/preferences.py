@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trainwiz.language import t
-from trainwiz.probe import first_rows, sources
+from trainwiz.probe import first_rows, readers, sources
 from trainwiz.probe.conversations import absent, embedded_talks, shown
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
@@ -50,9 +50,9 @@ def _problem(file: Path, head: Head, reading: Reading) -> str:
     row = head.rows[0][1]
     match chat_columns.problem(chat_columns.renamed(row, reading.columns), compares=True):
         case None:
-            return ""
+            return readers.problem(file, head, reading, compares=True)
         case "label" if not reading.two_answers:
-            return ""
+            return readers.problem(file, head, reading, compares=True)
         case "label":
             return t(
                 "{file}: the first row has one answer with a label, which only the loss kto learns from; it has "

@@ -13,6 +13,27 @@ from trainwiz.language import t
 from trainwiz.message import Message, say
 
 _MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+_PART_OF_ZEROS = 4
+"""If more than one byte in so many is zero, a text has two bytes for each character."""
+_CONTENTS = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"PAR1": "Parquet",
+    b"PK\x03\x04": "zip",
+    b"BZh": "bzip2",
+    b"\xfd7zXZ": "xz",
+    b"7z\xbc\xaf": "7z",
+    b"\x89HDF": "HDF5",
+    b"%PDF-": "PDF",
+    b"SQLite format 3": "SQLite",
+    b"\xd0\xcf\x11\xe0": "DOC/XLS",
+    b"version https://git": "Git LFS",
+    b"<!doctype html": "HTML",
+    b"<html": "HTML",
+}
+"""What files are, by their first bytes."""
+_NAMED = {"gzip": ".gz", "zstd": ".zst", "Parquet": ".parquet"}
+"""How the names of those end that are read."""
 _MOSTLY = 0.8
 """The share of Chinese characters beyond ASCII that tells a text in GB18030 from bytes that decode by chance.
 
@@ -44,6 +65,8 @@ def separated(file: Path, separator: str) -> Unreadable:
 
 def undecodable(file: Path, start: bytes, line: int) -> Unreadable:
     """Of a file whose beginning is not UTF-8 in this line."""
+    if what := _contents_of(start):
+        return mistaken(file, what)
     encoding = encoding_of(start)
     if not encoding:
         return Unreadable(
@@ -60,10 +83,47 @@ def undecodable(file: Path, start: bytes, line: int) -> Unreadable:
     )
 
 
+def refuse_mistaken(file: Path, start: bytes) -> None:
+    """Raise `Unreadable` for a file whose first bytes are those of something else than its name says."""
+    what = _contents_of(start)
+    if what and not file.name.lower().endswith(_NAMED.get(what, "/")):
+        raise mistaken(file, what)
+
+
+def is_of_two_bytes(start: bytes) -> bool:
+    """Whether a text is UTF-16 without a mark: in most languages that is valid UTF-8, with zeros between letters."""
+    return start.count(b"\0") > len(start) // _PART_OF_ZEROS
+
+
+def mistaken(file: Path, what: str) -> Unreadable:
+    """Of a file that holds something else than its name says."""
+    if what == "Git LFS":
+        return Unreadable(
+            t("{file} was not downloaded: it is a pointer of Git LFS", file=file.name), say("run: git lfs pull")
+        )
+    if what in _NAMED:
+        told = say("name it {file}", file=file.name.removesuffix(_NAMED[what]) + _NAMED[what])
+    elif what == "HTML":
+        told = say("download the file itself: the page was saved in its place")
+    else:
+        told = say("unpack or convert it to a format that is read")
+    return Unreadable(
+        t("{file} cannot be read: its content is {format}, whatever its name says", file=file.name, format=what), told
+    )
+
+
+def _contents_of(start: bytes) -> str:
+    """What a file is by its first bytes; empty: nothing that is known."""
+    text = start.removeprefix(b"\xef\xbb\xbf").lstrip()[:20].lower()
+    return next((what for begins, what in _CONTENTS.items() if start.startswith(begins) or text.startswith(begins)), "")
+
+
 def encoding_of(start: bytes) -> str:
     """What bytes that are not UTF-8 are most likely in: UTF-16, GB18030, or unknown (empty)."""
     if start.startswith(_MARKS):
         return "UTF-16"
+    if is_of_two_bytes(start):
+        return "UTF-16LE" if start[1::2].count(0) > start[::2].count(0) else "UTF-16BE"
     text = codecs.getincrementaldecoder("gb18030")(errors="replace").decode(start)
     beyond = [character for character in text if not character.isascii()]
     return "GB18030" if beyond and sum(map(_is_chinese, beyond)) >= _MOSTLY * len(beyond) else ""
@@ -79,6 +139,8 @@ def _is_chinese(character: str) -> bool:
 
 def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
     """Of a line, with its line break, that is not the JSON object it should be."""
+    if what := _contents_of(line):
+        return mistaken(file, what)
     try:
         json.loads(line)
     except UnicodeDecodeError:
@@ -90,6 +152,8 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
             told: Message | None = say(
                 "the file ends in the middle of a row: copy or download it again, or delete this line"
             )
+        elif _is_behind_a_comma(line):
+            told = say("remove the commas between the rows: {command}", command=_without_commas(file))
         elif goes_on and line.lstrip().startswith(b"{"):
             told = say("write each row in a line of its own: jq -c . {file} > rows.jsonl", file=shlex.quote(file.name))
         elif line.lstrip().startswith(b"{"):
@@ -102,6 +166,93 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
     return Unreadable(t("{file}: line {line} is not a JSON object", file=file.name, line=number))
 
 
+def _is_behind_a_comma(line: bytes) -> bool:
+    """Whether a line is an object with a comma behind it, as in a list without its brackets."""
+    text = line.rstrip()
+    if not text.endswith(b","):
+        return False
+    try:
+        return isinstance(json.loads(text[:-1]), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _without_commas(file: Path) -> str:
+    return f"sed 's/,[[:space:]]*$//' {shlex.quote(file.name)} > rows.jsonl"
+
+
+def not_a_list(file: Path, text: str, error: ValueError | RecursionError) -> Unreadable:
+    """Of a .json file that begins like a list and is none."""
+    if not isinstance(error, json.JSONDecodeError):
+        return Unreadable(t("{file} is not valid JSON", file=file.name))
+    before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
+    told = None
+    if before.endswith(",") and after.startswith("]"):
+        told = say("remove the comma before the last bracket, in line {line}", line=text[: len(before)].count("\n") + 1)
+    elif before.endswith("]") and after.startswith(("[", "{")):
+        told = say(
+            "make one list of several: jq -c {query} {file} > rows.jsonl",
+            query=shlex.quote('if type == "array" then .[] else . end'),
+            file=shlex.quote(file.name),
+        )
+    return Unreadable(
+        t("{file}: line {line} is not valid JSON: {reason}", file=file.name, line=error.lineno, reason=error.msg), told
+    )
+
+
+def twice_named(file: Path, names: list[str]) -> Unreadable:
+    """Of a table with two columns of the same name."""
+    double = next(name for name in names if names.count(name) > 1)
+    return Unreadable(
+        t("{file}: line 1: two columns have the name {name}", file=file.name, name=json.dumps(double)),
+        say("give one of them another name, or delete it"),
+    )
+
+
+def open_quote(file: Path, line: int) -> Unreadable:
+    """Of a table with a quote that begins a quoted text, and does not end it as it must."""
+    separator = "\t" if file.name.lower().endswith(".tsv") else ","
+    return Unreadable(
+        t(
+            "{file}: line {line}: a quote begins a text that ends nowhere, or not at the end of its column",
+            file=file.name,
+            line=line,
+        ),
+        say(
+            "write quotes within quoted texts twice; where quotes are letters like others: {command}",
+            command='python -c "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, '
+            f'delimiter={separator!r}, quoting=csv.QUOTE_NONE))" < {shlex.quote(file.name)} > quoted.csv',
+        ),
+    )
+
+
+def holds_columns(row: Mapping[str, Any]) -> bool:
+    """Whether an object holds a list, or numbered values, for each column, as pandas writes tables."""
+    columns = [value if isinstance(value, list) else _numbered(value) for value in row.values()]
+    same = len({len(column or ()) for column in columns}) == 1
+    return same and all(column and not isinstance(column[0], dict) for column in columns)
+
+
+def _numbered(value: Any) -> list[Any] | None:
+    """The values of an object whose keys are 0, 1, 2, …; None: it is none."""
+    if not isinstance(value, dict) or list(value) != [str(number) for number in range(len(value))]:
+        return None
+    return list(value.values())
+
+
+def by_columns(file: Path) -> Unreadable:
+    """Of a file that is a single object which holds columns."""
+    return Unreadable(
+        t("{file} is one object with all values of each column, not a list of rows", file=file.name),
+        say(
+            "convert it: {command} < {file} > rows.jsonl",
+            command='python -c "import pandas, sys; pandas.read_json(sys.stdin).to_json(sys.stdout, '
+            "orient='records', lines=True, force_ascii=False)\"",
+            file=shlex.quote(file.name),
+        ),
+    )
+
+
 def one_object(file: Path, row: Mapping[str, Any]) -> Unreadable:
     """Of a file that is a single JSON object over several lines."""
     return Unreadable(t("{file} is one JSON object, not a list of rows", file=file.name), rows_within(file, row))
@@ -110,7 +261,7 @@ def one_object(file: Path, row: Mapping[str, Any]) -> Unreadable:
 def rows_within(file: Path, row: Mapping[str, Any]) -> Message | None:
     """How to get at the rows of a file whose only row has them in one of its values; None if it has none."""
     for name, value in row.items():
-        if isinstance(value, list) and value and isinstance(value[0], dict):
+        if isinstance(value, list) and value and isinstance(value[0], dict) and not {"role", "from"} & value[0].keys():
             return say(
                 "the rows are in {name}: jq -c {query} {file} > rows.jsonl",
                 name=json.dumps(name, ensure_ascii=False),

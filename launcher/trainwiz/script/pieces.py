@@ -31,6 +31,10 @@ zero_grad
 """Calls of a loop that the project's loop makes in its own way, or that change nothing."""
 
 
+BY_CLOSURE = ("Optimizer.LBFGS",)
+"""Optimizers, as calls name them, that compute the loss of a batch several times, by a function."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Piece:
     """One of the script's pieces: a slice, or the gap that kept it from becoming one."""
@@ -178,6 +182,8 @@ class _Reader:
         if self.trainer or len(models) != 1 or len(made) != 1 or self.script.engines.deepspeed:
             return None
         node = made[0].node
+        if self.script.called(*BY_CLOSURE):
+            return None
         piece = _cut("optimizer", node, lambda: Slicer(self.script, bound=set(models)).of(node))
         return piece if piece.taken else None
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,7 @@ def build_optimizers(config: Config, model: nn.Module, usual: Any) -> tuple[Any,
             names = ", ".join(built)
             raise SystemExit(f"build_optimizers returns several optimizers ({names}); they need one rank, or DDP")
         usual = next(iter(built.values())) if isinstance(built, Mapping) else built
+        refuse_closure(usual)
         rates: list[float | None] = [group["lr"] for group in usual.param_groups]
     elif hasattr(task, "parameter_groups"):
         groups = [{**group, "params": list(group["params"])} for group in task.parameter_groups(config, model)]
@@ -101,6 +103,16 @@ def build_optimizers(config: Config, model: nn.Module, usual: Any) -> tuple[Any,
         rates = [None] * len(usual.param_groups)
     check_parameters(model, usual)
     return usual, rates
+
+
+def refuse_closure(optimizer: Any) -> None:
+    """Exit if an optimizer computes the loss of a batch by itself, several times, as LBFGS does."""
+    closure = inspect.signature(optimizer.step).parameters.get("closure")
+    if closure and closure.default is inspect.Parameter.empty:
+        raise SystemExit(
+            "task.py has build_optimizers, which this project cannot use: "
+            f"{type(optimizer).__name__} needs a closure, to compute the loss of a batch several times"
+        )
 
 
 def check_parameters(model: nn.Module, optimizer: Any) -> None:
