@@ -41,7 +41,7 @@ def _reason(row: Mapping[str, Any], columns: str, *, compares: bool, is_table: b
         if columns:
             value, _ = conversations.column_names.renamed(value, columns)
         (preferences.preference_of if compares else conversations.conversation_of)(value)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         return str(error) if type(error) is ValueError else repr(error)
     return ""
 
