@@ -182,26 +182,10 @@ class Model:
     def templated(self, messages: list[dict[str, str]], **options: Any) -> str:
         """What the template makes of messages."""
         with within(TEMPLATE_SECONDS), in_memory(TEMPLATE_BYTES):
-            text = self.rendered(messages, **options)
+            text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, **options))
         given = sum(len(message["content"]) for message in messages)
         if len(text) > 2 * given + TEMPLATE_CHARACTERS:
             raise ValueError(f"its chat template makes {len(text):,} characters of {given:,}")
-        return text
-
-    def rendered(self, messages: list[dict[str, str]], **options: Any) -> str:
-        """The messages as text; some templates want contents as lists, as those of models that see pictures."""
-        parts = [{**said, "content": [{"type": "text", "text": said["content"]}]} for said in messages]
-        text, refused = "", None
-        for form in (messages, parts):
-            try:
-                text = str(self.tokenizer.apply_chat_template(form, tokenize=False, **options))
-            except Exception as error:  # Jinja's errors, and what templates raise
-                refused = refused or error
-                continue
-            if all(said["content"].strip() in text for said in messages):
-                return text
-        if refused:
-            raise refused
         return text
 
 
