@@ -104,6 +104,8 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
         "gist chenyaofo",
         replace(_TRAINER, meter="allocated", logit_bytes=18, bucket=500_000_000, first_micro_batches=8),
     ),
+    # Its configuration says stage 3 alone: DeepSpeed's own size of a bucket.
+    ("deepspeed-experiments", Tool(meter="allocated", pure=True, bucket=500_000_000)),
     ("nanotron", Tool(meter="allocated", pure=False)),
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
