@@ -43,7 +43,10 @@ class GpuModel:
     matrix_share: float = 0.8
     """The share of `half_flops` that the best-shaped matrix product reaches; 0.8 where nobody has said.
 
-    Source: the table of maximum achievable FLOPS in https://github.com/stas00/ml-engineering, compute/accelerator.
+    Where the clock is boosted beyond the datasheet's, it is above 1.
+
+    Source: the table of maximum achievable FLOPS in https://github.com/stas00/ml-engineering, compute/accelerator; of
+    cards that it lacks, https://github.com/zzc0721/torch-performance-test-data, database.md.
     """
     attention_share: float = 0.6
     """What fused attention reaches of that, forward and backward: about 160 TFLOP/s on an A100, 290 on an H100.
@@ -80,9 +83,9 @@ _BLACKWELL_ATTENTION = 0.18
 Source: https://github.com/Dao-AILab/flash-attention/issues/1589
 """
 # Columns: name, pattern, capability, TFLOP/s in half, single and fp8, GB/s and GiB of memory, W, GB/s of the link,
-# matrix_share. Where tensor cores sum in fp32 at half their rate (GeForce, L20) they keep their clock: cuBLAS reaches
-# 105 to 115 of 119.5 TFLOP/s on an L20 (https://github.com/DefTruth/CUDA-Learn-Notes, hgemm) and 47.0 of 47.4 on a
-# 5060 Ti (https://github.com/QuantumDrizzy/BLACKWALL).
+# matrix_share. Where tensor cores sum in fp32 at half their rate (GeForce, L20) they keep their clock, which is mostly
+# higher than the datasheet's: GeForce cards that nobody measured get 1. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a
+# burst of 71. The RTX 6000 Ada has the L40S's 269 TFLOP/s at 300 W instead of 350, see `limited`.
 _AMPERE = """
 A100-PCIe-40GB a100.*(pcie40|pcie.*40g)       8.0  312 19.5 - 1555 40 250  32 0.811
 A100-PCIe-80GB a100.*pcie                     8.0  312 19.5 - 1935 80 300  32 0.811
