@@ -180,6 +180,10 @@ _TABLES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 )
 
 
+_NO_LONGER_NUMBER = "(?!0|[0-9]+(?![0-9g]))"
+"""An RTX A1000 is no A100, and an A400 no A40; digits may follow where they are a memory, as in `h10080gb`."""
+
+
 def _rows() -> Iterator[GpuModel]:
     for table, source, more in _TABLES:
         for line in table.strip().splitlines():
@@ -187,7 +191,7 @@ def _rows() -> Iterator[GpuModel]:
             major, minor = capability.split(".")
             yield GpuModel(
                 name=name,
-                pattern=pattern + "(?!.*laptop)",
+                pattern=pattern + _NO_LONGER_NUMBER + "(?!.*laptop)",
                 capability=(int(major), int(minor)),
                 half_flops=float(half) * _T,
                 single_flops=float(single) * _T,
