@@ -80,7 +80,7 @@ def _reads_one_label(values: Values) -> bool:
 
 def _in_bf16(values: Values) -> bool:
     row = strategies.chosen(values.get("strategy.kind", "single"), values.get("strategy.zero_stage"))
-    return row.keeps_frozen_dtype and values.get("precision.mixed_precision") == "bf16"
+    return row.keeps_trained_dtype and values.get("precision.mixed_precision") == "bf16"
 
 
 def _owns_parameters(values: Values) -> bool:
