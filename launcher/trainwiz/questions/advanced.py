@@ -496,8 +496,8 @@ ADVANCED: tuple[Question, ...] = (
         key="data.image_size",
         prompt=say("Size of the images"),
         when=sees_pictures,
-        help="Images from files are resized to squares with sides of so many pixels. Small details need large images; "
-        "time and memory grow with the square. Most pretrained networks expect 224. Arrays are not resized.",
+        help="Images from files are resized to squares whose sides have this many pixels. Small details need large "
+        "images; time and memory grow with the square. Most pretrained networks expect 224. Arrays are not resized.",
     ),
     Question(
         key="data.augmentation",
