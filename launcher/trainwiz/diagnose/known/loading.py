@@ -47,7 +47,8 @@ SIGNATURES = {
         "newest files of the model; code that uses a tokenizer's older names needs an update itself",
     ),
     "config_attribute": Signature(
-        r"AttributeError: '(?P<type>(?!OmegaConf|Dict)\w+Config)' object has no attribute '(?P<name>\w+)'",
+        r"AttributeError: '(?P<type>(?!OmegaConf|Dict)\w+(?:Config|Arguments))' object has no attribute "
+        r"'(?P<name>\w+)'",
         cause="{type} has no {name}: the code that asks for it, transformers and the model's config.json are of "
         "different "
         "versions",
