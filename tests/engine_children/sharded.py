@@ -65,10 +65,18 @@ def digest(model: torch.nn.Module) -> str:
 
 
 def loading(config: Any, accelerator: Any) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    found: dict[str, Any] = {"waits": []}
+    new_group = torch.distributed.new_group
+
+    def noted(*, backend: str, timeout: Any) -> Any:
+        found["waits"].append([backend, timeout.total_seconds()])
+        return new_group(backend=backend, timeout=timeout)
+
+    torch.distributed.new_group = noted
     torch.manual_seed(config.seed)
     with watched(found, "build"):
         model = sharding.build(accelerator, lambda: task.build_model(config))
+    torch.distributed.new_group = new_group
     optimizer = train.build_optimizer(config, model, accelerator.device)
     with watched(found, "prepare"):
         model, optimizer = sharding.prepare(accelerator, model, optimizer)

@@ -122,6 +122,7 @@ def test_who_holds_the_model_while_it_loads(ranks: int, scratch: bool, tmp_path:
     whole = 4 * first["parameters"]
     assert whole > 90e6
     for rank in others:
+        assert rank["waits"] == [["gloo", 3 * 3600.0]] * scratch
         assert rank["parameters"] == first["parameters"] == rank["trained"]
         # What both imported meanwhile left out.
         assert (first["build"] - rank["build"] > 0.9 * whole) == scratch

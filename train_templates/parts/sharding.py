@@ -21,9 +21,10 @@ from typing import Any
 
 import safetensors
 import torch
+import torch.distributed as dist
 import transformers
 from accelerate import Accelerator, init_empty_weights
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -32,6 +33,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import adapter
 
 # end: lora
+from checkpoints import PATIENCE
+
 blank = ""  # the device of the memory without numbers that this rank builds the model around; empty: it has numbers
 published = ""  # the folder of the hub, or of this machine, that the weights are in
 Places = dict[str, tuple[Path, str]]
@@ -175,7 +178,8 @@ def held_by_first(accelerator: Accelerator, model: nn.Module, build_model: Calla
     """Return the model with its weights on rank 0, and around memory for weights of the same types on the others."""
     model = build_model() if accelerator.is_main_process else model
     kinds = [{name: parameter.dtype for name, parameter in model.named_parameters()}]
-    broadcast_object_list(kinds)
+    if dist.is_initialized():  # over gloo: where the model is large, NCCL would wait for too short a time
+        dist.broadcast_object_list(kinds, 0, group=dist.new_group(backend="gloo", timeout=PATIENCE))
     if not accelerator.is_main_process:
         kind = {parameter: kinds[0][name] for name, parameter in model.named_parameters()}
         replace(model, lambda parameter: torch.empty_like(parameter, dtype=kind[parameter], device="cpu"))
