@@ -14,6 +14,7 @@ from published.shapes import shape
 from trainwiz import strategies
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.device import Work
+from trainwiz.estimate.gpus import gpu_model
 from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing
 from trainwiz.strategies import Strategy
@@ -103,6 +104,8 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
         "gist chenyaofo",
         replace(_TRAINER, meter="allocated", logit_bytes=18, bucket=500_000_000, first_micro_batches=8),
     ),
+    # Its configuration says stage 3 alone: DeepSpeed's own size of a bucket.
+    ("deepspeed-experiments", Tool(meter="allocated", pure=True, bucket=500_000_000)),
     ("nanotron", Tool(meter="allocated", pure=False)),
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
@@ -128,6 +131,15 @@ _LARGEST = 1e8
 """Nothing in a row is larger; what claims to be does not overflow."""
 _FIRST_FLASH = 0.5
 """The speed of FlashAttention 1, of its successor: https://arxiv.org/abs/2307.08691, section 4.1."""
+_FUSED = re.compile("Megatron|NeMo|nemo|Transformer ?Engine")
+"""What trains with Transformer Engine."""
+_LATER_FLASH = {9: 1.6, 10: 3.6}
+"""The speed of kernels written for a GPU (FlashAttention 3 and 4, cuDNN), of FlashAttention 2, by compute capability.
+
+Hopper: 1.5 to 2 times forward, 1.5 to 1.75 backward (https://arxiv.org/abs/2407.08608, abstract and section 4.1).
+Blackwell: 1,418 TFLOP/s forward and 1,118 to 1,209 backward, of 313 to 346
+(https://github.com/Dao-AILab/flash-attention/pull/2280 and issues/1589).
+"""
 _BOUND = ("a bound", "short samples", "vary", "not stated in the table")
 
 
@@ -198,7 +210,7 @@ def recipe(row: Row) -> Recipe:
         adapter={"qlora": "qlora", "": "none"}.get(adapter, "lora"),
         trained=_trained(row, model, adapter),
         precision=_precision(row["precision"]),
-        fused_casts=re.search("Megatron|NeMo|nemo|Transformer ?Engine", row["source"] + row["extras"]) is not None,
+        fused_casts=_FUSED.search(row["source"] + row["extras"]) is not None,
         weight_bytes=2 if pure or adapter else 4,
         # bitsandbytes kept the inputs of frozen matrices in four bits, too.
         frozen_mlps=adapter not in ("", "qlora")
@@ -239,7 +251,7 @@ def recipe(row: Row) -> Recipe:
         group=f"{kind}, {where}",
         context=degrees.get("cp", 1),
         compiled=any(word in row["extras"] for word in ("compile", "fused")),
-        attention=_FIRST_FLASH if re.search(r"flash-attn(?! ?[23])", row["extras"]) else tool.attention,
+        attention=_attention(row, tool),
         network=_network(row),
         watts=_number(limit[1]) if (limit := re.search(r"(?<!at most )\b(\d{2,4}) W\b", row["extras"])) else None,
         accumulation=accumulation,
@@ -248,6 +260,16 @@ def recipe(row: Row) -> Recipe:
         halves=tool.halves and work.checkpointing == "selective",
         machine=int((re.search(r"machine of (\d+)", row["extras"]) or [0, 8])[1]),
     )
+
+
+def _attention(row: Row, tool: Tool) -> float:
+    """The speed of its attention's kernels: those of Transformer Engine are cuDNN's where a row names no others."""
+    named = re.search(r"flash-attn( ?\d)?", row["extras"])
+    if named and not named[1]:
+        return _FIRST_FLASH
+    gpu = gpu_model(row["gpu"])
+    later = named[1].strip() > "2" if named else _FUSED.search(row["source"] + row["extras"])
+    return _LATER_FLASH.get(gpu.capability[0], 1.0) if later and gpu else tool.attention
 
 
 def _meter(row: Row, tool: Tool) -> Meter:

@@ -37,6 +37,11 @@ gpt3-760m              gpt2        1536 24 16 16  6144  50264 2048 tied
 gpt3-1.3b              gpt2        2048 24 16 16  8192  50264 2048 tied
 gpt3-2.7b              gpt2        2560 32 20 20 10240  50264 2048 tied
 nanochat-d12           gpt2         768 12  6  6  3072  32768 2048
+nanochat-d20           gpt2        1280 20 10 10  5120  65536 2048
+modded-nanogpt-124m    gpt2         768 12  6  6  3072  50304 1024 tied
+modded-nanogpt-124m-untied gpt2     768 12  6  6  3072  50304 1024
+modded-nanogpt-1.5b    gpt2        1536 52 12 12  6144  50304 1024 tied
+qwen1.5-1.8b           llama       2048 24 16 16  5504 151936 32768
 llama-1b               llama       2048 24 32 32  4096  50257 4096
 """
 _ALIASES = {

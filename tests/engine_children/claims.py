@@ -146,6 +146,22 @@ def tw308_transformers_shards_whatever_the_flag_says() -> Any:
 
 
 @claim
+def tw557_zero_init_takes_no_device_map() -> Any:
+    from accelerate.utils import DeepSpeedPlugin
+    from transformers.integrations.accelerate import check_and_set_device_map
+
+    fresh()
+    plugin = DeepSpeedPlugin(zero_stage=3, zero3_init_flag=True)
+    plugin.set_deepspeed_weakref()
+    try:
+        return check_and_set_device_map({"": "cpu"})
+    except ValueError as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        plugin.dschf = None
+
+
+@claim
 def tw316_other_optimizers_become_adam() -> Any:
     from accelerate.utils import deepspeed
 

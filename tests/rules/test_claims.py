@@ -35,6 +35,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         "tw301_nobody_agrees_on_a_stage": [2, 0],
         "tw303_no_starts_one_process": [2],
         "tw308_transformers_shards_whatever_the_flag_says": [False, True, False],
+        "tw557_zero_init_takes_no_device_map": "ValueError: DeepSpeed Zero-3 is not compatible with passing a `de",
         "tw316_other_optimizers_become_adam": ["Adam", "Adam", "Adam", "Adagrad"],
         "tw305_fsdp_is_not_enabled_on_the_cpu": ["DistributedType.NO", 1],
         "tw317_deepspeed_stops_at_an_unknown_setting": "ValidationError: 1 validation error for DeepSpeedZeroConfig",

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
 from trainwiz.decide.memory import FILLED, ROOMY
+from trainwiz.estimate.adapter import four_bit_bytes
 from trainwiz.estimate.datasheets import GpuModel
-from trainwiz.estimate.device import Moment, Needs, Work, needs, offloaded_activations, training_of
+from trainwiz.estimate.device import Moment, Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.speed import Pace, pace
 from trainwiz.message import Message, say
@@ -204,7 +205,7 @@ def _candidate(
     each = row.host_bytes_per_parameter("cpu" if offload else "none", "cpu" if weights else "none")
     machines = -(-place.ranks // place.ranks_per_machine)
     host = each * training_of(work).parameters // machines
-    host += offloaded_activations(row, work) * min(place.ranks, place.ranks_per_machine)
+    host += (offloaded_activations(row, work) + offloaded_frozen(row, work)) * min(place.ranks, place.ranks_per_machine)
     speed = None
     if place.gpu:
         speed = pace(row, work, place.gpu, accumulation=accumulation, ranks_per_machine=place.ranks_per_machine)
@@ -220,7 +221,7 @@ def _candidate(
         time_factor=place.time_factor,
         host_bytes=host,
         checkpoint_bytes=checkpoint_bytes(row, work),
-        why_not=_why_not(need, peak, place, host),
+        why_not=_why_not(need, peak, place, host) or _too_large_to_load(row, work, place),
     )
 
 
@@ -240,3 +241,18 @@ def _why_not(need: Needs, peak: int, place: Place, host: int) -> Message | None:
             memory=quantities.size(place.host_bytes),
         )
     return None
+
+
+def _too_large_to_load(row: Strategy, work: Work, place: Place) -> Message | None:
+    """Weights in four bits are whole on each GPU before ZeRO 3 cuts them (TW329)."""
+    if work.adapter != "qlora" or not (row.uses_deepspeed and row.partitions_weights):
+        return None
+    whole = four_bit_bytes(work.parameters, work.transformer.matrix_weights if work.transformer else None)
+    if whole <= place.usable_bytes:
+        return None
+    return say(
+        "loads all weights in four bits, {need}, on each GPU before it shards them; {usable} of {memory} can be used",
+        need=quantities.size(whole),
+        usable=quantities.size(place.usable_bytes),
+        memory=quantities.size(place.memory_bytes),
+    )

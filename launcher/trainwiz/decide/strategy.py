@@ -108,7 +108,9 @@ def decide_strategy(d: Decision) -> None:
     d.settle_default("strategy.nvme_path", say("only needed for offload to nvme"))
     gathered = say("at stage 3, weights can only be saved after they are gathered")
     d.settle("strategy.zero3_save_16bit_model", gathers, gathered if gathers else _ONLY_STAGE_3)
-    if gathers and _crowds_the_host(d):
+    if gathers and d.values["model.adapter"] == "qlora":
+        d.settle("strategy.zero3_init", False, say("weights in four bits are made on the device, whole"))
+    elif gathers and _crowds_the_host(d):
         d.settle("strategy.zero3_init", True, say("host memory cannot hold a full model per rank"))
     elif gathers and _crowds_the_gpu(d):
         d.settle("strategy.zero3_init", True, say("half of a GPU cannot hold the model, which is moved there first"))

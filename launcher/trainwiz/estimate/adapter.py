@@ -41,6 +41,11 @@ def frozen_bytes_per_rank(
     if strategy.partitions_weights and training.parameters_offloaded:
         return 0
     dense = each or (4 if strategy.frozen_in_fp32 else training.compute_bytes)
-    quantized = (parameters if matrices is None else min(parameters, matrices)) if adapter == "qlora" else 0
-    total = _FOUR_BITS * quantized + dense * (parameters - quantized)
-    return int(total) // (training.world if strategy.partitions_weights else 1)
+    total = four_bit_bytes(parameters, matrices, dense) if adapter == "qlora" else int(dense * parameters)
+    return total // (training.world if strategy.partitions_weights else 1)
+
+
+def four_bit_bytes(parameters: int, matrices: int | None, dense: float = 2) -> int:
+    """Of a whole model whose `matrices` (None: all) are in four bits; each other number has `dense` bytes."""
+    quantized = parameters if matrices is None else min(parameters, matrices)
+    return int(_FOUR_BITS * quantized + dense * (parameters - quantized))

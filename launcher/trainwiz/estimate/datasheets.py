@@ -43,7 +43,10 @@ class GpuModel:
     matrix_share: float = 0.8
     """The share of `half_flops` that the best-shaped matrix product reaches; 0.8 where nobody has said.
 
-    Source: the table of maximum achievable FLOPS in https://github.com/stas00/ml-engineering, compute/accelerator.
+    Where the clock is boosted beyond the datasheet's, it is above 1.
+
+    Source: the table of maximum achievable FLOPS in https://github.com/stas00/ml-engineering, compute/accelerator; of
+    cards that it lacks, https://github.com/zzc0721/torch-performance-test-data, database.md.
     """
     attention_share: float = 0.6
     """What fused attention reaches of that, forward and backward: about 160 TFLOP/s on an A100, 290 on an H100.
@@ -74,10 +77,15 @@ _RTX = "https://www.nvidia.com/en-us/products/workstations/"
 _AMD = "https://www.amd.com/en/products/accelerators/instinct/"
 _HOPPER_ATTENTION = 0.36
 """FlashAttention 2 was written for Ampere: it does not use what Hopper added, nor what came later."""
+_BLACKWELL_ATTENTION = 0.18
+"""So it is hardly faster on a B200: 313 to 346 TFLOP/s for samples of 4,096 to 16,384 tokens, forward and backward.
+
+Source: https://github.com/Dao-AILab/flash-attention/issues/1589
+"""
 # Columns: name, pattern, capability, TFLOP/s in half, single and fp8, GB/s and GiB of memory, W, GB/s of the link,
-# matrix_share. Where tensor cores sum in fp32 at half their rate (GeForce, L20) they keep their clock: cuBLAS reaches
-# 105 to 115 of 119.5 TFLOP/s on an L20 (https://github.com/DefTruth/CUDA-Learn-Notes, hgemm) and 47.0 of 47.4 on a
-# 5060 Ti (https://github.com/QuantumDrizzy/BLACKWALL).
+# matrix_share. Where tensor cores sum in fp32 at half their rate (GeForce, L20) they keep their clock, which is mostly
+# higher than the datasheet's: GeForce cards that nobody measured get 1. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a
+# burst of 71. The RTX 6000 Ada has the L40S's 269 TFLOP/s at 300 W instead of 350, see `limited`.
 _AMPERE = """
 A100-PCIe-40GB a100.*(pcie40|pcie.*40g)       8.0  312 19.5 - 1555 40 250  32 0.811
 A100-PCIe-80GB a100.*pcie                     8.0  312 19.5 - 1935 80 300  32 0.811
@@ -88,11 +96,11 @@ A100-80GB      a100                           8.0  312 19.5 - 2039 80 400 300 0.
 # The H100s of 96 GB are torchtitan's, of 500 W: what `limited` leaves of a share of 0.803.
 _HOPPER = """
 H200           h200                           9.0  989 67   1979 4800 141 700 450 0.803
-H20            h20(?!0)                       9.0  148 44    296 4000  96 400 450 0.803
+H20            h20(?!0)                       9.0  148 44    296 4000  96 400 450 0.96
 GH200          gh200                          9.0  989 67   1979 4000  96 900 450 0.838
 H100-96GB      h100.*96g                      9.0  989 67   1979 2400  94 500 450 0.642
 H100-NVL       h100.*nvl                      9.0  835 60   1671 3900  94 400 300 0.803
-H100-PCIe      h100.*pcie                     9.0  756 51   1513 2000  80 350  64 0.803
+H100-PCIe      h100.*pcie                     9.0  756 51   1513 2000  80 350  64 0.656
 H800           h800                           9.0  989 67   1979 3350  80 700 200 0.803
 H100           h100                           9.0  989 67   1979 3350  80 700 450 0.803
 """
@@ -110,20 +118,20 @@ MI210          mi210                          9.0  181    22.6      - 1638  64  
 """
 # A P100 has no tensor cores: products in fp16 that are summed in fp32 run as fast as those in fp32.
 _SERVERS = """
-L40S           l40s                           8.9 362   91.6 733  864 48 350 32 0.8
+L40S           l40s                           8.9 362   91.6 733  864 48 350 32 0.743
 L40            l40                            8.9 181   90.5 362  864 48 300 32 0.8
-L20            l20                            8.9 119.5 59.8 239  864 48 275 32 0.92
-L4             l4                             8.9 121   30.3 242  300 24  72 32 0.8
+L20            l20                            8.9 119.5 59.8 239  864 48 275 32 0.955
+L4             l4                             8.9 121   30.3 242  300 24  72 32 0.47
 A10G           a10g                           8.6  70   31.2   -  600 24 300 32 0.8
 A10            a10                            8.6 125   31.2   -  600 24 150 32 0.8
 A40            a40(?!00)                      8.6 149.7 37.4   -  696 48 300 32 0.8
-T4             t4(?!0)                        7.5  65    8.1   -  320 16  70 16 0.8
-V100-16GB      v100.*16g                      7.0 125   15.7   -  900 16 300 150 0.8
-V100           v100                           7.0 125   15.7   -  900 32 300 150 0.8
-P100           p100                           6.0   9.3  9.3   -  732 16 250 16 0.8
+T4             t4(?!0)                        7.5  65    8.1   -  320 16  70 16 0.65
+V100-16GB      v100.*16g                      7.0 125   15.7   -  900 16 300 150 0.759
+V100           v100                           7.0 125   15.7   -  900 32 300 150 0.759
+P100           p100                           6.0   9.3  9.3   -  732 16 250 16 0.9
 """
 _WORKSTATIONS = """
-RTX-PRO-6000       pro6000                        12.0 503.8 125.9 1007.6 1792 96 600 64 0.8
+RTX-PRO-6000       pro6000                        12.0 503.8 125.9 1007.6 1792 96 600 64 0.83
 RTX-6000-Ada       a?6000ada                      8.9 364.2 91.1 728.5 960 48 300 32 0.8
 RTX-5000-Ada       a?5000ada                      8.9 261.1 65.3 522.1 576 32 250 32 0.8
 RTX-4500-Ada       a?4500ada                      8.9 158.5 39.6 317   432 24 210 32 0.8
@@ -131,45 +139,49 @@ RTX-4000-Ada       a?4000ada                      8.9 106.9 26.7 213.8 360 20 13
 A6000          a6000                          8.6 154.8 38.7 -     768 48 300 32 0.8
 A5000          a5000                          8.6 111.1 27.8 -     768 24 230 32 0.8
 A4500          a4500                          8.6  94.6 23.7 -     640 20 200 32 0.8
-A4000          a4000                          8.6  76.7 19.2 -     448 16 140 32 0.8
+A4000          a4000                          8.6  76.7 19.2 -     448 16 140 32 0.73
 """
 # GeForce cards: half of the throughput with accumulation in fp16, which the headline numbers mean.
 _CARDS = """
-5090           5090                           12.0 209.5 104.8 419   1792 32 575 64 0.92
-5080           5080                           12.0 112.6  56.3 225.1  960 16 360 64 0.92
-5070-Ti        5070ti                         12.0  87.9  43.9 175.8  896 16 300 64 0.92
-5070           5070                           12.0  61.7  30.9 123.5  672 12 250 64 0.92
-5060-Ti        5060ti                         12.0  47.4  23.7  94.8  448 16 180 32 0.92
-4090           4090                           8.9  165.2  82.6 330.3 1008 24 450 32 0.92
-4080-Super     4080super                      8.9  104.4  52.2 208.9  736 16 320 32 0.92
-4080           4080                           8.9   97.5  48.7 194.9  717 16 320 32 0.92
-4070-Ti-Super  4070tisuper                    8.9   88.2  44.1 176.4  672 16 285 32 0.92
-4070-Ti        4070ti                         8.9   80.2  40.1 160.4  504 12 285 32 0.92
-4070-Super     4070super                      8.9   70.9  35.5 141.9  504 12 220 32 0.92
-4070           4070                           8.9   58.3  29.1 116.6  504 12 200 32 0.92
-4060-Ti-16GB   4060ti.*16g                    8.9   44.1  22.1  88.3  288 16 165 16 0.92
-4060-Ti        4060ti                         8.9   44.1  22.1  88.3  288  8 160 16 0.92
-4060           4060                           8.9   30.2  15.1  60.5  272  8 115 16 0.92
-3090-Ti        3090ti                         8.6   80    40    -    1008 24 450 32 0.92
-3090           3090                           8.6   71    35.6  -     936 24 350 32 0.92
-3080-Ti        3080ti                         8.6   68.2  34.1  -     912 12 350 32 0.92
-3080-12GB      3080.*12g                      8.6   61.3  30.6  -     912 12 350 32 0.92
-3080           3080                           8.6   59.5  29.8  -     760 10 320 32 0.92
+5090           5090                           12.0 209.5 104.8 419   1792 32 575 64 1.12
+5080           5080                           12.0 112.6  56.3 225.1  960 16 360 64 0.914
+5070-Ti        5070ti                         12.0  87.9  43.9 175.8  896 16 300 64 1.127
+5070           5070                           12.0  61.7  30.9 123.5  672 12 250 64 1.09
+5060-Ti        5060ti                         12.0  47.4  23.7  94.8  448 16 180 32 1.01
+4090           4090                           8.9  165.2  82.6 330.3 1008 24 450 32 0.99
+4080-Super     4080super                      8.9  104.4  52.2 208.9  736 16 320 32 1.0
+4080           4080                           8.9   97.5  48.7 194.9  717 16 320 32 1.0
+4070-Ti-Super  4070tisuper                    8.9   88.2  44.1 176.4  672 16 285 32 1.03
+4070-Ti        4070ti                         8.9   80.2  40.1 160.4  504 12 285 32 1.0
+4070-Super     4070super                      8.9   70.9  35.5 141.9  504 12 220 32 1.05
+4070           4070                           8.9   58.3  29.1 116.6  504 12 200 32 1.0
+4060-Ti-16GB   4060ti.*16g                    8.9   44.1  22.1  88.3  288 16 165 16 1.0
+4060-Ti        4060ti                         8.9   44.1  22.1  88.3  288  8 160 16 1.0
+4060           4060                           8.9   30.2  15.1  60.5  272  8 115 16 1.03
+3090-Ti        3090ti                         8.6   80    40    -    1008 24 450 32 1.0
+3090           3090                           8.6   71    35.6  -     936 24 350 32 1.08
+3080-Ti        3080ti                         8.6   68.2  34.1  -     912 12 350 32 1.13
+3080-12GB      3080.*12g                      8.6   61.3  30.6  -     912 12 350 32 1.09
+3080           3080                           8.6   59.5  29.8  -     760 10 320 32 1.09
 3070-Ti        3070ti                         8.6   43.5  21.7  -     608  8 290 32 0.92
-3070           3070                           8.6   40.6  20.3  -     448  8 220 32 0.92
-3060-Ti        3060ti                         8.6   32.4  16.2  -     448  8 200 32 0.92
-3060           3060                           8.6   25.5  12.7  -     360 12 170 32 0.92
-2080-Ti        2080ti                         7.5   53.8  13.4  -     616 11 250 16 0.92
+3070           3070                           8.6   40.6  20.3  -     448  8 220 32 1.03
+3060-Ti        3060ti                         8.6   32.4  16.2  -     448  8 200 32 1.13
+3060           3060                           8.6   25.5  12.7  -     360 12 170 32 1.0
+2080-Ti        2080ti                         7.5   53.8  13.4  -     616 11 250 16 1.09
 """
 _TABLES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     (_AMPERE, _NVIDIA + "a100", {"network": 25 * _G}),
     (_HOPPER, _NVIDIA + "h100", {"network": 50 * _G, "attention_share": _HOPPER_ATTENTION}),
-    (_BLACKWELL, _NVIDIA + "dgx-b200", {"network": 50 * _G, "attention_share": _HOPPER_ATTENTION}),
+    (_BLACKWELL, _NVIDIA + "dgx-b200", {"network": 50 * _G, "attention_share": _BLACKWELL_ATTENTION}),
     (_INSTINCT, _AMD, {"network": 50 * _G, "attention_share": _HOPPER_ATTENTION}),
     (_SERVERS, _NVIDIA, {}),
     (_WORKSTATIONS, _RTX, {}),
     (_CARDS, _GEFORCE, {}),
 )
+
+
+_NO_LONGER_NUMBER = "(?!0|[0-9]+(?![0-9g]))"
+"""An RTX A1000 is no A100, and an A400 no A40; digits may follow where they are a memory, as in `h10080gb`."""
 
 
 def _rows() -> Iterator[GpuModel]:
@@ -179,7 +191,7 @@ def _rows() -> Iterator[GpuModel]:
             major, minor = capability.split(".")
             yield GpuModel(
                 name=name,
-                pattern=pattern + "(?!.*laptop)",
+                pattern=pattern + _NO_LONGER_NUMBER + "(?!.*laptop)",
                 capability=(int(major), int(minor)),
                 half_flops=float(half) * _T,
                 single_flops=float(single) * _T,

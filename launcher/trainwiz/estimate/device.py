@@ -194,14 +194,7 @@ def training_of(work: Work) -> Training:
 def needs(strategy: Strategy, work: Work) -> Needs:
     """What each rank needs under this strategy, at each moment and at the peak."""
     training = training_of(work)
-    frozen = frozen_bytes_per_rank(
-        strategy,
-        parameters=work.parameters - training.parameters,
-        matrices=_matrices(work),
-        adapter=work.adapter,
-        training=training,
-        each=work.frozen_bytes,
-    )
+    frozen = _frozen(strategy, work, training)
     found = micro_batch(strategy, work)
     state, gradients = strategy.state_bytes(training), strategy.gradient_bytes(training)
     early = state + frozen - (strategy.step_gradient_bytes(training) if work.accumulates else gradients)
@@ -227,6 +220,24 @@ def needs(strategy: Strategy, work: Work) -> Needs:
 def offloaded_activations(strategy: Strategy, work: Work) -> int:
     """Host memory that each rank's activations take."""
     return micro_batch(strategy, work).host
+
+
+def offloaded_frozen(strategy: Strategy, work: Work) -> int:
+    """Host memory that each rank's part of offloaded weights takes that are not trained."""
+    if not (strategy.partitions_weights and work.parameters_offloaded):
+        return 0
+    return _frozen(strategy, work, replace(training_of(work), parameters_offloaded=False))
+
+
+def _frozen(strategy: Strategy, work: Work, training: Training) -> int:
+    return frozen_bytes_per_rank(
+        strategy,
+        parameters=work.parameters - training.parameters,
+        matrices=_matrices(work),
+        adapter=work.adapter,
+        training=training,
+        each=work.frozen_bytes,
+    )
 
 
 def _matrices(work: Work) -> int | None:

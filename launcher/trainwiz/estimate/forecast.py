@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz import strategies, tasks
 from trainwiz.estimate.datasheets import GpuModel
-from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, training_of
+from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
 from trainwiz.estimate.loading import load_bytes
 from trainwiz.estimate.reserve import reserved_bytes
 from trainwiz.estimate.speed import pace
@@ -78,6 +78,7 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
     checkpoint = estimate(plan, parameters, transformer).checkpoint_bytes
     copied = staged_bytes(plan, checkpoint) // (plan.machine.ranks_per_machine if strategy.partitions_weights else 1)
     beside = copied + offloaded_activations(strategy, work)
+    beside += offloaded_frozen(strategy, work) if plan.strategy.offload_param_device == "cpu" else 0
     offloaded = strategy.host_bytes_per_parameter(
         plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device
     )

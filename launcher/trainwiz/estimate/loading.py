@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks
 from trainwiz.engines.transformers import LOADED_AS_SAVED
-from trainwiz.estimate.adapter import trained_parameters
+from trainwiz.estimate.adapter import four_bit_bytes, trained_parameters
 
 if TYPE_CHECKING:
     from trainwiz.models import Transformer
@@ -61,10 +61,15 @@ def bytes_built(strategy: Strategy, *, adapter: str, precision: str) -> int:
     return 1 if adapter == "qlora" else 2 if in_half else _FP32
 
 
-def whole_bytes(plan: Plan, parameters: int) -> int:
-    """Device memory on each rank for the whole model: DeepSpeed moves it there, cast, before it cuts the weights."""
+def whole_bytes(plan: Plan, parameters: int, transformer: Transformer | None = None) -> int:
+    """Device memory on each rank for the whole model: DeepSpeed moves it there, cast, before it cuts the weights.
+
+    Weights in four bits are made on the device, and zero.Init leaves a model alone that has them.
+    """
     strategy = strategies.of(plan)
-    if not (strategy.uses_deepspeed and strategy.partitions_weights) or strategy.builds_in_parts(plan):
+    if not (strategy.uses_deepspeed and strategy.partitions_weights):
         return 0
+    if plan.model.adapter == "qlora":
+        return four_bit_bytes(parameters, transformer.matrix_weights if transformer else None)
     each = 2 if plan.precision.mixed_precision != "no" else _FP32
-    return (0 if plan.model.adapter == "qlora" else each) * parameters
+    return 0 if strategy.builds_in_parts(plan) else each * parameters

@@ -12,7 +12,7 @@ from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.engines.deepspeed import DEFAULTS
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import trained_parameters
-from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, training_of
+from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.frozen import frozen_parameters, head_is_frozen
 from trainwiz.estimate.loading import load_bytes, whole_bytes
@@ -57,16 +57,17 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
     work = work_of(plan, parameters, transformer)
     trained, device = training_of(work).parameters, device_needs(plan, parameters, transformer)
     host = strategy.host_bytes_per_parameter(plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device)
+    beside = offloaded_activations(strategy, work)
+    beside += offloaded_frozen(strategy, work) if plan.strategy.offload_param_device == "cpu" else 0
     return Estimate(
         parameters=parameters,
         device_bytes_per_rank=device.state,
         activation_bytes_per_rank=device.activations,
         beside_bytes_per_rank=device.beside,
         peak_bytes_per_rank=device.total,
-        host_bytes_per_machine=host * trained // plan.machine.num_machines
-        + offloaded_activations(strategy, work) * plan.machine.ranks_per_machine,
+        host_bytes_per_machine=host * trained // plan.machine.num_machines + beside * plan.machine.ranks_per_machine,
         staged_bytes_per_machine=staged_bytes(plan, checkpoint_bytes(strategy, work)),
-        whole_bytes_per_rank=whole_bytes(plan, parameters),
+        whole_bytes_per_rank=whole_bytes(plan, parameters, work.transformer),
         load_bytes_per_machine=load_bytes(plan, parameters, transformer),
         checkpoint_bytes=checkpoint_bytes(strategy, work),
     )

@@ -146,6 +146,27 @@ def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Violations:
         yield violation("model.adapter is qlora, which strategy.kind fsdp cannot save at the end", fix)
 
 
+@rule("TW557", level=Level.ERROR, field="strategy.zero3_init")
+def four_bits_are_made_on_the_device(plan: Plan) -> Violations:
+    """QLoRA under ZeRO 3 cannot be built in parts.
+
+    Without it: each rank stops while it loads the model: `ValueError: DeepSpeed Zero-3 is not compatible with passing a
+    device_map`.
+    Why: zero.Init cuts weights as they are built, and bitsandbytes turns whole weights into four bits, on a device that
+    a device_map names.
+    Instead: set strategy.zero3_init to false. Each GPU then holds the whole model in four bits until DeepSpeed cuts it,
+    also where it is offloaded (TW329).
+    Source: seen with bitsandbytes 0.50.2, DeepSpeed 0.19.8 and transformers 5.23 on 2 CPU ranks: with zero.Init they
+    stop, without it each loads all weights, and then trains with half of them, offloaded or not, to the same losses
+    """
+    strategy = strategies.of(plan)
+    if plan.model.adapter == "qlora" and strategy.partitions_weights and plan.strategy.zero3_init:
+        yield violation(
+            "model.adapter is qlora, whose weights are in four bits and cannot be cut while the model is built",
+            setting("strategy.zero3_init", False),
+        )
+
+
 @rule("TW539", level=Level.ERROR, field="model.frozen")
 def parameters_can_be_frozen(plan: Plan) -> Violations:
     """Parameters are frozen under single, ddp and fsdp; an adapter freezes all the others by itself.

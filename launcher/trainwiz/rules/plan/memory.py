@@ -158,15 +158,31 @@ def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: 
 
 @rule("TW329", level=Level.ERROR, field="strategy.zero3_init")
 def the_whole_model_fits_the_gpu_at_first(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
-    """At ZeRO stage 3 without zero.Init, the whole model must fit in each GPU once.
+    """At ZeRO stage 3 without zero.Init, the whole model must fit in each GPU once; in four bits, always.
 
-    Without it: `torch.OutOfMemoryError: CUDA out of memory` in `accelerator.prepare`, although its shard would fit.
-    Why: DeepSpeed moves the model to the device, in the type that it computes in, and then cuts its weights.
-    Instead: set strategy.zero3_init to true: the weights are then cut while the model is built.
-    Source: `DeepSpeedEngine._configure_distributed_model` in DeepSpeed 0.19.8
+    Without it: `torch.OutOfMemoryError: CUDA out of memory` in `accelerator.prepare`, or for QLoRA in
+    `from_pretrained`, although its shard would fit, and also where the weights are offloaded.
+    Why: DeepSpeed moves the model to the device, in the type that it computes in, and then cuts its weights. Weights in
+    four bits are made on the device, and transformers takes no zero.Init for a model that has them.
+    Instead: set strategy.zero3_init to true: the weights are then cut while the model is built. A model that is too
+    large in four bits needs larger GPUs, or model.adapter lora with zero.Init, which shards 16 bits.
+    Source: `DeepSpeedEngine._configure_distributed_model` in DeepSpeed 0.19.8;
+    `PreTrainedModel.get_init_context` in transformers 5.23
     """
     smallest = _smallest_gpu(plan, machine)
-    if smallest and estimate.whole_bytes_per_rank > smallest:
+    if smallest and estimate.whole_bytes_per_rank > smallest and plan.model.adapter == "qlora":
+        yield violation(
+            "QLoRA under ZeRO 3 loads the whole model in four bits ({need} GiB) on a GPU of {have} GiB before it is "
+            "sharded",
+            remedy(
+                "use GPUs with more memory, or set model.adapter to lora and strategy.zero3_init to true",
+                {"model.adapter": "lora", "strategy.zero3_init": True},
+            ),
+            where="model.adapter",
+            need=gib(estimate.whole_bytes_per_rank),
+            have=gib(smallest),
+        )
+    elif smallest and estimate.whole_bytes_per_rank > smallest:
         yield violation(
             "ZeRO 3 moves the whole model ({need} GiB) to a GPU of {have} GiB before it is sharded",
             remedy("set strategy.zero3_init to true", {"strategy.zero3_init": True}),
