@@ -98,6 +98,7 @@ class Script:
         self.training = Training(self.tree, self.names, self.engines, self.origins)
         self._full_name = partial(_full_name, self.engines, self.names)
         self._calls: dict[ast.Call, Call] = {}
+        self._called: dict[tuple[str, ...], list[Call]] = {}
 
     @cached_property
     def calls(self) -> list[Call]:
@@ -202,8 +203,10 @@ class Script:
 
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions, by their full names."""
-        lasts = dict.fromkeys(name.rpartition(".")[2] for name in names)
-        return [call for call in self.calls_of(*lasts) if call.name in names]
+        if names not in self._called:
+            lasts = dict.fromkeys(name.rpartition(".")[2] for name in names)
+            self._called[names] = [call for call in self.calls_of(*lasts) if call.name in names]
+        return self._called[names]
 
     def calls_of(self, *lasts: str) -> list[Call]:
         """The calls of what has one of these last names: `step` is that of `optimizer.step()`."""
