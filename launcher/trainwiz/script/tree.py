@@ -273,8 +273,13 @@ def leaves(body: list[ast.stmt]) -> bool:
 
 
 def is_main_guard(node: ast.AST) -> bool:
-    """Whether a node is `if __name__ == "__main__":`."""
-    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+    """Whether a node is `if __name__ == "__main__":`; kept on the node, for every script that imports its module."""
+    if not isinstance(node, ast.If):
+        return False
+    known: bool | None = node.__dict__.get("_is_main_guard")
+    if known is None:
+        known = node._is_main_guard = "__name__" in ast.unparse(node.test)  # type: ignore[attr-defined]
+    return known
 
 
 def order(call: ast.Call) -> int:

@@ -52,11 +52,12 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
     given, text = text, read_text(path) if text is None else text
     # What is not in the file, or is too much for a module, is nothing that another script imports.
     shared = given is None and Path(path).stat().st_size <= _MOST_BYTES
-    own = _MODULES.of(Path(path), text) if shared else Module(Path(path), text, (0, 0, 0))
+    own = _MODULES.of(str(Path(path)), text) if shared else Module(str(Path(path)), text, (0, 0, 0))
     if own.tree is None:
         own.tree = script.parsed(path, text)  # which says what is wrong
-    found: dict[str, Module] = {}
-    _collect(own, found)
+    beside = Closure()
+    beside.follow(own)
+    found = beside.found
     if not any(module.about_training for module in (own, *found.values())):
         return None
     modules = [
@@ -69,7 +70,7 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
 class Module:
     """One module of a project, read once for all scripts that import it."""
 
-    file: Path
+    file: str
     text: str
     seen: tuple[int, int, int]
     """What the file looked like when it was read."""
@@ -78,21 +79,21 @@ class Module:
     def part(self, name: str) -> script.Part:
         """It as scripts import it by this name."""
         if name not in self._parts:
-            self._parts[name] = script.part(name, str(self.file), self.text, self.imported)
+            self._parts[name] = script.part(name, self.file, self.text, self.imported)
         return self._parts[name]
 
     @cached_property
     def tree(self) -> ast.Module | None:
         """Its syntax tree; None where it is not valid Python."""
         try:
-            return script.parsed(str(self.file), self.text)
+            return script.parsed(self.file, self.text)
         except UsageError:
             return None
 
     @cached_property
-    def real(self) -> Path:
+    def real(self) -> str:
         """Its file, without links."""
-        return files.resolved(self.file)
+        return _real(self.file)
 
     @cached_property
     def about_training(self) -> bool:
@@ -100,9 +101,9 @@ class Module:
         return script.about_training([self.text])
 
     @cached_property
-    def imports(self) -> tuple[tuple[str, Path], ...]:
+    def imports(self) -> tuple[tuple[str, str], ...]:
         """The modules of its project that it imports, with their names."""
-        return tuple(_imported(self.file, self.tree)) if self.tree is not None else ()
+        return tuple(dict.fromkeys(_imported(self.file, self.tree))) if self.tree is not None else ()
 
     @cached_property
     def imported(self) -> Outline:
@@ -126,12 +127,12 @@ class Modules:
     """The modules that were read last, as far as they fit."""
 
     def __init__(self) -> None:
-        self._kept: dict[Path, Module] = {}
+        self._kept: dict[str, Module] = {}
         self._bytes = 0
 
-    def of(self, file: Path, text: str | None = None) -> Module:
+    def of(self, file: str, text: str | None = None) -> Module:
         """The module in a file, or of this text. Raises `OSError`, `UnicodeDecodeError`."""
-        state = file.stat()
+        state = os.stat(file)
         seen = (state.st_mtime_ns, state.st_size, state.st_ino)
         found = self._kept.pop(file, None)
         if found is not None and (found.seen != seen or (text is not None and found.text != text)):
@@ -156,70 +157,84 @@ class Modules:
 _MODULES = Modules()
 
 
-def _collect(importer: Module, found: dict[str, Module]) -> None:
-    """Add the modules that a file imports from beside itself, those that they import first."""
-    for name, file in _of_training_first(importer):
-        if name in found or len(found) >= _MOST_MODULES or any(file == other.file for other in found.values()):
-            continue
-        try:
-            module = _MODULES.of(file)
-        except (OSError, UnicodeDecodeError):
-            continue
-        if sum(len(other.text) for other in found.values()) + len(module.text) > _MOST_TOGETHER:
-            continue
-        found[name] = module  # modules that import each other; what is still being followed counts, too
-        _collect(module, found)
-        del found[name]
-        found[name] = module
+@dataclass
+class Closure:
+    """The modules that a script imports from beside itself, and those that they import."""
+
+    found: dict[str, Module] = field(default_factory=dict)
+    """By their names, those that others import first."""
+    _files: set[str] = field(default_factory=set)
+    _characters: int = 0
+
+    def follow(self, importer: Module) -> None:
+        """Add what a module imports, as far as it fits."""
+        found = self.found
+        for name, file in _of_training_first(importer):
+            if name in found or len(found) >= _MOST_MODULES or file in self._files:
+                continue
+            try:
+                module = _MODULES.of(file)
+            except (OSError, UnicodeDecodeError):
+                continue
+            if self._characters + len(module.text) > _MOST_TOGETHER:
+                continue
+            self._characters += len(module.text)
+            self._files.add(file)
+            found[name] = module  # modules that import each other; what is still being followed counts, too
+            self.follow(module)
+            del found[name]
+            found[name] = module
 
 
-def _of_training_first(importer: Module) -> Sequence[tuple[str, Path]]:
+def _of_training_first(importer: Module) -> Sequence[tuple[str, str]]:
     """What a module imports; of a program, those with a backward pass first where there may be too many."""
     if len(importer.imports) < _MOST_MODULES // 2 or "__main__" not in importer.text:
         return importer.imports
     return sorted(importer.imports, key=lambda one: not _learns(one[1]))
 
 
-def _learns(file: Path) -> bool:
+def _learns(file: str) -> bool:
     try:
         return ".backward(" in _MODULES.of(file).text
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
+def _imported(file: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
     """The modules that a file imports and that are files of its project, with their names."""
+    beside = str(Path(file).parent)
     is_other: dict[str, bool] = {}
     for node in statements(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
-        folder = file.parent
+        folder = beside
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
             for _ in range(node.level - 1):
-                folder = folder.parent
+                folder = str(Path(folder).parent)
             names = [node.module] if node.module else [alias.name for alias in node.names]
         for name in names:
             absolute = isinstance(node, ast.ImportFrom) and not node.level
             for base in [folder, *(_roots(folder) if absolute else ())]:
                 module = f"{base}/{name.replace('.', '/')}.py"
                 if module not in is_other:
-                    is_other[module] = _is_file(module) and _real(module) != _real(str(file))
+                    is_other[module] = _is_file(module) and _real(module) != _real(file)
                 if is_other[module]:
-                    yield name, Path(module)
+                    yield name, str(Path(module))
                     break
 
 
 @functools.lru_cache(maxsize=10_000)
-def _roots(folder: Path) -> tuple[Path, ...]:
+def _roots(folder: str) -> tuple[str, ...]:
     """The folders from which a script's project may be imported: above it, up to where its package lies."""
-    found, above = [folder.parent], folder
+    above = Path(folder)
+    found = [str(above.parent)]
     for _ in range(_MOST_LEVELS):
         if not _is_file(f"{above}/__init__.py"):
             break
         above = above.parent
-        found.append(above)
+        found.append(str(above))
     return tuple(found)
 
 
