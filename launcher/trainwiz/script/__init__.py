@@ -17,7 +17,7 @@ from trainwiz.finding import Place
 from trainwiz.message import say
 from trainwiz.script.calls import Call
 from trainwiz.script.definitions import Definitions, definitions
-from trainwiz.script.engines import Engines
+from trainwiz.script.engines import Engines, may_make
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
 from trainwiz.script.origins import Origins
@@ -250,9 +250,12 @@ class Script:
         found: dict[str, list[Call]] = {}
         for outline in self.tree.outlines:
             of_kinds: dict[str, list[ast.Call]] = {}
-            for calls in outline.callees.values():
-                if kind := self.engines.kind(calls[0]):  # which the name decides
-                    of_kinds.setdefault(kind, []).extend(calls)
+            for first, names in outline.callees_by_first.items():
+                # What is not imported has the name that it is written with.
+                known = names if first in self.names.imports else [name for name in names if may_make(name)]
+                for name in known:
+                    if kind := self.engines.kind(outline.callees[name][0]):  # which the name decides
+                        of_kinds.setdefault(kind, []).extend(outline.callees[name])
             for kind, calls in of_kinds.items():
                 found.setdefault(kind, []).extend(self._wrapped(sorted(calls, key=order)))
         return found

@@ -6,7 +6,7 @@ import ast
 import functools
 import re
 
-from trainwiz.script.names import Assignment, Names, parameters
+from trainwiz.script.names import RENAMED, Assignment, Names, parameters
 from trainwiz.script.outline import skipping
 from trainwiz.script.tree import Function, Tree, constant, dotted, method
 
@@ -229,6 +229,11 @@ class Engines:
 
     def _calls(self, name: str) -> bool:
         return any(self.names.resolved(call.func) == name for call in self.names.calls_of(name.rpartition(".")[2]))
+
+
+def may_make(name: str) -> bool:
+    """Whether something of this name that nothing imports may make an object of a known kind."""
+    return bool(_kind_of(name)) or name.startswith(RENAMED)
 
 
 @functools.lru_cache(maxsize=50_000)
