@@ -135,6 +135,8 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         tmp_path_factory.mktemp("canaries") / "p",
         "import os, sys\n"
         "assert os.environ['PRIVATE_NOTE'] and '--token=CANARY-option' in sys.argv, 'they reach the script'\n"
+        "config = sys.argv[sys.argv.index('--output_dir') + 1] + '/config.json'\n"
+        'open(config, \'w\').write(\'{"hub_token": "CANARY-config", "lr": 0.1}\')\n'
         "print('x' * 10)\n"
         f"print(*{SAID!r}, sep='\\nERROR ')\n"
         f"for name in {[*CANARIES][:7]!r}: print('warning:', os.environ[name])\n"
@@ -145,6 +147,8 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     git(folder, "commit", "-q", "-m", "first")
     done = run(folder, "launch", "--ignore", "TW", "--", *SECRET_ARGUMENTS, environ=CANARIES)
     assert done.returncode == 1, done.stderr
+    # No terminal shows it: it may be the log of a job, which stays.
+    assert "CANARY" not in done.stdout + done.stderr
     log = (folder / "runs" / "latest" / "logs" / "rank-0.log").read_text()
     assert log.count("***") > len(SAID), "it was said, and hidden"
     return folder, done.stderr
