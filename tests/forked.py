@@ -7,7 +7,6 @@ not 0.3. It starts an interpreter where a variable is set otherwise that is read
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import os
 import pkgutil
@@ -64,10 +63,7 @@ def run(
         given.write(text.encode())
         given.seek(0)
         streams = (file.fileno() for file in (given, out, err))
-        process = warm.begun(address, [str(script), *words], folder, env, modules(), *streams)
-        with contextlib.suppress(ProcessLookupError):  # it may have ended already
-            if memory is not None:
-                resource.prlimit(process.pid, resource.RLIMIT_AS, (memory, memory))
+        process = warm.begun(address, [str(script), *words], folder, env, modules(), *streams, memory=memory)
         try:
             code = process.wait(timeout * patience())
         except TimeoutError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import graphlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,6 +52,8 @@ MOST_CLI_LINES = 2000
 
 KINDS = {*get_args(vocabulary.StrategyKind), *get_args(vocabulary.Task), *(f"zero{stage}" for stage in range(4))}
 ASKED = ("kind", "label", "task", "strategy", "layout")
+WITH_HELP = ("option", "argument", "flag", "_answer", "among_machines.")
+"""Functions that make a field of a request with the help of its option."""
 MAY_COMPARE = {
     "config": "a file's kind is the program that reads it, not a strategy",
     "rules/files": "files of other people's have no plan: their own words are compared",
@@ -91,6 +94,7 @@ def imported(node: ast.AST) -> Iterator[str]:
         yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@functools.cache
 def imports(file: Path) -> set[str]:
     """Everything that a file imports, wherever in the file it does."""
     return {name for node in ast.walk(ast.parse(file.read_text())) for name in imported(node)}
@@ -220,3 +224,29 @@ def test_programs_for_the_child_process_need_nothing_of_ours() -> None:
         assert not {name for name in imports(file) if name.startswith("trainwiz")}, f"{file} must run without trainwiz"
     used = {name for file in FILES.values() for name in imports(file)}
     assert not {name for name in used if name.startswith("trainwiz.probe.inside.")}, "they are run, never imported"
+
+
+def fields_of(file: Path) -> Iterator[tuple[str, ast.AnnAssign, ast.stmt | None]]:
+    """The public fields of the public dataclasses in a file, each with its class and the statement after it."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        made = [d for d in getattr(node, "decorator_list", ()) if "dataclass" in ast.unparse(d).partition("(")[0]]
+        if isinstance(node, ast.ClassDef) and made and not node.name.startswith("_"):
+            for field, after in zip(node.body, [*node.body[1:], None], strict=True):
+                if isinstance(field, ast.AnnAssign) and not ast.unparse(field.target).startswith("_"):
+                    yield node.name, field, after
+
+
+def says_what_it_is(field: ast.AnnAssign, after: ast.stmt | None) -> bool:
+    """By a docstring below it, or, as an option of the command line, by its help."""
+    if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
+        return bool(after.value.value)
+    return isinstance(field.value, ast.Call) and ast.unparse(field.value.func).startswith(WITH_HELP)
+
+
+def test_every_field_of_a_public_dataclass_says_what_it_is() -> None:
+    looked = 0
+    for module, file in FILES.items():
+        for name, field, after in fields_of(file):
+            looked += 1
+            assert says_what_it_is(field, after), f"{module}.{name}.{ast.unparse(field.target)}: what, in which unit?"
+    assert looked > 1000, "it must have looked at fields"

@@ -23,7 +23,10 @@ def test_bytes_have_the_largest_unit_that_fits(count: float, shown: str) -> None
     assert size(count) == shown
 
 
-@pytest.mark.parametrize(("count", "shown"), [(0, "0.00"), (2**29, "0.50"), (2**30, "1.0"), (12.34 * 2**30, "12.3")])
+@pytest.mark.parametrize(
+    ("count", "shown"),
+    [(0, "0"), (2**29, "0.50"), (2**30, "1.0"), (12.34 * 2**30, "12.3"), (3 * 2**20, "0.0029"), (90_000, "0.000084")],
+)
 def test_small_numbers_of_gib_have_two_decimals(count: float, shown: str) -> None:
     assert gib(count) == shown
 

@@ -63,7 +63,7 @@ def test_init_begins_with_a_recipe(tmp_path: Path, capsys: pytest.CaptureFixture
     begin = ["init", str(folder), "--recipe", "llama-1b-new-8xh100", "--defaults", "--yes", "--steps", "70"]
     assert run(begin) == 0
     echoed = " ".join(capsys.readouterr().err.split())
-    assert f"{folder} --defaults --yes --recipe llama-1b-new-8xh100 --set schedule.n_steps=70 Next:" in echoed
+    assert f"{folder} --defaults --yes --recipe llama-1b-new-8xh100 --set schedule.n_steps=70 Next, on that" in echoed
     text = (folder / "trainwiz.yaml").read_text()
     values = flat(parse(yaml.safe_load(text)))
     assert (values["model.name"], values["machine.num_processes"], values["schedule.n_steps"]) == ("llama-1b", 8, 70)

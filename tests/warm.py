@@ -50,6 +50,8 @@ MODEL = {"transformers.models.llama.modeling_llama"}
 """What every model of transformers imports once it is built, and 500 modules with it."""
 ENGINE = {"deepspeed.ops.op_builder.all_ops", "deepspeed.runtime.zero.muon.muon_optimizer"}
 """What DeepSpeed imports once it prepares a model, and torch's compiler with it."""
+PROCESSOR = {"cpuinfo"}
+"""By what DeepSpeed's CPU Adam asks for the processor: the server asks once, for all its ranks."""
 cold = False
 """`pytest --cold`."""
 
@@ -84,13 +86,14 @@ def begun(
     imports: Sequence[str],
     *streams: int,
     executable: str = "",
+    memory: int | None = None,
 ) -> Rank:
     """A rank of the server at this address. `argv` begins with its script, `streams` are its three.
 
-    Where `executable` is empty, its `sys.executable` is the server's.
+    Where `executable` is empty, its `sys.executable` is the server's. `memory` limits its address space, in bytes.
     """
     known = {"argv": list(argv), "cwd": cwd, "environ": dict(environ), "imports": list(imports)}
-    order = json.dumps({**known, "executable": executable}).encode()
+    order = json.dumps({**known, "executable": executable, "memory": memory}).encode()
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(address)
     socket.send_fds(connection, [LENGTH.pack(len(order))], streams)
@@ -207,7 +210,9 @@ def imported(script: Path) -> list[str]:
                 found.add(node.module)
     found |= MODEL if "transformers" in found else set()
     plan = script.with_name("trainwiz.yaml")
-    found |= ENGINE if plan.exists() and "kind: deepspeed" in plan.read_text() else set()
+    planned = plan.read_text() if plan.exists() else ""
+    found |= ENGINE if "kind: deepspeed" in planned else set()
+    found |= PROCESSOR if "offload_optimizer_device: cpu" in planned else set()
     return sorted(name for name in found if name.partition(".")[0] not in neighbours)
 
 

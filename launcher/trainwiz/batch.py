@@ -51,8 +51,11 @@ class Conflict:
     """Given values that cannot all hold: which key is off, why, and the nearest equations that do hold."""
 
     key: str
+    """The key of the plan that is off."""
     message: Message
+    """Why it cannot hold."""
     nearest: tuple[Batch, ...] = ()
+    """Batches for which the equation holds, the nearest first."""
 
 
 def solve(

@@ -31,9 +31,11 @@ class Checkpoint:
     """A checkpoint's folder."""
 
     path: str
+    """Its folder."""
     update: int
     """The last update that it holds."""
     state: State
+    """Whether it is complete and undamaged."""
     size_bytes: int
     """Of all files."""
     files: int
@@ -51,6 +53,7 @@ class Obstacle:
     """Why a plan cannot resume from a checkpoint."""
 
     what: Message
+    """What stands in the way."""
     instead: Message
     """What to do."""
 

@@ -13,7 +13,9 @@ class GpuProcess:
     """A process that holds memory on a GPU."""
 
     pid: int
+    """Its process id."""
     used_bytes: int | None
+    """What it holds on this GPU; None: the driver does not say it."""
     name: str = ""
     """Empty: hidden from this user or container."""
 
@@ -25,6 +27,7 @@ class Gpu:
     index: int
     """NVML's number, counted from 0 in the order of the PCI bus."""
     name: str
+    """NVML's name of the model: `NVIDIA H100 80GB HBM3`."""
     memory_bytes: int
     """All of its memory."""
     used_bytes: int = 0
@@ -36,6 +39,7 @@ class Gpu:
     mig: bool = False
     """Whether it is partitioned into several instances (MIG)."""
     processes: tuple[GpuProcess, ...] = ()
+    """Those that hold memory on it."""
     power_watts: float | None = None
     """What it may draw at most: the power limit that the driver enforces now."""
 
@@ -55,6 +59,7 @@ class Cpu:
     """The processors."""
 
     model: str = ""
+    """The model's name, as the kernel has it; empty: unknown."""
     physical_cores: int = 1
     """Cores of all sockets, without hyper-threads."""
     usable_cores: int = 1
@@ -80,6 +85,7 @@ class Disk:
     path: str
     """A folder on it."""
     total_bytes: int
+    """Its whole size."""
     free_bytes: int
     """What this user may still write."""
 
@@ -89,9 +95,11 @@ class Interface:
     """A network interface that is up."""
 
     name: str
+    """As the kernel has it: `eth0`."""
     addresses: tuple[str, ...] = ()
     """IPv4 and IPv6."""
     loopback: bool = False
+    """Whether it reaches this machine only."""
     speed_mbps: int | None = None
     """Megabits per second."""
 
@@ -101,6 +109,7 @@ class Limits:
     """Soft limits of a process; None: unlimited or unknown."""
 
     open_files: int | None = None
+    """Files that a process may have open (`ulimit -n`)."""
     memlock_bytes: int | None = None
     """Memory that may be locked, which includes pinned memory."""
 
@@ -112,10 +121,13 @@ class Toolchain:
     cxx: str | None = None
     """The C++ compiler."""
     cxx_version: str | None = None
+    """The compiler's version: 12.2.0."""
     nvcc: str | None = None
+    """CUDA's compiler."""
     nvcc_version: str | None = None
     """The release of CUDA: 12.4."""
     ninja: str | None = None
+    """What runs the compilers."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,11 +137,13 @@ class Interpreter:
     python: str
     """Its path."""
     python_version: str = ""
+    """As `platform.python_version` says it: 3.11.7."""
     packages: dict[str, str | None] = field(default_factory=dict)
     """Versions by name of the distribution; None: not installed."""
     cuda_build: str | None = None
     """The version of CUDA that torch was built for; None: built without CUDA."""
     nccl_version: str | None = None
+    """Of the NCCL that torch uses; None: torch has none."""
     torch_gpus: int | None = None
     """The number of GPUs that torch sees."""
     bf16: bool | None = None
@@ -169,6 +183,7 @@ class Machine:
     platform: str = "linux"
     """`sys.platform`."""
     hostname: str = ""
+    """As `hostname` prints it."""
     gpus: tuple[Gpu, ...] = ()
     """Those that CUDA_VISIBLE_DEVICES makes visible, in its order."""
     hidden_gpus: int = 0
@@ -176,18 +191,26 @@ class Machine:
     bus_bandwidth: float | None = None
     """Bytes per second of an all-reduce between its GPUs, as `trainwiz doctor --comm` measured it."""
     driver_version: str | None = None
+    """Of the NVIDIA driver; None: there is none."""
     cuda_driver_version: str | None = None
     """The newest version of CUDA that the driver supports."""
     cpu: Cpu = Cpu()
+    """Its processors."""
     memory: Memory = Memory()
+    """Its RAM, and what of it this process may take."""
     disk: Disk | None = None
     """The disk that holds the project."""
     shm: Disk | None = None
     """/dev/shm."""
     interfaces: tuple[Interface, ...] = ()
+    """Network interfaces that are up."""
     limits: Limits = Limits()
+    """Limits of this process, which ranks inherit."""
     toolchain: Toolchain = Toolchain()
+    """Compilers for DeepSpeed's ops."""
     interpreter: Interpreter | None = None
+    """The Python that will train; None: not looked at."""
     problems: tuple[Problem, ...] = ()
+    """What could not be read, and why."""
     probed: bool = True
     """False for a machine that was read from a file: its ports, folders and processes are elsewhere."""

@@ -19,7 +19,9 @@ class Message:
     """
 
     template: str
+    """One English sentence with names in braces; the key in the catalogue."""
     values: Mapping[str, object] = field(default_factory=dict)
+    """What stands in place of each name."""
 
     def __str__(self) -> str:
         return self.template.format(**self.values) if self.values else self.template

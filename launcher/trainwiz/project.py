@@ -111,7 +111,9 @@ class Architecture:
     heads: int | None = None
     """Attention heads of a layer."""
     key_value_heads: int | None = None
+    """Of a layer."""
     layers: int | None = None
+    """Transformer layers."""
     layer_types: tuple[str, ...] = ()
     """The kinds of attention of its layers, each once."""
 
@@ -144,9 +146,13 @@ class Project:
     """A project folder and its surroundings, as they are now."""
 
     folder: str
+    """Its path, as it was typed."""
     train: DataFacts | None = None
+    """The training data; None: not looked at."""
     eval: DataFacts | None = None
+    """The evaluation data; None: there is none, or it was not looked at."""
     model: ModelFacts | None = None
+    """The model that the plan names; None: not looked at."""
     offline: bool = False
     """Whether the environment forbids access to the hub (HF_HUB_OFFLINE)."""
     hub_token: bool | None = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 _DIGITS = 18
 """Of the longest number that somebody may mean; Python refuses to read one of more than 4300."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
@@ -16,9 +18,14 @@ def size(count: float) -> str:
 
 
 def gib(count: float) -> str:
-    """Bytes as a number of GiB, for sentences that name the unit: one decimal from 1 GiB on, two below."""
+    """Bytes as a number of GiB, for sentences that name the unit: one decimal from 1 GiB on, two below.
+
+    Less than a hundredth shows its first two digits, so that only nothing is 0.
+    """
     amount = count / 2**30
-    return f"{amount:.1f}" if amount >= 1 else f"{amount:.2f}"
+    if abs(amount) >= 0.01:
+        return f"{amount:.1f}" if amount >= 1 else f"{amount:.2f}"
+    return f"{amount:.{1 - math.floor(math.log10(abs(amount)))}f}" if amount else "0"
 
 
 def clock_time(seconds: float) -> str:

@@ -17,8 +17,11 @@ class Recipe:
     gpus: str
     """The GPUs that it fits, as `--gpus` names them; empty: any machine."""
     task: str
+    """The plan's `task`."""
     model: str
+    """The plan's `model.name`."""
     adapter: str = "none"
+    """The plan's `model.adapter`; `none`: all weights are trained."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Answers beyond these, by key of the plan."""
 

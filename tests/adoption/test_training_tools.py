@@ -94,6 +94,7 @@ CASES = {
             "strategy.kind": "deepspeed",
             "strategy.zero_stage": 2,
             "optimizer.name": "paged_adamw_8bit",
+            "data.train": "some/data",
             "data.eval": "5%",
             "model.lora_rslora": True,
             "model.modules_to_save": "embed_tokens,lm_head",
@@ -106,7 +107,7 @@ CASES = {
             "schedule.warmup_ratio": 0.03,
             "seed": 42,
         },
-        {"datasets", "loss_watchdog_threshold", "special_tokens.sep_token"},
+        {"loss_watchdog_threshold", "special_tokens.sep_token"},
     ),
     "llamafactory": (
         LLAMA_FACTORY,
@@ -268,3 +269,37 @@ def test_a_report_names_secrets_without_their_values(tmp_path: Path) -> None:
     told = report.to_dict(adoption.carried, adoption.remainder(decided.plan), decided)
     assert {"hf_token", "wandb_key", "mlflow_uri"} <= {one["path"] for one in told["left"]}
     assert "CANARY" not in str(told)
+
+
+@pytest.mark.parametrize(
+    ("lines", "train", "held_out", "named"),
+    [
+        ("datasets:\n- {path: a/b, name: main, split: test, type: alpaca}\n", "a/b:main:test", None, {"type: alpaca"}),
+        (
+            "datasets:\n- {path: json, data_files: [x.jsonl, y.jsonl]}\n- path: a/b\n  split: train[:5%]\n",
+            "x.jsonl, y.jsonl, a/b",
+            None,
+            {"split: train[:5%]"},
+        ),
+        ("datasets: [{path: s3://b/x.jsonl}]\n", None, None, {"[{path: s3://b/x.jsonl}]"}),
+        ("pretraining_dataset: a/b\ntest_datasets: [{path: ./x.jsonl, split: train}]\n", "a/b", "./x.jsonl", set()),
+        ("datasets: []\n", None, None, set()),
+    ],
+)
+def test_the_data_of_a_tool_is_the_data_of_the_plan(
+    lines: str, train: str | None, held_out: str | None, named: set[str], tmp_path: Path
+) -> None:
+    file = tmp_path / "train.yaml"
+    file.write_text(f"base_model: some/model\nmicro_batch_size: 1\n{lines}")
+    adoption = adopt(None, None, None, import_files.together([str(file)], default=False, versions=()).tool_file)
+    found = {key: one.value for key, one in adoption.carried.items()}
+    rest = adoption.remainder(decide({**found, "machine.device": "cpu"}, None).plan)
+    assert (found.get("data.train"), found.get("data.eval")) == (train, held_out)
+    assert found["task"] == ("causal_lm" if "pretraining" in lines else "sft")
+    assert {one.value for one in rest if one.path == "datasets"} == named
+
+
+def test_trl_names_its_data_by_four_keys(tmp_path: Path) -> None:
+    text = "model_name_or_path: a/m\ndataset_name: a/b\ndataset_config: en\ndataset_test_split: test\n"
+    found = carried(text, tmp_path)
+    assert (found["data.train"], found["data.eval"]) == ("a/b:en", "a/b:en:test")

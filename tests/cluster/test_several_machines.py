@@ -374,6 +374,15 @@ def test_an_accelerate_file_for_several_machines_gets_this_ones_rank(tmp_path: P
     assert in_job[in_job.index("--machine_rank") + 1] == "1"
 
 
+def test_a_dry_run_shows_what_this_machine_of_a_job_would_start(tmp_path: Path) -> None:
+    folder = project(tmp_path / "p", ranks=2)
+    command = ["launch", str(folder), "--dry-run", "--json", "--ignore", "TW5"]
+    for environ, rank in ((PLACES["Slurm"], "1"), ({}, "0")):
+        done = forked.run(command, env={**os.environ, **environ})
+        found: list[str] = json.loads(done.stdout)["argv"]
+        assert found[found.index("--node_rank") + 1] == rank
+
+
 COLD = {"PYTHON_EXEC": sys.executable}
 """With which torchrun starts its ranks as ever, below itself."""
 

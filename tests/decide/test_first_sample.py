@@ -51,11 +51,11 @@ def test_the_review_shows_roles_what_is_learned_and_how_it_begins(monkeypatch: p
 @pytest.mark.parametrize(
     ("task", "row", "shown"),
     [
-        ("text_classification", {"text": "a fine film", "label": 1}, "a fine film → 1"),
-        ("text_regression", {"id": 7, "review": "so\x1b[2J so", "score": 2.5}, "so [2J so → 2.5"),
-        ("text_classification", {"text": "a" * 90, "label": "good"}, f"{'a' * 35}… → good"),
-        ("causal_lm", {"title": "x", "text": "Once upon\n a time"}, "Once upon a time"),
-        ("causal_lm", {"prompt": "Ask me", "answer": "b"}, "Ask me"),
+        ("text_classification", {"text": "a fine film", "label": 1}, "text: a fine film → label: 1"),
+        ("text_regression", {"id": 7, "review": "so\x1b[2J so", "score": 2.5}, "review: so [2J so → score: 2.5"),
+        ("text_classification", {"text": "a" * 90, "label": "good"}, f"text: {'a' * 35}… → label: good"),
+        ("causal_lm", {"title": "x", "text": "Once upon\n a time"}, "text: Once upon a time"),
+        ("causal_lm", {"prompt": "Ask me", "answer": "b"}, "prompt: Ask me"),
         ("image_classification", {"image": "a.png", "label": 1}, None),
         ("text_classification", {}, None),
     ],

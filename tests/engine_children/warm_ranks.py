@@ -1,8 +1,8 @@
 """Ranks that have nothing to import any more: forked from here, where torch and its kin were imported once.
 
 `python warm_ranks.py SOCKET ROOM`. Who connects sends the length of an order, with the rank's standard streams, and
-then the order: JSON with `argv`, `cwd`, `environ` and `imports`. Told is the rank's process id and, once it has ended,
-its exit code. A connection that closes before ends the rank; the end of standard input ends them all.
+then the order: JSON with `argv`, `cwd`, `environ`, `imports` and `memory`. Told is the rank's process id and, once it
+has ended, its exit code. A connection that closes before ends the rank; the end of standard input ends them all.
 
 What a rank imported later than at its top, it leaves in a file when it ends, and the next ones find it imported.
 
@@ -18,9 +18,11 @@ import gc
 import importlib
 import importlib.util
 import io
+import itertools
 import json
 import os
 import random
+import resource
 import selectors
 import signal
 import socket
@@ -28,6 +30,7 @@ import struct
 import sys
 import threading
 import types
+import weakref
 from pathlib import Path
 
 HOOK = Path(__file__).parents[2] / "launcher" / "trainwiz" / "process" / "inside" / "sitecustomize.py"
@@ -39,8 +42,8 @@ STREAMS = 16
 """At most: the three of everybody, and those that a rank was given besides."""
 LONG_TEXT, LENGTH_OF_TEXT = 150, 5
 """Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
-ready = []
-"""transformers, once it is."""
+ready = set()
+"""What was made ready, of `MAKING`."""
 
 
 def main():
@@ -125,11 +128,20 @@ def ordered(connection):
 
 
 def imported(before):
-    """The installed modules that are new since then; those of the project are the rank's own."""
-    for name, module in list(sys.modules.items()):
-        origin = getattr(getattr(module, "__spec__", None), "origin", None) or ""
-        if name not in before and origin.startswith((sys.prefix, sys.base_prefix)):
+    """The installed modules after that many; those of the project are the rank's own.
+
+    The others are not looked at: to touch an object is to copy its page, and there are thousands of modules.
+    """
+    for name in reversed(list(itertools.islice(reversed(sys.modules), len(sys.modules) - before))):
+        origin = getattr(getattr(sys.modules[name], "__spec__", None), "origin", None) or ""
+        if origin.startswith((sys.prefix, sys.base_prefix)):
             yield name
+
+
+def keep_to_the_end():
+    """No rank takes apart, when it ends, what is here already: torch's operators, for three times a fork's own cost."""
+    for finalizer in weakref.finalize._registry.values():
+        finalizer.atexit = False
 
 
 def started(connection, server, later):
@@ -140,8 +152,10 @@ def started(connection, server, later):
         with contextlib.suppress(Exception):
             importlib.import_module(name)
     later.clear()
-    if "transformers" in sys.modules and not ready:
-        made_ready(sys.modules["transformers"])
+    for name in MAKING.keys() & sys.modules.keys() - ready:
+        ready.add(name)
+        MAKING[name](sys.modules[name])
+    keep_to_the_end()
     gc.collect()
     gc.freeze()  # what is here already is looked at by no rank
     if pid := os.fork():
@@ -160,7 +174,7 @@ def started(connection, server, later):
             os.dup2(stream, number)
             os.close(stream)
         left = f"{sys.argv[1]}-{os.getpid()}"
-        before = set(sys.modules)
+        before = len(sys.modules)
         code = become(order)
         Path(left).write_text("\n".join(imported(before)))
     finally:
@@ -189,9 +203,14 @@ def memory_group(pid):
     return next((group for _, kinds, group in lines if "memory" in kinds.split(",")), "")
 
 
+def measured_once(cpuinfo):
+    """What the processor is: each time somebody asks, processes are begun to measure it, which takes a second."""
+    known = cpuinfo.get_cpu_info()
+    cpuinfo.get_cpu_info = lambda: dict(known)
+
+
 def made_ready(transformers):
     """What transformers makes once in a process is made, and the text that a training ends with is a short one."""
-    ready.append(transformers)
     with contextlib.suppress(ImportError, AttributeError):  # older ones have none
         importlib.import_module("transformers.conversion_mapping").get_checkpoint_conversion_mapping("")
     generate = transformers.GenerationMixin.generate
@@ -204,12 +223,18 @@ def made_ready(transformers):
     transformers.GenerationMixin.generate = generate_less
 
 
+MAKING = {"transformers": made_ready, "cpuinfo": measured_once}
+"""What is done once to modules that ranks import."""
+
+
 def become(order):
     """Be the rank, as an interpreter that was started with this environment would; its exit code."""
     os.chdir(order["cwd"])
     os.environ.clear()  # nothing points there any more
     os.environ.update(order["environ"])
     show(order)
+    if memory := order.get("memory"):
+        resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     for name, number in (("stdout", 1), ("stderr", 2)):
         raw = io.FileIO(number, "wb", closefd=False)
         setattr(sys, name, io.TextIOWrapper(raw, "utf-8", "backslashreplace", write_through=True))

@@ -18,6 +18,8 @@ import pytest
 
 from trainwiz.cli import run
 from trainwiz.record import told
+from trainwiz.schedulers import Job, Phase
+from trainwiz.schedulers.slurm import SCHEDULER as SLURM
 from trainwiz.store import jobs, liveness
 from trainwiz.store.runs import Run
 from trainwiz.ui.live import Screen
@@ -140,6 +142,19 @@ def test_a_job_does_not_inherit_the_one_that_it_is_submitted_in(
     assert cli("submit")[0] == 0
     seen = {line.partition("=")[0] for line in (project.parent / "environ").read_text().splitlines()}
     assert {name for name in seen if name.startswith("SLURM")} == {"SLURM_CONF"}
+
+
+def test_what_slurm_says_of_other_jobs_and_in_names_is_not_believed() -> None:
+    """The last job of an array has the number of the whole; scontrol then shows all of them."""
+    name = "JobName=x JobState=FAILED Requeue=0 UserId=root(0)"
+    own = f"JobId=4 ArrayJobId=4 ArrayTaskId=1 {name} JobState=RUNNING Requeue=1 BatchFlag=1 Comment=JobState=TIMEOUT"
+    other = "JobId=5 ArrayJobId=4 ArrayTaskId=0 JobName=y UserId=root(0) JobState=COMPLETED Requeue=1 BatchFlag=1"
+    job, argv = Job(scheduler="slurm", id="4"), ("scontrol", "show")
+    for text in (f"{own}\n{other}\n", f"{other}\n{own}\n", own.replace(" ", "\n   ")):
+        found = SLURM.seen(job, argv, text)
+        assert found
+        assert found.phase is Phase.RUNNING
+        assert SLURM.obstacle(job, text, now=0, notice=0) is None
 
 
 def test_a_running_job_is_asked_to_save_and_not_queued_again(project: Path, cli: Cli) -> None:

@@ -481,3 +481,53 @@ def test_the_summary_says_how_long_own_texts_are() -> None:
     assert line.split("  ", 1)[1].strip() == "≈ 30 tokens (median), 95 % ≤ 3000, max 3000; 20% exceed 1024"
     person, _ = with_data(data, "write", task="causal_lm", **{"batch.sequence_length": 4096})
     assert dict(person.asked[0].choices)["batch.sequence_length"].endswith("max 3000; all fit into 4096")
+
+
+def asked_of(data: DataFacts, task: str, *replies: str | Action) -> tuple[Person, Mapping[str, Any]]:
+    """A person on the way from the data to the machine, and the answers then."""
+    person = Person(*replies)
+    given = {"task": task, "model.name": "tiny"}
+    talk = replace(interview(person, answers=given), decide=lambda answers: decide(answers, MACHINE, data=data))
+    talk.run("data.train", until="machine.num_processes")
+    return person, talk.answers
+
+
+def test_columns_are_shown_on_the_way_and_asked_where_their_names_say_nothing() -> None:
+    first = {"Review Text": "slow", "verdict": "3", "id": 7}
+    person, answers = asked_of(rows(first), "text_classification", "own.jsonl", "", "verdict")
+    assert person.prompts[1:] == ["Column of the texts", "Column of the labels"]
+    assert person.heard[:3] == [
+        "  The first row, as it is read:",
+        "     text   Review Text  slow",
+        "     label  label        not there",
+    ]
+    assert person.heard[-1] == "     label  verdict      3"
+    assert answers["data.label_column"] == "verdict"
+    assert "data.text_column" not in answers, "accepted with Enter"
+
+
+def test_well_known_columns_are_shown_and_not_asked() -> None:
+    person, _ = asked_of(rows({"text": "slow", "label": 3}), "text_classification", "own.jsonl")
+    assert len(person.asked) == 1
+    assert person.heard[1:] == ["     text   text   slow", "     label  label  3"]
+    talk = {"messages": [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]}
+    assert asked_of(rows(talk), "sft", "own.jsonl")[0].heard[1:] == ["     user        Why?", "     assistant*  So."]
+    assert asked_of(rows({"text": "slow"}), "causal_lm", "embedded")[0].heard == []
+
+
+def test_a_guess_that_is_not_sure_is_proposed_and_enter_takes_it() -> None:
+    person, answers = asked_of(rows({"foo": "Why?", "bar": "So."}), "sft", "own.jsonl", "")
+    assert answers["data.columns"] == "prompt=foo,completion=bar"
+    assert person.heard[1] == "     foo  Why?"
+    assert person.heard[-1] == "     completion  bar  So."
+    sure, answers = asked_of(rows({"问题": "为什么", "回答": "因为"}), "sft", "own.jsonl", "")
+    assert [asked.default for asked in sure.asked[1:]] == ["prompt=问题,completion=回答"]
+    assert "data.columns" not in answers
+
+
+def test_the_line_of_the_data_also_asks_for_its_columns() -> None:
+    person, answers = with_data(
+        rows({"foo": "Why?", "bar": "So."}), "data.train", "", "prompt=bar,completion=foo", "write", task="sft"
+    )
+    assert answers["data.columns"] == "prompt=bar,completion=foo"
+    assert "read as prompt=bar,completion=foo" in dict(person.asked[-1].choices)["data.train"]

@@ -62,3 +62,11 @@ def test_the_gauge_of_a_cpu_rank_is_its_whole_process(tmp_path: Path, monkeypatc
     gauge = dialogue._gauge(planner, plan)
     assert gauge.partition(" ")[2].startswith(quantities.size(expected))
     assert gauge[0] == "█"
+
+
+def test_data_in_guessed_columns_is_counted_like_any_other(tmp_path: Path) -> None:
+    (tmp_path / "own.csv").write_text("Question,Best Answer\n" + "".join(f"why {i}?,because {i}\n" for i in range(300)))
+    decided = Planner(folder=tmp_path).decide({"task": "sft", "model.name": "tiny", "data.train": "own.csv"})
+    assert decided.plan.data.columns == "prompt=Question,completion=Best Answer"
+    assert decided.plan.data.eval == "10%"
+    assert decided.outlook.samples

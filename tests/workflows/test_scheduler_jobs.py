@@ -62,6 +62,9 @@ def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> 
     outcome, first = read(folder, "outcome"), latest(folder).name
     assert (outcome["stopped"], outcome["preempted"]) == (True, True)
     runs.create(folder, continues=Run(folder / "runs" / first))  # was stopped before its ranks were started
+    other = runs.create(folder)  # of a job that was submitted by mistake, and trained meanwhile
+    other.record("command", {"inherited": {**JOB, "SLURM_JOB_ID": "8"}})
+    other.record("outcome", {"exit_code": 0})
     again = launch(folder, **slurm(folder, SLURM_RESTART_COUNT="1"))
     assert f"run {first} is unfinished: continuing from checkpoint-00000007" in again.stderr
     assert again.returncode == 3, "the script has failed"

@@ -6,6 +6,7 @@ from typing import Any, get_args
 
 from trainwiz import plan as plans
 from trainwiz import vocabulary as words
+from trainwiz.adoption import data_sources
 from trainwiz.adoption.ledger import Page, leaves
 from trainwiz.adoption.optimizer import leave_usual
 from trainwiz.adoption.script import OPTIMIZERS
@@ -73,6 +74,7 @@ def read(page: Page, tool_file: ToolFile) -> None:
     _length_of_training(page, tool_file)
     _precision(page, tool_file)
     _adapter(page, tool_file)
+    data_sources.read(page, tool_file)
     _task(page, tool_file)
     schedule = tool_file.value("lr_scheduler_type")
     if schedule in get_args(words.SchedulerType):

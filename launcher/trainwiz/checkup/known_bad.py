@@ -25,6 +25,7 @@ class Pair:
     requirement: str
     """What to install instead, as pip takes it."""
     level: Level
+    """How serious the failure is."""
     source: str
     """Where the failure is documented."""
 

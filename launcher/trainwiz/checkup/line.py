@@ -14,6 +14,7 @@ class Found:
     """What was found about a subject. Plain strings are data, the same in every language."""
 
     found: Message | str
+    """What it is: a version, a number of bytes, what is missing."""
     level: Level | None = None
     """None: good."""
     fix: Message | None = None
@@ -27,7 +28,9 @@ class Line:
     subject: str
     """A stable name, for JSON."""
     title: Message | str
+    """The subject's name, as it is shown."""
     found: Message | str
+    """What it is: a version, a number of bytes, what is missing."""
     level: Level | None = None
     """None: good."""
     fix: Message | None = None

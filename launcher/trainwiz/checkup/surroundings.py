@@ -26,8 +26,11 @@ class Cache:
     variable: str
     """The variable that moves it elsewhere."""
     path: str
+    """The folder, absolute."""
     writable: bool
+    """Whether this user may write to it."""
     free_bytes: int | None = None
+    """Free space on its file system; None: unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +38,11 @@ class Op:
     """An op of DeepSpeed."""
 
     name: str
+    """DeepSpeed's name of it: `cpu_adam`."""
     compatible: bool
     """Whether it can be built on this machine, by DeepSpeed's own check."""
     built: bool = False
+    """Whether it was built already."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +50,7 @@ class Port:
     """A rendezvous port."""
 
     number: int
+    """From 1 to 65535."""
     free: bool
     """Whether no process listens on it."""
 
@@ -85,11 +91,16 @@ class Surroundings:
     """All of these; None: not looked at."""
 
     hub: Hub | None = None
+    """What was found of the hub."""
     caches: tuple[Cache, ...] = ()
+    """The folders of caches; empty: not looked at."""
     ops: tuple[Op, ...] | None = None
+    """DeepSpeed's ops."""
     ops_error: str | None = None
     """Why DeepSpeed could not be asked."""
     locks: tuple[str, ...] = ()
     """Lock files left by builds that no longer run."""
     ports: tuple[Port, ...] = ()
+    """The ports of the plan's rendezvous; empty: not looked at."""
     comm: Comm | None = None
+    """The all-reduce of `doctor --comm`."""

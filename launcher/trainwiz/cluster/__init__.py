@@ -65,6 +65,12 @@ def place(plan: Plan, given: int | None, environ: Mapping[str, str]) -> Place:
                 scheduler=around.scheduler,
             ),
         )
+    if plan.cluster.kind != "none" and (rank is None or not found) and job(environ) is None:
+        kind, n = plan.cluster.kind, plan.machine.num_machines
+        raise UsageError(
+            say("the plan's {n} machines are started by {kind}, and this is none of them", n=n, kind=kind),
+            say("run: trainwiz submit; by hand, set machine.main_process_ip and give each machine its --machine-rank"),
+        )
     return _complete(plan, rank, found, int(_first(environ, "port") or 0))
 
 

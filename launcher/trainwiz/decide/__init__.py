@@ -27,6 +27,7 @@ class Decided:
     """A plan, and how it came about."""
 
     plan: Plan
+    """The plan, with a value for each key."""
     sources: Mapping[str, Source]
     """The source of each value, by dotted key."""
     options: tuple[Option, ...] = ()

@@ -23,6 +23,7 @@ class Method:
     """What is trained, and what that needs with the fastest strategy that fits, or the leanest one."""
 
     adapter: Adapter
+    """The adapter; `none`: all weights are trained."""
     strategy: str
     """Its label, with `+offload` where that is meant."""
     bytes_per_rank: int

@@ -44,7 +44,9 @@ class Place:
     gpu: GpuModel | None
     """What is known of its speed."""
     ranks: int
+    """Over all machines: one for each GPU."""
     ranks_per_machine: int
+    """On each machine: `ranks` over the number of machines."""
     host_bytes: int | None = None
     """Memory of each machine; None where it is unknown."""
     memory_factor: float = 1.0
@@ -67,9 +69,13 @@ class Candidate:
     name: str
     """The strategy's label, with `+offload` where that is meant."""
     strategy: Strategy
+    """The strategy's row."""
     work: Work
+    """The model with this precision, adapter and checkpointing."""
     accumulation: int
+    """Micro-batches of a rank in an update."""
     need: Needs
+    """Bytes of a rank, by moment of an update."""
     pace: Pace | None
     """None where the GPU or the model's layers are unknown."""
     peak_bytes: int
@@ -79,6 +85,7 @@ class Candidate:
     host_bytes: int
     """Memory of each machine for offloaded state and activations."""
     checkpoint_bytes: int
+    """Of one checkpoint, over all ranks."""
     why_not: Message | None
     """What keeps it from fitting."""
 

@@ -42,19 +42,19 @@ def decide_columns(d: Decision) -> None:
     own, names = ("data.image_column", IMAGES) if d.task.backbones else ("data.text_column", TEXTS)
     other = "data.text_column" if d.task.backbones else "data.image_column"
     d.settle_default(other, say("the usual name"))
-    label = _named(d.first, LABELS) or d.defaults["data.label_column"]
+    label = called(d.first, LABELS) or d.defaults["data.label_column"]
     texts: dict[str, Any] = {name: value for name, value in d.first.items() if isinstance(value, str) and name != label}
     if d.task.backbones:  # tables of datasets hold pictures themselves
         held = {name: value for name, value in d.first.items() if isinstance(value, Mapping) and "bytes" in value}
         texts = held or texts
-    text = _named(texts, names) or max(texts, key=lambda name: len(texts[name]), default=d.defaults[own])
+    text = called(texts, names) or max(texts, key=lambda name: len(texts[name]), default=d.defaults[own])
     if d.task.labelled and label not in d.first:
         others = [name for name in d.first if name != text]
         label = others[0] if len(others) == 1 else label
     for key, name in ((own, text), ("data.label_column", label)):
-        shown = _shown(d.first.get(name)) if key == own or d.task.labelled else None
-        reason = say("in the first row: {value}", value=shown) if shown else say("the usual name")
-        d.settle(key, name, reason, kind="found" if shown else "default")
+        words = shown(d.first.get(name)) if key == own or d.task.labelled else None
+        reason = say("in the first row: {value}", value=words) if words else say("the usual name")
+        d.settle(key, name, reason, kind="found" if words else "default")
 
 
 def _decide_words(d: Decision) -> None:
@@ -63,20 +63,22 @@ def _decide_words(d: Decision) -> None:
     if not guess or not guess.sure or chat_columns.problem(d.first, compares=not d.task.talks) is None:
         d.settle_default("data.columns", say("names that task.py knows, such as prompt and completion"))
         return
-    shown = "; ".join(f"{name}: {_shown(chat_columns.value_at(d.first, name))}" for name in guess.columns.values())
-    d.settle("data.columns", guess.spelled, say("in the first row: {value}", value=shown), kind="found")
+    words = "; ".join(f"{name}: {shown(chat_columns.value_at(d.first, name))}" for name in guess.columns.values())
+    d.settle("data.columns", guess.spelled, say("in the first row: {value}", value=words), kind="found")
 
 
 def shown_columns(d: Decision) -> tuple[tuple[str, str], ...]:
     """The columns of the first row, with what stands there."""
-    return tuple((name, _shown(value) or "") for name, value in d.first.items())
+    return tuple((name, shown(value) or "") for name, value in d.first.items())
 
 
-def _named(first: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+def called(first: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
+    """The column with the best of some names; None where none has one."""
     return next((column for name in names for column in first if column.lower() == name), None)
 
 
-def _shown(value: Any) -> str | None:
+def shown(value: Any) -> str | None:
+    """The beginning of a value, in one line."""
     if value is None:
         return None
     if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):  # a picture, as tables of datasets hold it

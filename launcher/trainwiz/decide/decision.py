@@ -24,6 +24,7 @@ class Source:
     kind: SourceKind
     """The machine, a default, the person, or a file."""
     reason: Message
+    """Why, as the comment in trainwiz.yaml says it."""
 
 
 YOURS = Source(kind="yours", reason=say("your answer"))

@@ -24,8 +24,11 @@ class DroppedAnswer:
     """An earlier answer that no longer fits, and why."""
 
     key: str
+    """The key of the plan."""
     value: Any
+    """What was answered."""
     problems: Sequence[Message]
+    """What is wrong with it now."""
 
 
 def carry(

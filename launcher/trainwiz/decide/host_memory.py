@@ -28,7 +28,9 @@ class CpuWay:
     """A way to train on the CPU."""
 
     adapter: str
+    """The adapter; `none`: all weights are trained."""
     precision: str
+    """no or bf16, as `precision.mixed_precision` has it."""
     ranks: int
     """On each machine."""
     bytes_per_rank: int

@@ -12,6 +12,7 @@ from trainwiz.decide.decision import Decision
 from trainwiz.decide.first_sample import Turn, turns
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.memory import smallest_gpu_bytes
+from trainwiz.decide.reading import Part, guessed, parts, proposed
 from trainwiz.decide.row_lengths import Lengths, of_rows
 from trainwiz.estimate import estimate
 from trainwiz.estimate.gpus import gpu_of
@@ -35,6 +36,12 @@ class Outlook:
     """The first conversation of the data, where it is one and can be read."""
     columns: tuple[tuple[str, str], ...] = ()
     """The columns of the data's first row, and the beginning of what stands there."""
+    parts: tuple[Part, ...] = ()
+    """What is read from that row."""
+    guessed: frozenset[str] = frozenset()
+    """Keys of columns whose names do not say what they hold."""
+    proposed: str | None = None
+    """What data.columns may be where the plan cannot decide it."""
     lengths: Lengths | None = None
     """How long the texts of the data are; None where they are not the person's own, or could not be read."""
     updates: int | None = None
@@ -62,6 +69,9 @@ def outlook(d: Decision, plan: Plan) -> Outlook:
         "samples": samples_of(d),
         "turns": turns(renamed(d.first, d.values["data.columns"])) if d.task.talks else (),
         "columns": shown_columns(d),
+        "parts": parts(d),
+        "guessed": guessed(d),
+        "proposed": proposed(d),
         "lengths": of_rows(d, plan.batch.sequence_length),
         "updates": updates,
         "tokens": updates * each if updates and each else None,

@@ -18,9 +18,11 @@ class Lengths:
     rows: int
     """How many were read."""
     median: int
+    """Tokens of the row in the middle."""
     most: int
     """95 % of the rows are at most so long."""
     longest: int
+    """Tokens of the longest row."""
     longer: int
     """How many are longer than a sample may be."""
 

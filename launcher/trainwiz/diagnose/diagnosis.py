@@ -48,7 +48,9 @@ class Diagnosis:
     how: Message
     """How that rank ended: its exit code or signal."""
     cause: Message
+    """What went wrong, in one sentence."""
     remedy: Message
+    """What to do about it, or where to look."""
     evidence: tuple[str, ...] = ()
     """The line of the log that shows the cause."""
     line: int | None = None

@@ -80,6 +80,7 @@ class Recording:
     """What one rank recorded: by process group, its calls by their number."""
 
     groups: Mapping[str, Mapping[int, Call]]
+    """Calls by name of the process group, then by number."""
     members: Mapping[str, tuple[int, ...]]
     """The ranks of each process group, as far as the dump says."""
 

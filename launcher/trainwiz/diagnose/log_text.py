@@ -123,6 +123,7 @@ class Frame:
     """One call in a traceback."""
 
     function: str
+    """The name of the function, `<module>` at the top of a file."""
     place: str
     """`file:line`, without folders."""
     package: str | None

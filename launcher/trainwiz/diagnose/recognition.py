@@ -35,6 +35,7 @@ class Recognised:
     """A signature that fits a log."""
 
     signature: Signature
+    """The row of the table of causes."""
     line: Line
     """The line that shows it."""
     values: Mapping[str, str]

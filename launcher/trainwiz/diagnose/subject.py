@@ -19,7 +19,9 @@ class Subject:
     words: str
     """A pattern of the words that only this part uses."""
     about: Message
+    """The part, as the title of a card names it."""
     remedy: Message
+    """What to compare or to look at where nothing more is known."""
 
 
 # Specific before general: the first one whose words occur is taken.

@@ -32,7 +32,9 @@ class Work:
     generates: bool = True
     """Whether it writes text: then each token has logits."""
     adapter: str = "none"
+    """none, lora or qlora."""
     lora_rank: int = 16
+    """Rows of each of the adapter's matrices."""
     trained: int | None = None
     """Parameters that are trained; None: all, or the adapter's on every linear layer."""
     adapted_features: int | None = None
@@ -44,6 +46,7 @@ class Work:
     dropped_features: int = 0
     """Input features of a layer's matrices that an adapter drops at random: it keeps a copy and a mask of each."""
     precision: str = "no"
+    """no, fp16, bf16 or fp8."""
     fused_casts: bool = False
     """Numbers are cast to fp8 by the kernels that make them, as Transformer Engine does."""
     weight_bytes: int = 4
@@ -65,17 +68,21 @@ class Work:
     sums_in_half: bool = False
     """ZeRO adds gradients up in 16 bits."""
     optimizer_offloaded: bool = False
+    """Optimizer state is kept in host memory."""
     parameters_offloaded: bool = False
+    """Weights are kept in host memory, too."""
     whole_gradients: bool = False
     """Gradients stay whole from one micro-batch to the next."""
     accumulates: bool = False
     """An update has several micro-batches: gradients are there while the next one is computed."""
     checkpointing: Checkpointing = "none"
+    """Which activations are computed again in the backward pass."""
     stream_bytes: int | None = None
     """Of a number of the residual stream; None: the usual one of this arithmetic."""
     arithmetic: Arithmetic | None = None
     """How it computes; None: as the strategy does in this precision."""
     loss: Loss = field(default_factory=Loss)
+    """How logits become a loss, and how many of them are there at once."""
     samples: int = 1
     """The micro-batch."""
     fused_head: bool = False

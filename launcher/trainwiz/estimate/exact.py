@@ -35,11 +35,15 @@ class Tensors:
     """Tensors of one shape that one line made."""
 
     kind: Kind
+    """Weights, gradients, state, activations and the like."""
     line: str
     """File and line; empty for what was there before the update."""
     dtype: str
+    """torch's name of it: `bfloat16`."""
     shape: tuple[int, ...]
+    """Elements along each axis."""
     count: int
+    """The number of such tensors."""
     total: int
     """Bytes of all."""
 
@@ -49,7 +53,9 @@ class Moment:
     """The most that is in memory in a part of the update."""
 
     part: Part
+    """When in the update it is."""
     tensors: tuple[Tensors, ...]
+    """All that are in memory then."""
 
     @property
     def total(self) -> int:

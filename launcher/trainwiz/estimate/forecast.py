@@ -48,9 +48,11 @@ class Forecast:
     host_bytes: int | None = None
     """The most host memory of any rank."""
     seconds_per_update: float | None = None
+    """From the beginning of one update to that of the next, on average."""
     seconds: Mapping[str, float] | None = None
     """Their parts: compute, memory, launches, communication, step."""
     checkpoint_bytes: int | None = None
+    """Of one checkpoint, over all ranks."""
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as `outcome.json` keeps them."""

@@ -33,9 +33,13 @@ class Kept:
     """Bytes of one token for each feature of the residual stream, the queries, the keys, and the MLP."""
 
     hidden: int
+    """For each feature of the residual stream."""
     query: int
+    """For each feature of the queries."""
     key_value: int
+    """For each feature of the keys, values included."""
     inner: int
+    """For each intermediate feature of the MLP."""
 
     def of(self, block: Block, hidden_size: int) -> int:
         """Bytes of one token in a layer."""

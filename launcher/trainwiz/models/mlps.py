@@ -19,6 +19,7 @@ class Mlp:
     active: int
     """Of these, the weights that one token is multiplied with."""
     biases: int = 0
+    """Of all matrices together; they are no part of `weights`."""
 
 
 def dense(sizes: Sizes, *, gated: bool, bias: bool) -> Mlp:

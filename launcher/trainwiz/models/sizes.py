@@ -29,14 +29,21 @@ class Sizes:
     """Numbers of features, layers, heads, tokens and positions."""
 
     hidden_size: int
+    """Features of the residual stream."""
     layers: int
+    """Transformer layers."""
     heads: int
+    """Attention heads of a layer."""
     key_value_heads: int
+    """Of a layer; fewer than `heads` where several queries share a key."""
     head_size: int
+    """Features of one head."""
     intermediate_size: int
     """Width of the MLP; four times the hidden size where config.json does not say."""
     vocab_size: int
+    """Rows of the embedding."""
     positions: int | None
+    """The longest sequence, in tokens; None: config.json sets no limit."""
 
     @property
     def query_size(self) -> int:

@@ -30,10 +30,13 @@ class Page:
     """What is sent."""
 
     body: str
+    """The text or bytes of the answer."""
     kind: str = "text/html"
+    """Its media type."""
     policy: str = "default-src 'none'"
     """The Content-Security-Policy."""
     status: int = 200
+    """The status code of HTTP."""
 
 
 Query = Mapping[str, list[str]]

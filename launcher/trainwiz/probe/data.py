@@ -33,6 +33,7 @@ class Reading:
     root: Path
     """The project's folder, from which paths count."""
     cache: HubCache
+    """Where the hub's client keeps data sets."""
     sequence_length: int
     """Tokens of a sample."""
     as_bytes: bool
@@ -48,6 +49,7 @@ class Reading:
     text_column: str = "text"
     """The column of the texts, or of the files of images."""
     label_column: str = "label"
+    """The column of the labels."""
     fewer: bool = False
     """Whether some rows or documents are left out, so that the number of samples is not known."""
 
@@ -59,7 +61,9 @@ class Kind:
     embedded: Callable[[Reading, str], DataFacts]
     """The facts about the embedded data set, by its split."""
     folder: Callable[[Path, Reading], DataFacts]
+    """The facts about the files of a folder."""
     file: Callable[[Path, Reading], DataFacts]
+    """The facts about one file."""
     files: Callable[[Sequence[Path], Reading], DataFacts] | None = None
     """The facts about the files of a pattern. None: there can be one source only, and no pattern."""
     keeps_part: bool = False

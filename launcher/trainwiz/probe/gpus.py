@@ -28,8 +28,11 @@ class Gpus:
     hidden: int = 0
     """The number of GPUs that CUDA_VISIBLE_DEVICES hides."""
     driver_version: str | None = None
+    """Of the NVIDIA driver; None: NVML was not found."""
     cuda_driver_version: str | None = None
+    """The newest version of CUDA that the driver supports."""
     problems: tuple[Problem, ...] = ()
+    """What NVML could not say, and why."""
 
 
 def gpus(nvml: Any = None, *, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Gpus:

@@ -28,7 +28,9 @@ class Left:
     """A lock that no process on this machine holds."""
 
     path: Path
+    """The file."""
     inode: int
+    """By which it is known again before it is deleted."""
     shared: bool
     """Whether a process on another machine, in another container or of another user may hold it."""
 

@@ -21,10 +21,15 @@ class Size:
     """Fields of `ModelFacts`."""
 
     parameters: int | None = None
+    """The number of the model's parameters; None: unknown."""
     size_source: str | None = None
+    """What that number is known from: files, hub, config."""
     usual_parameters: int | None = None
+    """The number by the model's config.json alone."""
     transformer: Transformer | None = None
+    """Its layers; None: no transformer, or unknown."""
     assumed: bool = False
+    """Whether the layers are those that the number of parameters suggests."""
 
 
 def of_files(files: Callable[[str], list[Path]], config: Mapping[str, Any]) -> Size:

@@ -29,6 +29,7 @@ class Inside:
     parts: tuple[str, ...] = ()
     """Words for the parts that its files are named by; empty: they are one."""
     evaluation_part: str = ""
+    """The part to evaluate on, by its name in `parts`; empty: none."""
     left_out: tuple[str, ...] = ()
     """Files in formats that are not read."""
     complete: bool = True

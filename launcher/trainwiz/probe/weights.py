@@ -26,6 +26,7 @@ class Gathered:
     averaged: int = 0
     """How many weights are averages (`optimizer.ema_decay`), not the last ones."""
     size_bytes: int = 0
+    """Of all files that were written."""
     different: tuple[str, ...] = ()
     """The names of tensors that differ from the checkpoint."""
     problem: str = ""

@@ -18,7 +18,9 @@ class Choice:
     """One legal answer, as it is typed, and what it means."""
 
     value: str
+    """What is typed, and stands in the plan."""
     label: Message
+    """What it means, in one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +30,7 @@ class Question:
     key: str
     """The key of the plan that names it."""
     prompt: Message
+    """What is asked: `Learning rate`."""
     help: str
     """What the answer does, when to change it, and what it costs: a sentence of the catalogue, as a rule's manual."""
     gate: Literal["basic", "advanced"] = "advanced"

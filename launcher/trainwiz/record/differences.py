@@ -11,6 +11,7 @@ from trainwiz.record.run import Recorded, state
 
 _RUN_FOLDER = "--output_dir"
 _CODE = ("commit", "branch", "dirty")
+_FOR_PEOPLE = frozenset({"TRAINWIZ_LANG", "COLUMNS", "LINES", "TQDM_NCOLS", "NO_COLOR"})
 _DIGITS = 12
 """Of a file's sha256."""
 
@@ -22,9 +23,11 @@ class Difference:
     section: str
     """One of `SECTIONS`."""
     key: str
+    """The name of the value in its section."""
     before: Any
     """None: the earlier run has no such value."""
     after: Any
+    """The value in the later one."""
 
 
 def differences(before: Recorded, after: Recorded) -> tuple[Difference, ...]:
@@ -107,13 +110,19 @@ def _rounded(value: Any) -> float | None:
     return round(value, 1) if isinstance(value, (int, float)) else None
 
 
+def _environment(run: Recorded) -> dict[str, Any]:
+    """The variables that a training had, without those that only change what people see."""
+    both = {**(run.command.get("inherited") or {}), **(run.command.get("environment") or {})}
+    return {name: value for name, value in both.items() if name not in _FOR_PEOPLE}
+
+
 _FACTS: dict[str, Callable[[Recorded], dict[str, Any]]] = {
     "plan": lambda run: flat(run.command.get("plan") or {}),
     "config": lambda run: flat(run.command.get("config_values") or {}),
     "arguments": _arguments,
     "versions": lambda run: dict(run.command.get("versions") or {}),
     "machine": _machine,
-    "environment": lambda run: {**(run.command.get("inherited") or {}), **(run.command.get("environment") or {})},
+    "environment": _environment,
     "code": lambda run: {key: value for key, value in (run.command.get("git") or {}).items() if key in _CODE},
     "files": lambda run: {path: str(digest)[:_DIGITS] for path, digest in (run.command.get("files") or {}).items()},
     "data": lambda run: dict(run.command.get("data") or {}),

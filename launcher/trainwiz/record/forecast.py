@@ -41,7 +41,9 @@ class Compared:
     name: str
     """A key of `QUANTITIES`."""
     forecast: float
+    """In the quantity's own unit: bytes, or seconds."""
     measured: float
+    """In the same unit."""
     likely: Message | None = None
     """The part that the miss likely comes from; None where nothing is missed."""
 
@@ -61,6 +63,7 @@ class Correction:
     """What a forecast is multiplied by."""
 
     factor: float
+    """Measured over forecast."""
     runs: int
     """How many it is the median of."""
 

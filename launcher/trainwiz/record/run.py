@@ -44,6 +44,7 @@ class Recorded:
     """The contents of a run's folder."""
 
     name: str
+    """The folder's name."""
     command: Mapping[str, Any] = field(default_factory=dict)
     """`command.json`."""
     outcome: Mapping[str, Any] = field(default_factory=dict)
@@ -69,7 +70,9 @@ class Summary:
     """A run in one line; None: unknown."""
 
     name: str
+    """The run's name."""
     state: State
+    """Whether it runs, or how it ended."""
     started: str
     """Local time with its offset, as `command.json` has it."""
     updates: int | None

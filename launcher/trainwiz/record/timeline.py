@@ -15,7 +15,9 @@ class Stretch:
     """One launch within a lineage; None: unknown."""
 
     name: str
+    """The run's name."""
     state: State
+    """Whether it runs, or how it ended."""
     began: float | None
     """In seconds since the epoch."""
     seconds: float | None
@@ -35,6 +37,7 @@ class Event:
     run: str
     """The name of the run to which it belongs."""
     what: Message
+    """In one line."""
 
 
 def stretches(lineage: Sequence[Recorded], now: float) -> list[Stretch]:

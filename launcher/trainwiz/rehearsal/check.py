@@ -18,8 +18,11 @@ class Check:
     name: str
     """A stable name, for JSON."""
     title: Message
+    """What was checked."""
     verdict: Verdict
+    """Whether it holds."""
     found: Message
+    """What was seen, with its numbers."""
     fix: Message | None = None
     """What to do."""
     numbers: Mapping[str, Any] = field(default_factory=dict)

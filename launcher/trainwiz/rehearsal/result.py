@@ -18,8 +18,11 @@ class RunResult:
     """How a run ended, and what it wrote."""
 
     run: TrialRun
+    """What was run."""
     exit_code: int
+    """The worst of its ranks'."""
     seconds: float
+    """From its start to its end."""
     records: Sequence[Mapping[str, Any]] = ()
     """The records of its metrics.jsonl."""
     weights: str = ""
@@ -31,7 +34,9 @@ class RunResult:
     damaged: Sequence[str] = ()
     """Those of them whose files differ from their manifest."""
     cause: Message | None = None
+    """Why it failed; None: it did not, or was meant to."""
     remedy: Message | None = None
+    """What to do about it."""
     log: str = ""
     """The log of the rank that failed first."""
 

@@ -62,13 +62,17 @@ class TrialRun:
     """One training of the small copy, from its start to its end."""
 
     name: str
+    """By which its folder is named."""
     title: Message
+    """By which it is shown."""
     split: Batch
+    """How its real batch is cut over ranks and micro-batches."""
     killed_at: int = 0
     """The micro-batch, counted from 1, at which every rank is killed; 0: none."""
     resumes: str = ""
     """The name of the run whose checkpoints it resumes from; empty: it starts from the beginning."""
     without_dropout: bool = False
+    """Whether all dropout is 0, so that another split can be compared."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +92,7 @@ class Setup:
     updates: int
     """Updates of each run."""
     main: Batch
+    """How the plan's real batch is cut."""
     other: Batch
     """Another way to cut the same real batch; its losses must be the same."""
     sharded: bool

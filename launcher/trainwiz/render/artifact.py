@@ -10,7 +10,9 @@ class Artifact:
     """One generated file. `path` is relative to the project folder, with `/` between its parts."""
 
     path: str
+    """Where it goes."""
     text: str
+    """All of it."""
     generated: str | None = None
     """What the plan alone would make of it, where the text is somebody's own already; empty: nothing."""
 

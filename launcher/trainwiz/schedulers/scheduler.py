@@ -43,6 +43,7 @@ class Seen:
     """What the scheduler says of a job."""
 
     phase: Phase
+    """Whether it waits, runs or has ended."""
     reason: Message | None = None
     """Why it waits, or why it ended; None: nothing to say."""
     again: bool = False

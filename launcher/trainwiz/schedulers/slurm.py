@@ -143,7 +143,7 @@ class Slurm(Scheduler):
     # docs/decisions/launching.md: A job is queued again only while its scheduler calls it running
     def obstacle(self, job: Job, stdout: str, *, now: float, notice: float) -> Message | None:
         """A job that was cancelled, that may not be queued again, that has no script, or whose end is not near."""
-        fields = dict(re.findall(r"(\w+)=(\S*)", stdout))
+        fields = _fields(job, stdout)
         if others := [f"{key}={fields.get(key, '-')}" for key, value in _WANTED.items() if fields.get(key) != value]:
             return say("whether the job runs again is left to Slurm: {states}", states=" ".join(others))
         if not _is_ending(fields, now, notice):
@@ -235,8 +235,17 @@ def _clock(seconds: int) -> str:
     return f"{days}-{clock}" if days else clock
 
 
-def _in_record(job: Job, line: str) -> Seen | None:
-    fields = dict(word.partition("=")[::2] for word in line.split())
+def _fields(job: Job, text: str) -> dict[str, str]:
+    """What scontrol says of this job, not of others of its array; no name, path or comment can say it instead."""
+    records = re.split(r"^(?=JobId=)", text, flags=re.MULTILINE)
+    own = next((record for record in records if re.match(rf"JobId={job.id}\b", record)), text)
+    # The name is the only text of a person before the state; of the rest, what comes first is Slurm's own.
+    words = re.findall(r"(\w+)=(\S*)", re.sub(r"\bJobName=.*?\sUserId=", "UserId=", own, count=1, flags=re.DOTALL))
+    return dict(reversed(words))
+
+
+def _in_record(job: Job, text: str) -> Seen | None:
+    fields = _fields(job, text)
     state = fields.get("JobState", "")
     if state not in _PHASES:
         return None

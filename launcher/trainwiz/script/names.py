@@ -43,9 +43,13 @@ class Assignment:
     """A binding where it stands in a script."""
 
     name: str
+    """The name that is bound."""
     value: ast.expr
+    """The expression that it is bound to, or to a part of."""
     node: ast.AST
+    """The statement that binds it."""
     alone: bool
+    """Whether the name is bound to all of `value`, and not to a part of it."""
     scope: ast.AST
     """The function or module that it is in."""
 

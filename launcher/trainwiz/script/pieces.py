@@ -40,7 +40,9 @@ class Piece:
     node: ast.AST
     """Where the script has it; the module where it was not found."""
     taken: Slice | None = None
+    """The slice; None where there is a gap."""
     gap: Gap | None = None
+    """Why it could not be taken; None where there is a slice."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,14 +50,19 @@ class Pieces:
     """What a script trains."""
 
     model: Piece
+    """What makes the model."""
     data: Piece
+    """What makes the training data."""
     collate: Piece
+    """What makes a batch of samples."""
     loss: Piece
+    """What makes a loss of model and batch."""
     model_name: str = "model"
     """The name that the loop calls the model by."""
     batch: str = ""
     """What the loop unpacks a micro-batch into, as it is written; empty: the loss takes all of it by itself."""
     counted: Counted = "samples"
+    """What a mean loss is the mean of."""
     sums: ast.AST | None = None
     """Where the loss is a sum over the samples and not a mean."""
     loader: Call | None = None

@@ -72,6 +72,7 @@ class Slicer:
     """Takes one piece out of a script."""
 
     script: Script
+    """The script that it is taken from."""
     bound: Collection[str] = ()
     """Names that have their value where the piece is written."""
     barred: Collection[str] = ()

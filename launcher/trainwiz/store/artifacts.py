@@ -67,7 +67,9 @@ class Written:
     """What `write` did with each file, as paths relative to the project's folder."""
 
     written: tuple[str, ...] = ()
+    """New files, and those that were replaced."""
     unchanged: tuple[str, ...] = ()
+    """Files that were already as they should be."""
     followed: tuple[str, ...] = ()
     """Edited files in which only values were set."""
     kept: tuple[str, ...] = ()

@@ -27,6 +27,7 @@ class Submitted:
     """A submitted job."""
 
     job: Job
+    """The scheduler's name and its id of the job."""
     submitted: str
     """When, as `command.json` writes times."""
 

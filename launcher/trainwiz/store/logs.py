@@ -48,7 +48,9 @@ class Excerpt:
     """The beginning and the end of a log."""
 
     head: bytes
+    """All of a log that is short."""
     tail: bytes = b""
+    """Empty where `head` is all of it."""
     tail_line: int = 1
     """The number of the first line of `tail`, from 1."""
     between: tuple[tuple[int, bytes], ...] = ()

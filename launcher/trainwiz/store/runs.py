@@ -43,6 +43,7 @@ class Run:
     """One run's folder."""
 
     folder: Path
+    """`runs/NAME` of a project."""
     machine: int = 0
     """The machine that writes records here, of a run over several."""
 

@@ -71,7 +71,9 @@ class Module:
     """One module of a project, read once for all scripts that import it."""
 
     file: str
+    """Its path."""
     text: str
+    """All of it."""
     seen: tuple[int, int, int]
     """What the file looked like when it was read."""
     _parts: dict[str, script.Part] = field(default_factory=dict)

@@ -45,7 +45,9 @@ class Training:
     sums_in_half: bool = False
     """ZeRO adds gradients up in 16 bits; the generated ds_config.json says fp32."""
     optimizer_offloaded: bool = False
+    """Optimizer state is kept in host memory."""
     parameters_offloaded: bool = False
+    """Weights are kept in host memory, too."""
     model_parameters: int = 0
     """All parameters of the model, frozen ones included."""
     layer: int = 0

@@ -14,8 +14,11 @@ class NetworkShape:
     """Stages of residual blocks; each stage doubles the width. The fields of the task's own config."""
 
     width: int
+    """Channels of the first stage."""
     stages: int
+    """Each but the first halves height and width of the pictures."""
     blocks_per_stage: int
+    """Of two convolutions each."""
     outputs: int = 10
     """What an estimate takes for the number of classes: the data decides it, and it hardly matters."""
 

@@ -13,20 +13,26 @@ from trainwiz.models import Transformer
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ModelShape:
-    """A transformer's shape in transformers' own words.
-
-    `hub_id` names weights of this shape, for a model that does not start from scratch; empty where none exist.
-    """
+    """A transformer's shape in transformers' own words."""
 
     model_type: Literal["llama", "gpt2", "bert"]
+    """transformers' name of the family."""
     hidden_size: int
+    """Features of the residual stream."""
     num_hidden_layers: int
+    """Transformer layers."""
     num_attention_heads: int
+    """Of a layer."""
     num_key_value_heads: int
+    """Of a layer; fewer than attention heads where several queries share a key."""
     intermediate_size: int
+    """Features inside an MLP."""
     vocab_size: int
+    """Rows of the embedding."""
     max_position_embeddings: int
+    """The longest sequence, in tokens."""
     hub_id: str = ""
+    """Weights of this shape, for a model that does not start from scratch; empty where none exist."""
     outputs: int = 0
     """Numbers that a head on top of it gives for each sample; 0 for a model without one."""
     headless: bool = False

@@ -84,7 +84,9 @@ class Task:
     adapters: bool = False
     """An adapter (LoRA, QLoRA) may be trained in place of all weights."""
     model_prompt: Message = MODEL_PROMPT
+    """How the wizard asks for the model."""
     data_prompt: Message = DATA_PROMPT
+    """How the wizard asks for the training data."""
     data_names: Message | None = None
     """What `data.train` may name, as a remedy. None: the plan names no data."""
     data_forms: Message | None = None

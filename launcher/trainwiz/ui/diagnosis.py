@@ -33,6 +33,7 @@ class Fix:
     changes: Mapping[str, tuple[Any, Any]]
     """Old and new value by key."""
     why: Message
+    """The reason for these values."""
     line: str
     """The command that applies it."""
     saves: Message | None = None

@@ -35,6 +35,7 @@ class Change:
     """Something that lowers the peak."""
 
     what: Message
+    """In one line."""
     saves: int
     """Bytes of the peak."""
     by_formula: bool
@@ -46,6 +47,7 @@ class Shown:
     """What was found about a plan."""
 
     plan: Plan
+    """The plan that was run without memory."""
     whole: bool
     """The engine was run, too."""
     totals: Mapping[str, int]
@@ -57,11 +59,13 @@ class Shown:
     formula: Mapping[str, int]
     """Bytes by moment, as the formulas have them; empty for own code."""
     changes: Sequence[Change]
+    """The one that saves most first."""
     guessed: Sequence[str]
     """Lines that asked for a value of a tensor, of which there is none."""
     memory: int | None
     """Of the GPU that was named."""
     seconds: float
+    """That it took to find out."""
 
     @property
     def usable(self) -> int | None:

@@ -30,9 +30,11 @@ class Limits:
     """What a training may take; None: anything."""
 
     hours: float | None = None
+    """Of the whole training."""
     price: float | None = None
     """Of one GPU for one hour."""
     cost: float | None = None
+    """Of the whole training, in the currency of `price`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,8 +42,11 @@ class Row:
     """A candidate with its hours and its cost."""
 
     number: int
+    """Its place in the table, from 1."""
     gpus: int
+    """Over all machines."""
     candidate: Candidate
+    """The way to train."""
     hours: float | None
     """Of the training; None where its length or the speed is unknown."""
     cost: float | None
@@ -51,6 +56,7 @@ class Row:
     disk_bytes: int | None
     """For checkpoints and final weights; None where the training's length is unknown."""
     why_not: Message | None
+    """Why it does not fit, or breaks a limit; None: it is possible."""
 
     @property
     def possible(self) -> bool:

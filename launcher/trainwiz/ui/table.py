@@ -36,6 +36,7 @@ class Check:
     title: str
     """What was looked at."""
     found: str
+    """What it is."""
     fix: str = ""
     """What to do about it; shown below, behind an arrow."""
     loud: bool = False

@@ -33,16 +33,19 @@ class View:
     """What is known of a run at one moment."""
 
     summary: Summary
+    """The run in one line."""
     records: Sequence[Record]
     """Metrics of the run and those that it continues; sampled where there are very many."""
     lowest_loss: float | None = None
     """None: not known, since some records of a long run were not read."""
     seconds_left: float | None = None
+    """Until the last update; None: unknown."""
     memory: Mapping[int, tuple[int, int | None]] = field(default_factory=dict)
     """Bytes by rank: of the host, and of the rank's GPU, if any."""
     most: Mapping[int, int] = field(default_factory=dict)
     """The most bytes of the host that each rank ever held."""
     complaints: Sequence[Complaint] = ()
+    """Warnings and errors that its ranks wrote."""
     place: str = ""
     """Where rank 0's own code is, of a run that has no metrics yet."""
     live: bool = False

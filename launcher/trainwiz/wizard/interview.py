@@ -11,7 +11,8 @@ from trainwiz.decide.earlier import carry
 from trainwiz.errors import PlanError
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
-from trainwiz.questions import ADVANCED, BASIC, Question, Values
+from trainwiz.questions import ADVANCED, BASIC, Question, Values, question_for
+from trainwiz.wizard import first_row
 from trainwiz.wizard.terminal import Action, Asked, Reply, size
 from trainwiz.wizard.trail import Trail
 
@@ -20,7 +21,15 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 REVIEW = "review"
-_ORDER = (*(q.key for q in BASIC), *(q.key for q in ADVANCED), REVIEW)
+_OF_COLUMNS = ("data.columns", "data.image_column", "data.text_column", "data.label_column")
+"""Asked right after the data, where the names of its columns do not say what they hold."""
+_FIRST_KEYS = [q.key for q in BASIC]
+_BEHIND_DATA = _FIRST_KEYS.index("data.train") + 1
+_ORDER = (
+    *(*_FIRST_KEYS[:_BEHIND_DATA], *_OF_COLUMNS, *_FIRST_KEYS[_BEHIND_DATA:]),
+    *(q.key for q in ADVANCED if q.key not in _OF_COLUMNS),
+    REVIEW,
+)
 _ABOUT_MEMORY = (
     *("strategy.kind", "batch.real_batch_size", "batch.per_device_batch_size", "batch.sequence_length"),
     *("model.adapter", "model.activation_checkpointing", "precision.mixed_precision"),
@@ -43,6 +52,7 @@ class Interview:
     ask: Callable[[Asked, Callable[[], None] | None], Reply]
     """Asks once; calls the function when the question is on the screen."""
     talk: Callable[[Message | str], None]
+    """Prints a line between questions."""
     gauge: Callable[[Plan], str] | None = None
     """What a plan needs of memory, in one line; empty where nobody knows."""
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -52,17 +62,22 @@ class Interview:
     shown: Callable[[], None] | None = None
     """Called when the first question is on the screen."""
     trail: Trail = field(default_factory=Trail)
+    """Where each question stands on the terminal, so that the way back can erase it."""
+    _told: Sequence[str] = ()
+    """What was said last of the data's first row."""
 
     def run(self, step: str = _ORDER[0], *, until: str = REVIEW) -> None:
         """Ask from one step on, up to the review or another step."""
-        if not self._applies(step, self._known_values()):
+        if not self._is_next(step):
             step = self._neighbour(step, back=False)
         while step != until:
             self.save(self.answers, step)
             if self.answer(_QUESTIONS[step]) is Action.BACK:
-                step = self._neighbour(step, back=True)
+                step, self._told = self._neighbour(step, back=True), ()
                 self.trail.back_to(step)
             else:
+                if step in ("data.train", *_OF_COLUMNS):
+                    self._tell_first_row()
                 step = self._neighbour(step, back=False)
         self.save(self.answers, step)
 
@@ -79,8 +94,9 @@ class Interview:
             elif reply.action is Action.BACK:
                 return Action.BACK
             else:
-                accepted = not reply.value or (asked.choices and reply.value == asked.default)
-                if accepted or self._accept(question, reply.value, values):
+                typed = reply.value or (asked.default if asked.proposed else "")
+                accepted = not typed or (asked.choices and typed == asked.default)
+                if accepted or self._accept(question, typed, values):
                     return None
 
     def put(self, asked: Asked) -> Reply:
@@ -95,6 +111,15 @@ class Interview:
         step = self._neighbour(REVIEW, back=True)
         self.trail.back_to(step)
         self.run(step)
+
+    def change(self, key: str) -> None:
+        """Ask one question again, and then those of the columns that go with it."""
+        self.answer(question_for(key))
+        decided = self.decided()
+        behind = {"data.train": decided.outlook.guessed, "data.text_column": {"data.label_column"}}
+        for column in _OF_COLUMNS:
+            if column in behind.get(key, ()) and question_for(column).when(_values(decided)):
+                self.answer(question_for(column))
 
     def decided(self) -> Decided:
         """The plan as the answers make it."""
@@ -114,6 +139,9 @@ class Interview:
         asked = _shown_as(question, question.show(values), reason, values, sizes)
         if decided.outlook.columns and question.of_columns(values):
             asked = _of_columns(asked, decided.outlook.columns)
+        if question.key == "data.columns" and decided.outlook.proposed:
+            why = t("a guess by the first row")
+            asked = replace(asked, default=decided.outlook.proposed, reason=why, proposed=True)
         if self.gauge and question.key in _ABOUT_MEMORY:
             asked = replace(asked, gauge=lambda typed: self._gauged(question, typed, values))
         return asked, values
@@ -197,22 +225,34 @@ class Interview:
             return {}
         return held
 
-    def _known_values(self) -> Mapping[str, Any]:
-        return _values(self.decided()) if self.answers or self.fixed else {}
+    def _tell_first_row(self) -> None:
+        """Say what is read from the first row of own data, unless it was said."""
+        lines = first_row.lines(self.decided())
+        if lines != self._told:
+            self._told = lines
+            for line in lines:
+                self.talk(line)
 
     def _neighbour(self, step: str, *, back: bool) -> str:
-        values = _values(self.decided())
+        decided = self.decided()
+        values, guessed = _values(decided), decided.outlook.guessed
         at = _ORDER.index(step)
         ahead = reversed(_ORDER[:at]) if back else iter(_ORDER[at + 1 :])
-        return next((s for s in ahead if self._applies(s, values)), step)
+        return next((s for s in ahead if self._applies(s, values, guessed)), step)
 
-    def _applies(self, step: str, values: Mapping[str, Any]) -> bool:
+    def _is_next(self, step: str) -> bool:
+        """Whether an interview can begin there; the first question needs no plan."""
+        if not (self.answers or self.fixed):
+            return self._applies(step, {})
+        decided = self.decided()
+        return self._applies(step, _values(decided), decided.outlook.guessed)
+
+    def _applies(self, step: str, values: Values, guessed: frozenset[str] = frozenset()) -> bool:
         if step == REVIEW:
             return True
         question = _QUESTIONS[step]
-        if question.gate == "advanced" or not question.asked(values):
-            return False
-        return question.when(values) and not set(question.sets) & self.fixed.keys()
+        asked = step in guessed if question.gate == "advanced" else question.asked(values)
+        return asked and question.when(values) and not set(question.sets) & self.fixed.keys()
 
     def _before(self, question: Question) -> Iterator[Question]:
         for step in _ORDER[: _ORDER.index(question.key)]:

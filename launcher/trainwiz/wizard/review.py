@@ -44,7 +44,8 @@ def review(interview: Interview) -> None:
         elif chosen in (DETAILS, SUMMARY):
             details, pointed_at = chosen == DETAILS, WRITE if chosen == SUMMARY else SUMMARY
         else:
-            interview.answer(question_for(chosen))
+            # A line of the short list stands for more than its key.
+            interview.answer(question_for(chosen)) if details else interview.change(chosen)
             # In the short list, Enter then writes; in the long one, a neighbour may be next.
             pointed_at = chosen if details else WRITE
 

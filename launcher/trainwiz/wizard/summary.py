@@ -70,6 +70,8 @@ def _data(decided: Decided) -> str:
     samples = decided.outlook.samples
     name = spelled(decided.plan.data.train)
     words = t("{name}: about {n} samples", name=name, n=counted(samples)) if samples else name
+    if decided.plan.data.columns:
+        words = t("{data}, read as {columns}", data=words, columns=decided.plan.data.columns)
     turns = decided.outlook.turns
     if not turns:
         return words
@@ -84,9 +86,9 @@ def _first_text(decided: Decided) -> str:
     if decided.outlook.turns or not task.text_column or data.text_column not in first:
         return ""
     whole = first[data.text_column]
-    shown = columns.shortened(whole, _FIRST_TEXT)
+    shown = f"{data.text_column}: {columns.shortened(whole, _FIRST_TEXT)}"
     labels = [first[name.strip()] for name in data.label_column.split(",") if name.strip() in first]
-    return f"{shown} → {', '.join(labels)}" if task.labelled and labels else shown
+    return f"{shown} → {data.label_column}: {', '.join(labels)}" if task.labelled and labels else shown
 
 
 def _lengths(decided: Decided) -> str:

@@ -23,10 +23,13 @@ class Asked:
     """A question as it is shown."""
 
     prompt: str
+    """The question."""
     default: str
     """What Enter accepts."""
     reason: str = ""
     """Why that is the default."""
+    proposed: bool = False
+    """Whether the default is no value of the plan yet, so that Enter counts as typing it."""
     choices: tuple[tuple[str, str], ...] = ()
     """Values, each with its line in the list; without any, an answer is typed."""
     paths: bool = False
@@ -48,6 +51,7 @@ class Reply:
     value: str = ""
     """What was typed or chosen; empty for Enter alone."""
     action: Action | None = None
+    """None where the question was answered."""
     at: str = ""
     """The value of the list's line that was pointed at."""
     rows: int = 0

@@ -35,12 +35,15 @@ class Imported:
     """What became of the files."""
 
     adoption: Adoption
+    """What the files say, as answers."""
     answers: Mapping[str, Any]
     """What makes the plan, by key."""
     decided: Decided
+    """The plan, and whence its values are."""
     left: Sequence[Left]
     """What the files say and the plan does not."""
     findings: Sequence[Finding]
+    """What is wrong with the plan."""
 
 
 def import_(request: ImportRequest) -> None:

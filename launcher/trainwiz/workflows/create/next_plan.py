@@ -32,6 +32,7 @@ class NextPlan:
     answers: Mapping[str, Any]
     """What makes the plan."""
     decided: Decided
+    """The plan to come, and whence its values are."""
     reasons: Mapping[str, str]
     """The comment of each value: a new one only where its reason changed."""
     comments: Mapping[str, str]

@@ -30,7 +30,9 @@ class OwnScript:
     """A script with the pieces of it that were found."""
 
     script: Script
+    """The script, parsed."""
     pieces: Pieces
+    """Its model, data and loss."""
     as_code: bool
     """Whether task.py takes them; False: the user chose another task for the plan."""
 

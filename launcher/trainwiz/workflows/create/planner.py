@@ -58,6 +58,11 @@ class Planner:
             pool.shutdown(wait=False)
 
     @property
+    def plans_elsewhere(self) -> bool:
+        """Whether another machine than this one will train."""
+        return bool(self.machine_file or self.gpus)
+
+    @property
     def machine(self) -> Machine:
         """The machine, without its interpreter while that is still being examined."""
         if self._machine is None:
@@ -155,5 +160,5 @@ def _installs(finding: Finding) -> bool:
     return finding.fix is not None and finding.fix.installs
 
 
-def _columns(plan: Plan) -> tuple[str, str]:
-    return plan.data.text_column, plan.data.label_column
+def _columns(plan: Plan) -> tuple[str | None, ...]:
+    return plan.data.columns, plan.data.text_column, plan.data.label_column

@@ -101,16 +101,18 @@ def write(
     return written
 
 
-def report(written: Written, folder: Path, answers: Mapping[str, Any], options: Mapping[str, str]) -> None:
+def report(
+    written: Written, folder: Path, answers: Mapping[str, Any], options: Mapping[str, str], *, elsewhere: bool
+) -> None:
     """Print the files, what was left alone, the command that does the same, and what comes next.
 
-    `options` are those of the command line that are not answers.
+    `options` are those of the command line that are not answers; `elsewhere` says that another machine will train.
     """
     report_files(written, folder)
     console.talk()
     console.talk(t("The same command without questions:"))
     console.talk(f"  {_command(folder, answers, options)}", style="bold")
-    report_next(folder)
+    report_next(folder, elsewhere=elsewhere)
 
 
 def report_files(written: Written, folder: Path) -> None:
@@ -134,10 +136,10 @@ def report_files(written: Written, folder: Path) -> None:
         console.talk(t("Nothing changed: {folder} is already up to date.", folder=folder))
 
 
-def report_next(folder: Path) -> None:
-    """What to do with a project, on stderr."""
+def report_next(folder: Path, *, elsewhere: bool = False) -> None:
+    """What to do with a project, on stderr; `elsewhere` on a machine that it must be copied to."""
     console.talk()
-    console.talk(t("Next:"))
+    console.talk(t("Next, on that machine, with a copy of the folder:") if elsewhere else t("Next:"))
     where = shlex.quote(str(folder))
     from trainwiz.render import SETTINGS
     from trainwiz.store import artifacts

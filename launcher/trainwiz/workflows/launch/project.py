@@ -168,7 +168,9 @@ def _place(request: Request, plan: Plan) -> Place | None:
             say("leave it out: torchrun starts the ranks of several machines"),
         )
     rank = request.machine_rank
-    return cluster.place(plan, 0 if rank is None and request.dry_run else rank, os.environ)
+    if rank is None and request.dry_run and cluster.machine_rank(os.environ) is None:
+        rank = 0
+    return cluster.place(plan, rank, os.environ)
 
 
 @contextlib.contextmanager

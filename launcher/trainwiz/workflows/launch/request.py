@@ -86,7 +86,7 @@ class Request:
         "MIN:MAX",
         say(
             "With several machines: go on with as few as MIN of them where others are lost, and with all again when "
-            "they come back; the real batch stays the same."
+            "they come back; the real batch stays the same. Machine 0 cannot be lost."
         ),
     )
     rejoin: float = option(

@@ -45,8 +45,11 @@ def continued(request: Request, plan: Plan, folder: Path, place: Place | None) -
 
 # docs/decisions/launching.md: In a scheduler's job a launch continues what is unfinished
 def _automatic(request: Request, plan: Plan, folder: Path) -> Run | None:
-    """The newest run if it is unfinished and the same training; None to start, and in both cases says so."""
-    run = next(iter(runs.begun(folder)[-1:]), None)
+    """The newest run if it is unfinished and the same training; None to start, and in both cases says so.
+
+    Another start of a job goes on with the job's own run, however many other jobs have trained here meanwhile.
+    """
+    run = _newest(folder)
     if run is None:
         console.talk(t("no earlier run to continue: starting at update 0"))
         return None
@@ -79,6 +82,16 @@ def _automatic(request: Request, plan: Plan, folder: Path) -> Run | None:
         )
         return run
     return None
+
+
+def _newest(folder: Path) -> Run | None:
+    """The newest run of this process's job, or what took it over; without one, the newest of all."""
+    every = runs.begun(folder)
+    own = next((run for run in reversed(every) if _of_this_job(run)), None)
+    if own is None:
+        return next(iter(every[-1:]), None)
+    kept = os.path.realpath(own.checkpoints)
+    return [run for run in every[every.index(own) :] if os.path.realpath(run.checkpoints) == kept][-1]
 
 
 def _of_this_job(run: Run) -> bool:

@@ -42,11 +42,17 @@ class Setting:
     """What the rows are about."""
 
     machine: Machine
+    """What trains: this one, or that of `--gpus`."""
     machines: int
+    """How many of them."""
     plan: Plan
+    """The plan before a strategy is chosen."""
     place: Place
+    """Its GPUs."""
     found: tuple[Candidate, ...]
+    """All ways to train, the best first."""
     training: table.Training
+    """How long it is, and what it saves."""
     assumed: bool
     """Whether the model's layers are those that its number of parameters suggests."""
     shape: Transformer | None

@@ -34,6 +34,7 @@ class Version:
     """A project at one time."""
 
     plan: Plan
+    """Its plan."""
     texts: Mapping[str, str]
     """The files that differ from those in the folder, by path; none: the folder as it is."""
 

@@ -41,7 +41,9 @@ class Environment:
     python: str
     """The Python that trains."""
     workspace: Workspace
+    """Where its runs are put, and thrown away."""
     machine: Machine
+    """This one."""
 
 
 def train(environment: Environment, setup: Setup, run: TrialRun) -> RunResult:

@@ -29,11 +29,13 @@ class Choice:
     """How the tokens of an answer are chosen."""
 
     max_tokens: int = 512
+    """After so many the answer ends."""
     temperature: float = 0.7
     """0 takes the likeliest token always."""
     top_p: float = 0.9
     """The share of probability that is chosen from."""
     seed: int | None = None
+    """Makes answers repeatable; None: they differ."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +43,11 @@ class Answer:
     """A whole answer."""
 
     text: str
+    """All of it, decoded."""
     tokens: int
+    """How many were written."""
     seconds: float
+    """That it took."""
     reason: str
     """Why it ended: `end`, `length` or `stopped`."""
 

@@ -46,6 +46,7 @@ class Answerer:
     """A model's folder, and how it is loaded."""
 
     folder: Path
+    """With config.json and weights."""
     cwd: Path
     """Where relative names of base models begin."""
     device: str

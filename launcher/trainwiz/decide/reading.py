@@ -1,0 +1,96 @@
+"""What is read from the first row of the data, and which columns only a guess says it of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from trainwiz.decide.columns import IMAGES, LABELS, TEXTS, called, shown
+from trainwiz.decide.decision import Decision
+from trainwiz.decide.first_sample import turns
+from trainwiz.message import Message, say
+from trainwiz.tasks import chat_columns
+from trainwiz.vocabulary import EMBEDDED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What a column is read as."""
+
+    role: Message | str
+    """A word of this program (text, label), of the data (user) or of data.columns (prompt)."""
+    column: str
+    """Empty for a message of a conversation."""
+    text: str
+    """The beginning of what stands there; empty where the first row lacks it."""
+
+
+def parts(d: Decision) -> tuple[Part, ...]:
+    """What is read from the first row of a person's own data; nothing where it is unknown or cannot be read."""
+    if not d.first or d.values["data.train"] == EMBEDDED:
+        return ()
+    if d.task.chats:
+        return _of_talk(d)
+    return tuple(
+        Part(role=role, column=column, text=shown(d.first.get(column)) or "")
+        for key, role in _roles(d).items()
+        for column in _named(d, key)
+    )
+
+
+def guessed(d: Decision) -> frozenset[str]:
+    """The keys of columns whose names say nothing, so that a person should see what was made of them."""
+    if not d.first or d.values["data.train"] == EMBEDDED:
+        return frozenset()
+    if d.task.chats:
+        lacks = chat_columns.problem(d.first, compares=not d.task.talks)
+        return frozenset({"data.columns"} if lacks in ("talk", "answers") else ())
+    usual = {"data.text_column": TEXTS, "data.image_column": IMAGES, "data.label_column": LABELS}
+    keys = _roles(d)
+    return frozenset(key for key in keys if len(d.first) > len(keys) - 1 and called(d.first, usual[key]) is None)
+
+
+def proposed(d: Decision) -> str | None:
+    """What data.columns may be where nobody can be sure: a person decides."""
+    if "data.columns" not in guessed(d) or d.values["data.columns"]:
+        return None
+    guess = chat_columns.guessed(d.first, compares=not d.task.talks)
+    return guess.spelled if guess else None
+
+
+def _roles(d: Decision) -> Mapping[str, Message]:
+    """The keys of the columns that the task reads."""
+    read: dict[str, Message] = {}
+    if d.task.backbones:
+        read["data.image_column"] = say("image")
+    elif d.task.text_column:
+        read["data.text_column"] = say("text")
+    if read and d.task.labelled:
+        read["data.label_column"] = say("label")
+    return read
+
+
+def _named(d: Decision, key: str) -> list[str]:
+    name = d.values[key]
+    several = key == "data.label_column" and d.task.several_columns and name not in d.first
+    return [each.strip() for each in name.split(",")] if several else [name]
+
+
+def _of_talk(d: Decision) -> tuple[Part, ...]:
+    spelled = d.values["data.columns"]
+    row = chat_columns.renamed(d.first, spelled)
+    if d.task.talks and (talk := turns(row)) and not spelled:
+        return tuple(Part(role=f"{turn.role}{'*' * turn.learned}", column="", text=turn.text) for turn in talk)
+    if chat_columns.problem(row, compares=not d.task.talks) is not None and not spelled:
+        return ()
+    named = chat_columns.named(spelled) if spelled else dict(_usual(row))
+    return tuple(
+        Part(role=word, column=name, text=shown(chat_columns.value_at(d.first, name)) or "")
+        for word, name in named.items()
+    )
+
+
+def _usual(row: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    for word, names in chat_columns.WORDS.items():
+        if name := next((name for name in names if row.get(name) is not None), None):
+            yield word, name
