@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from patience import patience
+
 
 class Debugger:
     """Attached to one rank; `stopped` waits for a breakpoint."""
@@ -110,7 +112,7 @@ class Debugger:
 
 
 def _connected(port: int, within: float) -> socket.socket:
-    until = time.monotonic() + within
+    until = time.monotonic() + within * patience()
     while True:
         try:
             return socket.create_connection(("127.0.0.1", port), timeout=within)

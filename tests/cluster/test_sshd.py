@@ -13,6 +13,7 @@ from pathlib import Path
 import projects
 import pytest
 from engine_children import claimed
+from patience import patience
 from test_hosts import launch, project
 from test_ranks import wait_for
 
@@ -78,7 +79,7 @@ def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
         server = subprocess.Popen([SSHD, "-D", "-e", "-f", str(folder / "server")], stderr=log)
     environ = projects.environment({"PATH": f"{folder / 'bin'}:{os.environ['PATH']}"})
     try:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 30 * patience()
         while subprocess.run(["ssh", "one", "true"], env=environ, capture_output=True, check=False).returncode:
             assert time.monotonic() < until, (folder / "log").read_text()
             time.sleep(0.1)

@@ -17,6 +17,7 @@ import psutil
 import pytest
 import test_several_machines
 import warm
+from patience import patience
 from test_several_machines import Hosts
 
 pytestmark = pytest.mark.train
@@ -69,7 +70,7 @@ class Pair:
         self.until(lambda: " ".join(self.text(machine).split()).count(words) >= times)
 
     def until(self, holds: Callable[[], bool]) -> None:
-        end = time.monotonic() + 180
+        end = time.monotonic() + 180 * patience()
         while not holds():
             said = self.text(0) + self.text(1)
             assert self.launchers[0].poll() is None, said

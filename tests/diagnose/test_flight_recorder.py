@@ -155,7 +155,7 @@ def test_a_dump_that_is_too_large_does_not_blame_its_rank(
     monkeypatch.setattr(recordings, "_LARGEST", files[0].stat().st_size)
     assert diagnose.diagnose(str(tmp_path), json=True) == 0
     said = capsys.readouterr()
-    assert "the files of ranks 2 are no dumps, or too large" in said.err
+    assert "the files of ranks 2 are not dumps, or are too large" in said.err
     assert json.loads(said.out) is None
     files[2].unlink()
     assert diagnose.diagnose(str(tmp_path), json=True) == 0

@@ -21,7 +21,7 @@ import task
 import torch
 import torch.distributed
 import train
-import transformers
+from torch.distributed.tensor import DTensor
 
 
 def own_bytes() -> int:
@@ -53,12 +53,14 @@ def watched(found: dict[str, Any], name: str) -> Iterator[None]:
         found[name] = most - before
 
 
-def digest(weights: dict[str, torch.Tensor]) -> str:
-    """Of names and bytes."""
+def digest(model: torch.nn.Module) -> str:
+    """Of the names, types and bytes of all weights, frozen ones too."""
     made = hashlib.sha256()
-    for name, part in sorted(weights.items()):
-        made.update(name.encode())
-        made.update(part.numpy().tobytes())
+    for name, part in sorted(model.named_parameters(remove_duplicate=False)):
+        part = part.detach()
+        whole = part.full_tensor() if isinstance(part, DTensor) else part
+        made.update(f"{name} {whole.dtype}".encode())
+        made.update(whole.view(torch.uint8).numpy().tobytes())
     return made.hexdigest()
 
 
@@ -74,11 +76,10 @@ def loading(config: Any, accelerator: Any) -> dict[str, Any]:
     shards = [p.to_local() for p in model.parameters()]
     found["kept"] = sum(shard.numel() for shard in shards)
     found["held"] = sum(shard.untyped_storage().nbytes() for shard in shards)
-    whole = {name: part.full_tensor() for name, part in model.state_dict().items()}
-    found["digest"] = digest(whole)
+    found["digest"] = digest(model)
     if accelerator.is_main_process and sharding.places:
-        auto = transformers.AutoModelForCausalLM
-        found["published"] = digest(auto.from_pretrained(config.model_name, dtype=torch.float32).state_dict())
+        torch.manual_seed(config.seed)
+        found["published"] = digest(task.build_model(config))
     found["trained"] = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     return found
 

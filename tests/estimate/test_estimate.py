@@ -337,7 +337,7 @@ def test_an_adapter_leaves_little_to_train() -> None:
     [
         ("lora", {"strategy__kind": "ddp"}, "bf16", 2),
         ("lora", {"strategy__kind": "ddp"}, "no", 4),
-        ("lora", {"strategy__kind": "fsdp"}, "bf16", 4 / 8),
+        ("lora", {"strategy__kind": "fsdp"}, "bf16", 2 / 8),
         ("lora", {"strategy__kind": "deepspeed", "strategy__zero_stage": 3}, "bf16", 2 / 8),
         ("lora", {"strategy__kind": "deepspeed", "strategy__zero_stage": 2}, "bf16", 2),
         ("qlora", {"strategy__kind": "ddp"}, "bf16", 0.7054),  # the embeddings and the head are in 16 bits
@@ -626,7 +626,8 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
         ("lora", "ddp", "bf16", 8 * 2 * B),
         ("lora", "ddp", "fp16", 8 * 2 * B),
         ("lora", "ddp", "no", 8 * 4 * B),
-        ("lora", "fsdp", "bf16", 8 * 4 * B),
+        ("lora", "fsdp", "bf16", 2 * B + 8 * 4 * trained_parameters(B, "lora", 16)),
+        ("lora", "fsdp", "no", 4 * B + 8 * 4 * trained_parameters(B, "lora", 16)),
         ("qlora", "ddp", "bf16", 8 * B),
     ],
 )
@@ -645,6 +646,16 @@ def test_ranks_that_read_their_shards_hold_no_whole_model() -> None:
     loads = make(task="sft", model__from_scratch=False, **values)
     assert estimate(loads, eight.parameters, eight).load_bytes_per_machine == 4 * 128256 * 4096
     assert estimate(loads, mixture.parameters, mixture).load_bytes_per_machine == 4 * mixture.parameters
+    adapted = estimate(
+        make(task="sft", model__from_scratch=False, model__adapter="lora", precision__mixed_precision="bf16", **values),
+        eight.parameters,
+        eight,
+    )
+    adapter = 8 * 4 * trained_parameters(eight.parameters, "lora", 16)
+    assert adapted.load_bytes_per_machine == 2 * 128256 * 4096 + adapter
+    for change in ({"data__added_tokens": "<a>"}, {"model__modules_to_save": "lm_head", "model__adapter": "lora"}):
+        told = make(task="sft", model__from_scratch=False, **values, **change)
+        assert estimate(told, eight.parameters, eight).load_bytes_per_machine >= 4 * eight.parameters, change
     new = make(task="sft", model__from_scratch=True, **values)
     assert estimate(new, eight.parameters, eight).load_bytes_per_machine == 4 * eight.parameters
 

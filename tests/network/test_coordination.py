@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from engine_children import claimed
+from patience import patience
 from plans import BASE
 
 from trainwiz import plan as plans
@@ -53,7 +54,7 @@ def machine(rank: int, plan: str = "p") -> rollcall.Machine:
 
 
 def until(holds: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 20 * patience()
     while not holds():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -165,7 +166,7 @@ def test_the_rank_of_another_machine_is_blamed_and_all_begin_again(make: Callabl
 
     def failing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         report(world, 2, -9)
-        seen.append(inbox.get(timeout=90))
+        seen.append(inbox.get(timeout=90 * patience()))
         threading.Timer(0.2, lambda: report(world, 1, 1, culprits=[])).start()
         return LOST_A_PEER
 
@@ -193,7 +194,7 @@ def test_ranks_that_end_in_order_do_not_hide_the_failure_of_another_machine(make
 
     def failing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         report(world, 2, 3)
-        assert isinstance(inbox.get(timeout=90), Elsewhere)
+        assert isinstance(inbox.get(timeout=90 * patience()), Elsewhere)
         threading.Thread(target=ended).start()
         return Outcome(exit_code=75, codes={0: 75}, stopped=True)
 
@@ -207,7 +208,7 @@ def test_a_machine_that_stays_away_ends_the_run_and_is_named(make: Callable[...,
 
     def losing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         world.others.pop(1).close()
-        event = inbox.get(timeout=90)
+        event = inbox.get(timeout=90 * patience())
         assert isinstance(event, Elsewhere)
         assert not event.orderly
         report(world, 2, 1, culprits=[])
@@ -226,7 +227,7 @@ def test_it_goes_on_with_as_many_as_the_batch_divides_over_and_grows_again(make:
 
     def losing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         world.others.pop(1).close()
-        inbox.get(timeout=90)
+        inbox.get(timeout=90 * patience())
         report(world, 2, 1, culprits=[])
         return LOST_A_PEER
 
@@ -235,7 +236,7 @@ def test_it_goes_on_with_as_many_as_the_batch_divides_over_and_grows_again(make:
         assert (prepared.place.machines, prepared.attempt) == (2, 1)
         world.join(1)
         prepared.run.metrics.write_text('{"update": 6, "loss": 1.0}\n')
-        event = inbox.get(timeout=90)
+        event = inbox.get(timeout=90 * patience())
         assert isinstance(event, Elsewhere)
         assert event.orderly
         report(world, 2, 75, stopped=True)
@@ -280,7 +281,7 @@ def test_a_machine_that_is_back_before_the_attempt_is_over_was_lost_to_it(make: 
 
     def losing(_prepared: Prepared, inbox: Inbox) -> Outcome:
         world.others.pop(1).close()
-        inbox.get(timeout=90)
+        inbox.get(timeout=90 * patience())
         report(world, 2, 1, culprits=[])
         world.join(1)
         return LOST_A_PEER

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import warm
 from engine_children.claimed import port
+from patience import patience
 
 from trainwiz.probe import comm
 from trainwiz.process.capture import Running
@@ -54,7 +55,7 @@ def test_a_failing_rank_ends_the_others_and_is_named(tmp_path: Path) -> None:
 
 def test_a_rank_that_lives_is_seen_by_this_test(tmp_path: Path) -> None:
     running = Running([sys.executable, "-c", "import time; time.sleep(60)"], env={"PYTHONPATH": str(tmp_path)})
-    end = time.monotonic() + 90
+    end = time.monotonic() + 90 * patience()
     while not left(tmp_path):  # a fork shows its parent's environment until it has become the program
         assert time.monotonic() < end
         time.sleep(0.01)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience
 
 from trainwiz.probe import hub, library_caches, locks, ops
 from trainwiz.process.capture import Running
@@ -128,7 +129,7 @@ def test_a_lock_that_a_builder_holds_is_not_stale(tmp_path: Path) -> None:
     )
     builder = Running([sys.executable, "-c", code])
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 90 * patience()
         while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         assert locks.stale_locks(environ) == ()

@@ -25,7 +25,7 @@ def alive(pid: int) -> bool:
 
 
 def gone(pid: int, seconds: float = 30.0) -> bool:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + seconds * patience()
     while alive(pid) and time.monotonic() < end:
         time.sleep(0.02)
     return not alive(pid)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from patience import patience
 from test_launch import latest, launch, project, read
 from test_ranks import gone
 
@@ -105,7 +106,7 @@ def test_it_imports_what_neighbours_import_and_never_them(tmp_path: Path) -> Non
     time.sleep(0.6)
     assert not (tmp_path / "deep").exists()  # not before the others train
     (tmp_path / "metrics.jsonl").write_text("{}")
-    until = time.monotonic() + 90
+    until = time.monotonic() + 90 * patience()
     while not (tmp_path / "deep").exists() and time.monotonic() < until:
         time.sleep(0.02)
     assert (tmp_path / "deep").exists()

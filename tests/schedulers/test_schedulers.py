@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import subprocess
 from collections.abc import Iterator
 from datetime import datetime
@@ -129,6 +130,24 @@ def test_a_pod_keeps_its_grace_its_volumes_and_its_signal() -> None:
     assert container["workingDir"] == "/shared/my project"
     # A shell that stayed would not pass SIGTERM on.
     assert container["command"][-1].endswith("&& exec trainwiz launch --grace 200")
+
+
+@pytest.mark.parametrize(
+    "setup", ["echo a # b", "echo a;", "echo a; true &", "echo $(echo a)", "echo 'a' \"#\"; echo $$"]
+)
+def test_no_setup_takes_the_launch_along(tmp_path: Path, setup: str) -> None:
+    """A pod whose shell never reached the launch would count as trained."""
+    plan = make(cluster__kind="kubernetes", **{**FULL, "cluster__setup": setup})
+    (runtime,) = yaml.safe_load_all(text_of(plan, "runtime.yaml"))
+    pod = runtime["spec"]["template"]["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    line = re.sub(r"\$\$", "$", pod["containers"][0]["command"][-1])  # as Kubernetes expands it
+    (tmp_path / "trainwiz").write_text("#!/bin/sh\necho launched $*\n")
+    (tmp_path / "trainwiz").chmod(0o755)
+    said = subprocess.run(
+        ["bash", "-c", line], env={"PATH": f"{tmp_path}:/usr/bin:/bin"}, capture_output=True, text=True
+    )
+    assert said.stdout.endswith("launched launch --grace 120\n"), said.stderr
+    assert "$" not in said.stdout
 
 
 @pytest.mark.parametrize("keys", [{}, FULL])

@@ -270,7 +270,7 @@ def test_answers_with_a_label_are_read(label: object, read: Any) -> None:
     [
         ([], "not a JSON object"),
         ({"text": "a"}, "neither chosen and rejected answers nor an answer with a label; it has text"),
-        (RATED, "completions holds 2 rated answers, which are no pair: write the best one as chosen"),
+        (RATED, "completions holds 2 rated answers, which do not make a pair: write the best one as chosen"),
         (
             {**RATED, "completions": [{"from": "gpt", "value": "b", "score": 1}]},
             "neither chosen and rejected answers nor",
@@ -398,7 +398,7 @@ def test_the_probe_counts_the_samples_that_the_task_makes(loss: str, length: int
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "dpo", ""),
         ({"prompt": "a", "completion": "b", "label": True}, "kto", ""),
         ({"prompt": "a", "completion": "b", "label": True}, "dpo", "which only the loss kto learns from"),
-        (RATED, "dpo", "2 rated answers in completions, which are no pair"),
+        (RATED, "dpo", "2 rated answers in completions, which do not make a pair"),
         (RATED, "kto", "2 rated answers in completions"),
         ({"instruction": "a", "output": "b"}, "dpo", "neither chosen and rejected answers nor an answer with a label"),
     ],

@@ -21,6 +21,7 @@ import pytest
 import test_training
 import torch
 import warm
+from engine_children import claimed
 from patience import patience
 from PIL import Image
 from plans import BASE
@@ -543,7 +544,7 @@ def killed(folder: Path, output: Path, overrides: dict[str, object], updates: in
     """Start two ranks, and kill them both at once after so many updates."""
     arguments = [part for name, value in overrides.items() for part in (f"--{name}", str(value))]
     shared = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-    shared["MASTER_PORT"] = str(21000 + os.getpid() % 20000)
+    shared["MASTER_PORT"] = str(claimed.port())
     command = [warm.python(), "train.py", "--output_dir", str(output), *arguments]
     ranks = []
     for rank in ("0", "1"):

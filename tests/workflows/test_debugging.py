@@ -16,6 +16,7 @@ import projects
 import pytest
 import warm
 from debugger import Debugger
+from patience import patience
 from test_launch import TRAINWIZ, latest, launch, project, read
 from test_ranks import gone
 
@@ -53,7 +54,7 @@ class Launched:
 
     def ports(self, n: int) -> dict[int, int]:
         """Where so many ranks wait, by what is said."""
-        until = time.monotonic() + 150
+        until = time.monotonic() + 150 * patience()
         while time.monotonic() < until and self.process.poll() is None:
             found = re.findall(r"rank (\d+) is waiting for a debugger on 127\.0\.0\.1:(\d+)", self.text())
             if len(found) == n:
@@ -201,7 +202,7 @@ def test_ctrl_c_while_nobody_attaches_ends_it(tmp_path: Path) -> None:
     folder = project(tmp_path / "p", "Path('ran').touch(); time.sleep(300)\n")
     with launched(folder, "--debug", "0") as run:
         run.ports(1)
-        until = time.monotonic() + 90
+        until = time.monotonic() + 90 * patience()
         while not (pids := debugpy_processes(folder)) and time.monotonic() < until:
             time.sleep(0.05)
         time.sleep(1)

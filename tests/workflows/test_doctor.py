@@ -15,6 +15,7 @@ import pexpect
 import pytest
 import warm
 import yaml
+from patience import patience
 from plans import completed
 
 from trainwiz.checkup import Line
@@ -241,7 +242,7 @@ def test_ctrl_c_ends_it_and_all_it_started(tmp_path: Path) -> None:
     child.wait()  # `close` would send it SIGHUP
     child.close()
     assert child.exitstatus == 130, child.before
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 60 * patience()
     while left(str(tmp_path)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert left(str(tmp_path)) == []

@@ -14,6 +14,7 @@ from typing import Any
 import plans
 import pytest
 import yaml
+from patience import patience
 
 from trainwiz import strategies
 from trainwiz.errors import Refused
@@ -275,7 +276,7 @@ def test_ctrl_c_ends_what_ninja_started_in_groups_of_its_own(tmp_path: Path) -> 
     body = f"setsid sleep 60 & echo $! > {pid}; wait"
 
     def interrupt() -> None:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 60 * patience()
         while not (pid.exists() and pid.read_text().strip()) and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(1)  # the main thread has imported all it needs, and reads
@@ -286,7 +287,7 @@ def test_ctrl_c_ends_what_ninja_started_in_groups_of_its_own(tmp_path: Path) -> 
     with pytest.raises(KeyboardInterrupt):
         build(tmp_path, body)
     thread.join()
-    until = time.monotonic() + 30  # a process that was killed on a busy machine ends a moment later
+    until = time.monotonic() + 30 * patience()  # a process that was killed on a busy machine ends a moment later
     while not gone(int(pid.read_text())) and time.monotonic() < until:
         time.sleep(0.02)
     assert gone(int(pid.read_text()))

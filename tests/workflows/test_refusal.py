@@ -104,7 +104,7 @@ def at_once(_look: building.Look) -> None: ...
 
 
 def for_minutes(look: building.Look) -> None:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 60 * patience()
     while time.monotonic() < until:
         look()
         time.sleep(0.05)

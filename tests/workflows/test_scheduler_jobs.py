@@ -11,6 +11,7 @@ from typing import Any
 
 import plans
 import pytest
+from engine_children import claimed
 from plans import completed
 from test_launch import TRAINWIZ, latest, launch, project, read
 from test_preemption import SAVING, stopped_by
@@ -147,7 +148,7 @@ def test_a_signal_while_machines_gather(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "trainwiz.yaml").write_text(
         completed(
-            "machine: {num_machines: 2, num_processes: 2, main_process_port: 29583}\n"
+            f"machine: {{num_machines: 2, num_processes: 2, main_process_port: {claimed.port()}}}\n"
             "strategy: {kind: ddp}\n"
             "batch: {real_batch_size: 32, per_device_batch_size: 8, gradient_accumulation_steps: 2}\n"
         )

@@ -360,9 +360,11 @@ def test_without_a_terminal_it_is_a_snapshot(
     assert "\x1b" not in out
     assert "update 39/100" in out
     assert "q quits" not in out
+    record = project / "runs" / NAMES[0] / "command.json"
+    record.write_text(json.dumps({**json.loads(record.read_text()), "job": {"scheduler": "slurm", "id": "17"}}))
     assert trainwiz(["watch", str(project), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["run"], told["updates"], told["total_updates"]) == (NAMES[0], 39, 100)
+    assert (told["run"], told["job"], told["updates"], told["total_updates"]) == (NAMES[0], "17", 39, 100)
     assert (told["newest"]["update"], told["place"]) == (39, None)
     assert trainwiz(["watch", str(project / "runs")]) == 2
     capsys.readouterr()

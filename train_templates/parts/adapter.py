@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import os
+
+# feature: built_once
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+# end: built_once
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +41,9 @@ KIND, MODEL = "CAUSAL_LM", peft.AutoPeftModelForCausalLM
 # feature: judges
 KIND, MODEL = "SEQ_CLS", peft.AutoPeftModelForSequenceClassification
 # end: judges
+# feature: built_once
+in_state = False  # whether state dicts have the frozen weights, too
+# end: built_once
 TAKEN_APART = ("x_proj", "dt_proj", "out_proj")
 """Layers of Mamba whose weights are used without calling the layer, by some family or kernel."""
 
@@ -101,7 +111,7 @@ def heads_of(loader: Any, config: Any) -> list[str]:
 
 
 def add(model: Any, config: Any, whole: list[str]) -> None:
-    """Freeze the model and add an adapter. Checkpoints leave out the frozen weights, which can be loaded again."""
+    """Freeze the model and add an adapter, which is trained in fp32. Checkpoints leave out the rest."""
     everywhere = config.lora_targets == "all-linear"
     left_out = out_of_reach(model) if everywhere else []
     settings = peft.LoraConfig(
@@ -122,16 +132,30 @@ def add(model: Any, config: Any, whole: list[str]) -> None:
         raise SystemExit(f"{config.model_name}: no module of this name to train as a whole: {', '.join(missing)}")
     # feature: writes
     ends = [trains(model.get_input_embeddings()), trains(model.get_output_embeddings())]
-    if model.config.get_text_config().tie_word_embeddings and any(ends) and not all(ends):
+    tied = model.config.get_text_config().tie_word_embeddings
+    if tied and any(ends) and not all(ends):
         raise SystemExit(
             f"{config.model_name}: its embeddings are its head, and modules_to_save names one of both: "
             "name both, which are then trained apart, or none"
         )
+    # feature: built_once
+    if tied and all(ends):
+        untie(model)
+    # end: built_once
     # end: writes
     for parameter in trained.values():
         parameter.data = parameter.data.float()
+    leave_out_frozen(model)
+
+
+def leave_out_frozen(model: Any) -> None:
+    """Let state dicts leave out the frozen weights, which can be loaded again."""
 
     def leave_out(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
+        # feature: built_once
+        if in_state:
+            return
+        # end: built_once
         for name in [name for name in state if name.startswith(prefix) and not is_trained(name)]:
             del state[name]
 
@@ -141,6 +165,21 @@ def add(model: Any, config: Any, whole: list[str]) -> None:
 
     model.register_state_dict_post_hook(leave_out)
     model.register_load_state_dict_post_hook(not_missing)
+
+
+# feature: built_once
+@contextmanager
+def frozen_in_state() -> Iterator[None]:
+    """Let state dicts have the frozen weights, too."""
+    global in_state
+    in_state = True
+    try:
+        yield
+    finally:
+        in_state = False
+
+
+# end: built_once
 
 
 def out_of_reach(model: Any) -> list[str]:
@@ -163,7 +202,13 @@ def tell_what_is_left_out(model: Any, left_out: list[str]) -> None:
             left_out += [f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if weight.dim() == 3]
     if left_out and os.environ.get("RANK", "0") == "0":
         parts = sorted({".".join(name.split(".")[-2:]) for name in left_out})
-        print(f"no adapter for {len(left_out)} weights: {', '.join(parts)}", flush=True)
+        say_once(f"no adapter for {len(left_out)} weights: {', '.join(parts)}")
+
+
+@functools.cache
+def say_once(line: str) -> None:
+    """Print a line, also where the model is built more than once."""
+    print(line, flush=True)
 
 
 def is_trained(name: str) -> bool:
@@ -177,6 +222,16 @@ def trains(module: Any) -> bool:
     return any(parameter.requires_grad for parameter in module.parameters())
 
 
+# feature: built_once
+def untie(model: Any) -> None:
+    """Give the head frozen weights of its own: FSDP2 cannot shard those that two of its groups share."""
+    model.config.get_text_config().tie_word_embeddings = False
+    for part in model.get_output_embeddings().modules():
+        for name, frozen in [(name, p) for name, p in part.named_parameters(recurse=False) if not p.requires_grad]:
+            setattr(part, name, torch.nn.Parameter(frozen.detach().clone(), requires_grad=False))
+
+
+# end: built_once
 # end: writes
 def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str, tokenizer: Any) -> None:
     """Save the adapter in the format of peft, which names its base model, and the tokenizer it was trained with.

@@ -99,8 +99,9 @@ def judged(columns: dict[str, Any]) -> Preference:
     label = taken(columns, *LABELS)
     if label is None and (name := rated(columns)):
         raise ValueError(
-            f"{name} holds {len(columns[name])} rated answers, which are no pair: write the best one as chosen and a "
-            "worse one as rejected (UltraFeedback has them so in HuggingFaceH4/ultrafeedback_binarized::train_prefs)"
+            f"{name} holds {len(columns[name])} rated answers, which do not make a pair: write the best one as chosen "
+            "and a worse one as rejected (UltraFeedback has them so in "
+            "HuggingFaceH4/ultrafeedback_binarized::train_prefs)"
         )
     if label is None:
         found = names or "no columns"

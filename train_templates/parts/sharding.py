@@ -3,12 +3,17 @@
 All ranks build it around memory that nothing was written to, which takes no space. After `prepare` has cut it, each
 reads its rows of each tensor from the safetensors files. Where these do not hold the model's parameters by name and
 shape, task.py changes some after they are loaded, or the weights are new, rank 0 alone holds the model meanwhile, and
-`prepare` sends each rank its shards.
+`prepare` sends each rank its shards. An adapter is small: all ranks make it, with the same seed.
 """
 
 from __future__ import annotations
 
 import json
+
+# feature: lora
+import os
+
+# end: lora
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,12 +23,16 @@ import safetensors
 import torch
 import transformers
 from accelerate import Accelerator, init_empty_weights
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-empty = False  # whether this rank builds the model without its weights
+# feature: lora
+import adapter
+
+# end: lora
+blank = ""  # the device of the memory without numbers that this rank builds the model around; empty: it has numbers
 published = ""  # the folder of the hub, or of this machine, that the weights are in
 Places = dict[str, tuple[Path, str]]
 places: Places = {}  # where each parameter lies: its file, and its name there; empty: rank 0 holds the model
@@ -32,27 +41,63 @@ changed: set[int] = set()  # the memory that was written to since the model was 
 PLAIN = {"F32", "F16", "BF16"}  # types of numbers that are cast as they are; others are quantized
 
 
-def loader(auto_class: Any) -> Callable[..., Any]:
-    """Return the class's `from_pretrained`; where this rank builds without weights, one that reads JSON alone."""
+class Loader:
+    """A class of transformers. Where this rank builds without weights, its `from_pretrained` reads JSON alone."""
 
-    def load(name: str, *, dtype: torch.dtype, attn_implementation: str | None = None, **options: Any) -> Any:
+    def __init__(self, auto_class: Any) -> None:
+        self.auto_class, self.from_config = auto_class, auto_class.from_config
+
+    def from_pretrained(self, name: str, *, dtype: Any, attn_implementation: str | None = None, **options: Any) -> Any:
+        """Return the model. It is around memory that nothing was written to where this rank builds without weights."""
         global published
         published = name
-        if not empty:
-            return auto_class.from_pretrained(name, dtype=dtype, attn_implementation=attn_implementation, **options)
+        # feature: lora
+        dtype = type_of_frozen(dtype)
+        # end: lora
+        if not blank:
+            return self.auto_class.from_pretrained(
+                name, dtype=dtype, attn_implementation=attn_implementation, **options
+            )
+        # feature: lora
+        del options["output_loading_info"]
+        # end: lora
         shape = transformers.AutoConfig.from_pretrained(name, **options)
-        model = auto_class.from_config(shape, dtype=dtype, attn_implementation=attn_implementation)
+        with init_empty_weights():
+            model = self.from_config(shape, dtype=dtype, attn_implementation=attn_implementation)
         if model.can_generate() and transformers.utils.cached_file(
             name, "generation_config.json", _raise_exceptions_for_missing_entries=False
         ):
             model.generation_config = transformers.GenerationConfig.from_pretrained(name)
-        changed.clear()
-        loaded.update((memory(parameter), parameter.untyped_storage()) for parameter in model.parameters())
+        # feature: whole_model
+        note_loaded(model)
         return model
+        # end: whole_model
+        # feature: lora
+        model.tie_weights()
+        if blank == "cpu":
+            replace(model, lambda parameter: torch.empty_like(parameter, device="cpu"))
+        note_loaded(model)
+        return model, {"missing_keys": set()}
+        # end: lora
 
-    return load
+
+def note_loaded(model: nn.Module) -> None:
+    """Note the memory of a model that has just been loaded."""
+    changed.clear()
+    loaded.update((memory(parameter), parameter.untyped_storage()) for parameter in model.parameters())
 
 
+# feature: lora
+def type_of_frozen(dtype: str) -> str:
+    """Return the type to load the frozen weights in. Before torch 2.9, FSDP2 shards weights of one type alone."""
+    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9) or dtype == "float32":
+        return dtype
+    if os.environ.get("RANK", "0") == "0" and not blank:
+        print(f"torch {torch.__version__}: frozen weights stay in fp32; from 2.9 on, they can be {dtype}", flush=True)
+    return "float32"
+
+
+# end: lora
 class Writes(TorchDispatchMode):
     """Note the memory that is written to, which on this rank has no numbers in it."""
 
@@ -72,32 +117,81 @@ def memory(tensor: Tensor) -> int:
 
 def as_loaded(model: nn.Module) -> bool:
     """Return whether task.py left the weights that it loaded as they were."""
-    own = {memory(parameter) for parameter in model.parameters()}
+    own = {memory(parameter) for name, parameter in model.named_parameters() if not made_here(name)}
     return own <= loaded.keys() and not own & changed
 
 
+# feature: whole_model
+def made_here(_name: str) -> bool:
+    """Return whether a weight is in no file by design."""
+    return False
+
+
+# end: whole_model
+# feature: lora
+def made_here(name: str) -> bool:
+    """Return whether a weight is in no file, because it is the adapter's."""
+    return "lora_" in name
+
+
+# end: lora
 def build(accelerator: Accelerator, build_model: Callable[[], Any]) -> Any:
     """Return the model around memory for its weights; on rank 0 with them, where not all ranks read their own.
 
     Buffers are real on all ranks.
     """
-    global empty, places
-    empty = True
+    global blank, places
+    blank = "meta"
     with torch.random.fork_rng(devices=[]), init_empty_weights(), Writes():
         model = build_model()
-    empty = False
+    blank = ""
     kept = as_loaded(model)
+    # feature: whole_model
     model.tie_weights()
+    # end: whole_model
+    # feature: lora
+    share(model)
+    # end: lora
     found = found_in(model, published) if published and kept else {}
     places = found if all(gather_object([bool(found)])) else {}
-    if accelerator.is_main_process and not places:
-        if published:
-            print(f"{published}: its files do not hold the weights as the model has them; rank 0 loads all of them")
-        return build_model()
-    replace(model, lambda parameter: torch.empty_like(parameter, device="cpu"))
+    # feature: lora
+    if places:  # once more, now with an adapter that has numbers
+        blank = "cpu"
+        model = build_model()
+        blank = ""
+        return model
+    # end: lora
+    # feature: whole_model
+    if places:
+        replace(model, lambda parameter: torch.empty_like(parameter, device="cpu"))
+        return model
+    # end: whole_model
+    if published and accelerator.is_main_process:
+        print(f"{published}: its files do not hold the weights as the model has them; rank 0 loads all of them")
+    return held_by_first(accelerator, model, build_model)
+
+
+def held_by_first(accelerator: Accelerator, model: nn.Module, build_model: Callable[[], Any]) -> Any:
+    """Return the model with its weights on rank 0, and around memory for weights of the same types on the others."""
+    model = build_model() if accelerator.is_main_process else model
+    kinds = [{name: parameter.dtype for name, parameter in model.named_parameters()}]
+    broadcast_object_list(kinds)
+    if not accelerator.is_main_process:
+        kind = {parameter: kinds[0][name] for name, parameter in model.named_parameters()}
+        replace(model, lambda parameter: torch.empty_like(parameter, dtype=kind[parameter], device="cpu"))
     return model
 
 
+# feature: lora
+def share(model: nn.Module) -> None:
+    """Let modules whose weights are the same memory share them, as they did before `init_empty_weights` saw them."""
+    first: dict[int, nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            setattr(module, name, first.setdefault(memory(parameter), parameter))
+
+
+# end: lora
 def replace(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
     """Put other memory in the place of each parameter; what modules share, they share again."""
     shared: dict[nn.Parameter, nn.Parameter] = {}
@@ -111,7 +205,7 @@ def replace(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
 def found_in(model: Any, name: str) -> Places:
     """Return where each parameter lies. Empty if some do not lie there by the names and shapes that they have here."""
     with_names = list(model.named_parameters(remove_duplicate=False))
-    if changed_by_loading(model) or model.state_dict().keys() - {own for own, _ in with_names}:
+    if changed_by_loading(model) or saved_buffers(model):
         return {}
     parts = {}
     for path in files_of(name):
@@ -121,11 +215,13 @@ def found_in(model: Any, name: str) -> Places:
                 parts[key] = (path, part.get_dtype(), tuple(part.get_shape()))
     aliases: dict[nn.Parameter, list[str]] = {}
     for own, parameter in with_names:
-        aliases.setdefault(parameter, []).append(own)
+        if not made_here(own):
+            aliases.setdefault(parameter, []).append(own)
     found: Places = {}
     for parameter, names in aliases.items():
-        bare = [own.removeprefix(f"{model.base_model_prefix}.") for own in names]
-        there = [key for key in {*names, *bare} if key in parts]
+        saved = [own.replace(".base_layer", "") for own in names]  # of a layer with an adapter
+        bare = [own.removeprefix(f"{model.base_model_prefix}.") for own in saved]
+        there = [key for key in {*saved, *bare} if key in parts]
         if len(there) != 1:  # 2: shared here, but saved as two
             return {}
         path, kind, shape = parts[there[0]]
@@ -146,6 +242,16 @@ def changed_by_loading(model: Any) -> bool:
     return bool(changes) or hasattr(model.config, "quantization_config")
 
 
+def saved_buffers(model: nn.Module) -> list[tuple[nn.Module, str]]:
+    """Return the buffers that are in the state dict."""
+    return [
+        (module, name)
+        for module in model.modules()
+        for name in module._buffers
+        if name not in module._non_persistent_buffers_set
+    ]
+
+
 def files_of(name: str) -> list[Path]:
     """Return the safetensors files of a model. Empty if it has none."""
     found = partial(transformers.utils.cached_file, name, _raise_exceptions_for_missing_entries=False)
@@ -159,14 +265,25 @@ def files_of(name: str) -> list[Path]:
 
 def prepare(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[Any, Any]:
     """Shard both."""
-    if not places:
-        return prepare_sent(accelerator, model, optimizer)
+    shard = prepare_read if places else prepare_sent
+    # feature: whole_model
+    return shard(accelerator, model, optimizer)
+    # end: whole_model
+    # feature: lora
+    with adapter.frozen_in_state():
+        return shard(accelerator, model, optimizer)
+    # end: lora
+
+
+def prepare_read(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[Any, Any]:
+    """Shard both, and let each rank read its shards of the weights."""
     number = {parameter: i for i, parameter in enumerate(model.parameters())}
     numbers = [[number[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
+    made = {name: parameter.detach() for name, parameter in model.named_parameters() if made_here(name)}
     replace(model, lambda parameter: torch.empty_like(parameter, device="meta"))
     regroup(optimizer, numbers, model)
     model, optimizer = accelerator.prepare(model, optimizer)
-    read_shards(model, accelerator.device)
+    read_shards(model, accelerator.device, made)
     regroup(optimizer, numbers, model)
     return model, optimizer
 
@@ -178,30 +295,38 @@ def regroup(optimizer: Any, numbers: list[list[int]], model: nn.Module) -> None:
         group["params"] = [parameters[i] for i in own]
 
 
-def read_shards(model: Any, device: torch.device) -> None:
-    """Read this rank's rows of each parameter. FSDP2 cuts tensors by rows, as `torch.chunk` does."""
+def read_shards(model: Any, device: torch.device, made: dict[str, Tensor]) -> None:
+    """Give each parameter this rank's rows: from the files, or of those that were `made`, which rank 0 sends."""
     shards: dict[int, nn.Parameter] = {}
     state = model.state_dict(keep_vars=True)
     for name, cut in state.items():
         if id(cut) in shards:
             continue
-        if cut.placements != (Shard(0),):
-            raise SystemExit(f"{name} is cut in another way than by rows: {cut.placements}")
-        path, key = places[name]
-        rows = -(-cut.shape[0] // cut.device_mesh.size())
-        begin = min(rows * cut.device_mesh.get_local_rank(), cut.shape[0])
-        end = min(begin + rows, cut.shape[0])
-        with safetensors.safe_open(path, "pt") as file:
-            part = file.get_slice(key)[begin:end] if end > begin else torch.empty(cut.to_local().shape)
-        if part.shape != cut.to_local().shape:
-            raise SystemExit(f"{name}: read {tuple(part.shape)} for a shard of {tuple(cut.to_local().shape)}")
-        # `to` copies also what has the right type: memory that a file is mapped to is not for the optimizer.
-        part = part.to(device, cut.dtype, copy=True)
-        whole = DTensor.from_local(
-            part, cut.device_mesh, cut.placements, run_check=False, shape=cut.shape, stride=cut.stride()
-        )
+        if name in made:
+            whole = distribute_tensor(made[name].to(device, cut.dtype), cut.device_mesh, cut.placements)
+        else:
+            whole = rows_in_file(name, cut, device)
         shards[id(cut)] = nn.Parameter(whole, requires_grad=cut.requires_grad)
     model.load_state_dict({name: shards[id(cut)] for name, cut in state.items()}, assign=True)
+
+
+def rows_in_file(name: str, cut: DTensor, device: torch.device) -> DTensor:
+    """Read this rank's rows of a parameter. FSDP2 cuts tensors by rows, as `torch.chunk` does."""
+    if cut.placements != (Shard(0),):
+        raise SystemExit(f"{name} is cut in another way than by rows: {cut.placements}")
+    path, key = places[name]
+    rows = -(-cut.shape[0] // cut.device_mesh.size())
+    begin = min(rows * cut.device_mesh.get_local_rank(), cut.shape[0])
+    end = min(begin + rows, cut.shape[0])
+    with safetensors.safe_open(path, "pt") as file:
+        part = file.get_slice(key)[begin:end] if end > begin else torch.empty(cut.to_local().shape)
+    if part.shape != cut.to_local().shape:
+        raise SystemExit(f"{name}: read {tuple(part.shape)} for a shard of {tuple(cut.to_local().shape)}")
+    # `to` copies also what has the right type: memory that a file is mapped to is not for the optimizer.
+    part = part.to(device, cut.dtype, copy=True)
+    return DTensor.from_local(
+        part, cut.device_mesh, cut.placements, run_check=False, shape=cut.shape, stride=cut.stride()
+    )
 
 
 def prepare_sent(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[Any, Any]:
@@ -209,12 +334,7 @@ def prepare_sent(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[
 
     Buffers of the state dict stay out of it meanwhile, since accelerate sends parameters only.
     """
-    saved = [
-        (module, name)
-        for module in model.modules()
-        for name in module._buffers
-        if name not in module._non_persistent_buffers_set
-    ]
+    saved = saved_buffers(model)
     for module, name in saved:
         module.register_buffer(name, module._buffers[name], persistent=False)
     accelerator.state.fsdp_plugin.cpu_ram_efficient_loading = True

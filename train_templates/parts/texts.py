@@ -39,12 +39,12 @@ import new_tokens
 
 # end: new_tokens
 # end: tokenizer
-# feature: pretrained_model
+# feature: loaded_weights
 # feature: built_once
 import sharding
 
 # end: built_once
-# end: pretrained_model
+# end: loaded_weights
 # feature: names
 from labels import as_classes
 
@@ -205,7 +205,7 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
     load = transformers.AutoModelForSequenceClassification.from_pretrained
     # end: built_by_all
     # feature: built_once
-    load = sharding.loader(transformers.AutoModelForSequenceClassification)
+    load = sharding.Loader(transformers.AutoModelForSequenceClassification).from_pretrained
     # end: built_once
     # feature: chosen_attention
     head["attn_implementation"] = config.attention
@@ -226,7 +226,16 @@ def build_encoder(config: Any, **head: Any) -> nn.Module:
     # feature: chosen_attention
     head["attn_implementation"] = config.attention
     # end: chosen_attention
-    model = adapter.build(transformers.AutoModelForSequenceClassification, config, **head)
+    model = adapter.build(
+        # feature: built_by_all
+        transformers.AutoModelForSequenceClassification,
+        # end: built_by_all
+        # feature: built_once
+        sharding.Loader(transformers.AutoModelForSequenceClassification),
+        # end: built_once
+        config,
+        **head,
+    )
     model.config.pad_token_id = Tokens(config).pad
     return mask_on_the_device(model)
 

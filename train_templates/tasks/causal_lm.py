@@ -31,12 +31,12 @@ import new_tokens
 # end: whole_model
 import rows
 
-# feature: pretrained_model
+# feature: loaded_weights
 # feature: built_once
 import sharding
 
 # end: built_once
-# end: pretrained_model
+# end: loaded_weights
 from documents import Tokens
 
 # feature: weighted
@@ -164,7 +164,7 @@ def build_model(config: TaskConfig) -> nn.Module:
     load = transformers.AutoModelForCausalLM.from_pretrained
     # end: built_by_all
     # feature: built_once
-    load = sharding.loader(transformers.AutoModelForCausalLM)
+    load = sharding.Loader(transformers.AutoModelForCausalLM).from_pretrained
     # end: built_once
     model = load(
         config.model_name,
@@ -184,7 +184,12 @@ def build_model(config: TaskConfig) -> nn.Module:
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the frozen pretrained model with an adapter to train. The engine moves and shards it."""
     model = adapter.build(
+        # feature: built_by_all
         transformers.AutoModelForCausalLM,
+        # end: built_by_all
+        # feature: built_once
+        sharding.Loader(transformers.AutoModelForCausalLM),
+        # end: built_once
         config,
         # feature: attention
         attn_implementation=rows.attention_of(config),

@@ -38,12 +38,12 @@ import new_tokens
 # end: whole_model
 import pairs
 
-# feature: pretrained_model
+# feature: loaded_weights
 # feature: built_once
 import sharding
 
 # end: built_once
-# end: pretrained_model
+# end: loaded_weights
 # feature: eval
 from sources import is_part
 
@@ -157,7 +157,7 @@ def build_model(config: TaskConfig) -> nn.Module:
     load = transformers.AutoModelForSequenceClassification.from_pretrained
     # end: built_by_all
     # feature: built_once
-    load = sharding.loader(transformers.AutoModelForSequenceClassification)
+    load = sharding.Loader(transformers.AutoModelForSequenceClassification).from_pretrained
     # end: built_once
     model = load(
         config.model_name,
@@ -179,7 +179,12 @@ def build_model(config: TaskConfig) -> nn.Module:
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the frozen pretrained model with an adapter and a new head to train. The engine moves and shards it."""
     model = adapter.build(
+        # feature: built_by_all
         transformers.AutoModelForSequenceClassification,
+        # end: built_by_all
+        # feature: built_once
+        sharding.Loader(transformers.AutoModelForSequenceClassification),
+        # end: built_once
         config,
         num_labels=1,
         # feature: chosen_attention

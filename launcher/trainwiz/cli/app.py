@@ -48,7 +48,7 @@ COMMANDS = {
     "share": say("Print a run as one anonymous row: model, GPUs, strategy, peak memory, speed."),
     "diff": say("Show what changed between two runs: plan, versions, machine, result."),
     "diagnose": say("Explain why a run, or any training you have a log of, failed, and what to run."),
-    "cache": say("List tokenized data, and delete what nobody uses."),
+    "cache": say("List tokenized data, and delete what is no longer used."),
     "board": say("Serve a live page on this machine: compare runs, read logs, see what failed and why."),
     "watch": say("Watch a run in the terminal: loss curve, speed, memory, remaining time."),
 }

@@ -44,7 +44,7 @@ def contradiction(environ: Mapping[str, str], machines: int) -> Refused | None:
             if _is_step(environ)
             else say("nodes of the Slurm job: {given}, but machines of the plan: {n}", given=given, n=machines),
             say(
-                "run: srun --nodes={n} --ntasks-per-node=1 in a job of so many nodes, or change machine.num_machines",
+                "run: srun --nodes={n} --ntasks-per-node=1 in a job with {n} nodes, or change machine.num_machines",
                 n=machines,
             ),
         )

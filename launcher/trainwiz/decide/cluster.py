@@ -11,7 +11,7 @@ _REASONS = {
     "job_name": say("only people read it"),
     "time_limit": _USUAL,
     "grace": say("long enough for most checkpoints"),
-    "requeue": say("a job that was stopped then goes on by itself"),
+    "requeue": say("a stopped job then continues automatically"),
     "gpu_type": say("any type"),
     "cpus": _USUAL,
     "memory": _USUAL,

@@ -43,7 +43,7 @@ def decide_data(d: Decision) -> None:
     """Where data comes from and who prepares it."""
     d.settle_default("data.train", say("built in; no download needed"))
     decide_pictures(d)
-    d.settle_default("data.source_weights", say("each source counts as much as there is of it"))
+    d.settle_default("data.source_weights", say("each source counts in proportion to its size"))
     d.settle_default("data.weigh_by", say("what the loss is a mean over"))
     d.settle_default("data.train_on", say("what the model is asked is given, and only what it answers is learned"))
     d.settle_default("data.chat_template", say("the tokenizer's own"))

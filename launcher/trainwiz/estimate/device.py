@@ -248,8 +248,8 @@ def _head_gradient_bytes(strategy: Strategy, work: Work, training: Training) -> 
 
 def stream_bytes(strategy: Strategy, work: Work) -> int | None:
     """Frozen weights in 16 bits leave the residual stream in 16 bits, under autocast, too."""
-    loaded_in_half = work.adapter != "none" and strategy.keeps_frozen_dtype and work.precision in _HALF
-    return 2 if loaded_in_half else None
+    autocast_beside_half = strategy.autocasts and strategy.keeps_frozen_dtype and work.precision in _HALF
+    return 2 if work.adapter != "none" and autocast_beside_half else None
 
 
 def micro_batch(strategy: Strategy, work: Work) -> Footprint:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz import strategies, tasks
 from trainwiz.engines.transformers import LOADED_AS_SAVED
+from trainwiz.estimate.adapter import trained_parameters
 
 if TYPE_CHECKING:
     from trainwiz.models import Transformer
@@ -25,18 +26,31 @@ def built_once(plan: Plan) -> bool:
 def read_in_parts(plan: Plan, transformer: Transformer | None) -> bool:
     """Whether each rank reads its own rows of the weights: of whole models that transformers loads as they are."""
     as_saved = transformer is not None and transformer.model_type in LOADED_AS_SAVED
-    return built_once(plan) and tasks.of(plan).generative and not plan.model.from_scratch and as_saved
+    changed = plan.data.special_tokens or plan.data.added_tokens or plan.model.modules_to_save
+    loaded = tasks.of(plan).generative and not plan.model.from_scratch
+    return built_once(plan) and loaded and as_saved and not changed
 
 
 def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = None) -> int:
     """Host memory on rank 0's machine: each rank builds the model, or rank 0 does, or it is cut at once."""
     if strategies.of(plan).builds_in_parts(plan):
         return 0
-    if transformer and read_in_parts(plan, transformer):  # rows of one tensor at a time
-        return _FP32 * max(transformer.largest_table, transformer.largest_layer)
-    ranks = 1 if built_once(plan) else plan.machine.ranks_per_machine
     each = bytes_built(strategies.of(plan), adapter=plan.model.adapter, precision=plan.precision.mixed_precision)
-    return each * parameters * ranks
+    if not built_once(plan):
+        return each * parameters * plan.machine.ranks_per_machine
+    at_once = parameters
+    if transformer and read_in_parts(plan, transformer):  # rows of one tensor at a time
+        at_once = max(transformer.largest_table, transformer.largest_layer)
+    return each * at_once + _adapter_bytes(plan, parameters)
+
+
+# docs/decisions/loop.md: Beside an adapter, each rank reads frozen weights in 16 bits
+def _adapter_bytes(plan: Plan, parameters: int) -> int:
+    """Each rank makes the adapter by itself, in fp32."""
+    if plan.model.adapter == "none":
+        return 0
+    trained = trained_parameters(parameters, plan.model.adapter, plan.model.lora_rank)
+    return _FP32 * trained * plan.machine.ranks_per_machine
 
 
 def bytes_built(strategy: Strategy, *, adapter: str, precision: str) -> int:

@@ -136,7 +136,7 @@ def _bucket(plan: Plan) -> int:
 
 
 def _in_half(plan: Plan) -> bool:
-    return plan.precision.weights != "float32" and strategies.of(plan).keeps_frozen_dtype
+    return plan.precision.weights != "float32" and strategies.of(plan).keeps_trained_dtype
 
 
 def _moment_bytes(plan: Plan) -> int:

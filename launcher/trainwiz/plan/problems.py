@@ -158,7 +158,7 @@ def problem(error: ErrorDetails) -> Message:
             return say("{key}: {value} is longer than {n} characters", key=key, value=value, n=context["max_length"])
         case "string_pattern_mismatch" if key in _OF_KUBERNETES:
             return say(
-                "{key}: {value} is no name in Kubernetes: lowercase letters, digits and -; example: {example}",
+                "{key}: {value} is not a valid Kubernetes name: lowercase letters, digits and -; example: {example}",
                 key=key,
                 value=value,
                 example=_EXAMPLES[key],

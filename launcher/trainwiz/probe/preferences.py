@@ -62,7 +62,7 @@ def _problem(file: Path, head: Head, reading: Reading) -> str:
             )
     if name := chat_columns.rated(row):
         return t(
-            "{file}: the first row has {count} rated answers in {column}, which are no pair",
+            "{file}: the first row has {count} rated answers in {column}, which do not make a pair",
             file=file.name,
             count=len(row[name]),
             column=name,

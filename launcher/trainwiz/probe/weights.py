@@ -76,5 +76,5 @@ def gather(
             )
         )
     if "missing" in found:
-        return Gathered(problem=t("the checkpoint holds no part of {names}", names=found["missing"]))
+        return Gathered(problem=t("the checkpoint contains no part of {names}", names=found["missing"]))
     return Gathered(**{**found, "different": tuple(found["different"])})

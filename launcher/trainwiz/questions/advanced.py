@@ -80,7 +80,7 @@ def _reads_one_label(values: Values) -> bool:
 
 def _in_bf16(values: Values) -> bool:
     row = strategies.chosen(values.get("strategy.kind", "single"), values.get("strategy.zero_stage"))
-    return row.keeps_frozen_dtype and values.get("precision.mixed_precision") == "bf16"
+    return row.keeps_trained_dtype and values.get("precision.mixed_precision") == "bf16"
 
 
 def _owns_parameters(values: Values) -> bool:
@@ -496,8 +496,8 @@ ADVANCED: tuple[Question, ...] = (
         key="data.image_size",
         prompt=say("Size of the images"),
         when=sees_pictures,
-        help="Images from files are resized to squares with sides of so many pixels. Small details need large images; "
-        "time and memory grow with the square. Most pretrained networks expect 224. Arrays are not resized.",
+        help="Images from files are resized to squares whose sides have this many pixels. Small details need large "
+        "images; time and memory grow with the square. Most pretrained networks expect 224. Arrays are not resized.",
     ),
     Question(
         key="data.augmentation",

@@ -69,14 +69,9 @@ BASIC: tuple[Question, ...] = (
         prompt=say("Task"),
         first=(USUAL_TASK, say("the usual case")),
         choices=tuple(Choice(value=task.name, label=task.summary) for task in tasks.every()),
-        help="The training task. causal_lm writes data, model and loss for language models (GPT-2, Llama and every "
-        "other causal model of transformers). sft fine-tunes such a model on conversations and trains on the answers "
-        "only, with all its weights or with an adapter (LoRA, QLoRA). preference tunes it on answers that people "
-        "compared (DPO, IPO, ORPO, SimPO) or judged (KTO). text_classification and image_classification classify "
-        "texts or images and report accuracy and F1. text_regression predicts a number for each text, such as a "
-        "rating, and reports R²; image_regression does so for images. text_multilabel and image_multilabel learn any "
-        "number of labels for each. reward_model scores answers. custom writes a small regression with marked places "
-        "for your own data, module and loss. Changing it later costs nothing: only task.py depends on it.",
+        help="The training task. It decides what task.py contains: how data is read, the model, the loss and the "
+        "metrics. If none fits, take custom: a small regression with marked places for your own data, module and loss. "
+        "Changing it later costs nothing: only task.py depends on it.",
     ),
     Question(
         key="model.name",

@@ -57,7 +57,7 @@ CLUSTER: tuple[Question, ...] = (
     ),
     Question(
         key="cluster.requeue",
-        prompt=say("Go on by itself after a stop or a lost machine"),
+        prompt=say("Continue automatically after a stop or a lost machine"),
         when=_takes("requeue"),
         choices=YES_NO,
         help="Whether the scheduler starts the job again after a preemption, a lost machine or the time limit; it goes "

@@ -90,7 +90,7 @@ TRAINING: tuple[Question, ...] = (
         choices=(
             Choice(value="cosine", label=say("falls along a cosine curve; common for pretraining")),
             Choice(value="linear", label=say("falls in a straight line; common for fine-tuning")),
-            Choice(value="polynomial", label=say("falls along a power of what is left; polynomial_power")),
+            Choice(value="polynomial", label=say("falls as a power of the remaining share; polynomial_power")),
             Choice(
                 value="wsd", label=say("stays the same, and falls in the last updates (WSD); decay_ratio, decay_type")
             ),
@@ -129,8 +129,8 @@ TRAINING: tuple[Question, ...] = (
         key="schedule.polynomial_power",
         prompt=say("Power of the polynomial"),
         when=_is_polynomial,
-        help="Under polynomial the rate is (what is left of the training) to this power: 1 is a straight line, 2 falls "
-        "fast at first.",
+        help="With polynomial, the rate is the remaining share of the training, raised to this power: 1 is a straight "
+        "line, 2 falls fast at first.",
     ),
     Question(
         key="optimizer.name",

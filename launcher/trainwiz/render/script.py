@@ -144,7 +144,7 @@ def features(plan: Plan) -> frozenset[str]:
         **_schedule_features(plan),
         **_optimizer_features(plan),
         **_tracker_features(plan),
-        "own_weights": plan.precision.weights != "float32" and strategy.keeps_frozen_dtype,
+        "own_weights": plan.precision.weights != "float32" and strategy.keeps_trained_dtype,
         "frozen": plan.model.frozen is not None and strategy.own_parameters,
         "neftune": plan.model.neftune_alpha > 0 and task.generative and plan.engine == "accelerate",
     }

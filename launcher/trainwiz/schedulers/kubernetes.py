@@ -294,7 +294,10 @@ def _command(plan: Plan) -> list[str]:
     if not plan.cluster.setup:
         return launch
     # trainwiz takes the shell's place, which would keep SIGTERM to itself.
-    return ["bash", "-c", f"{plan.cluster.setup} && exec {shlex.join(launch)}"]
+    # On lines of their own: a comment or a semicolon at their end would take the launch along.
+    lines = f"{{ {plan.cluster.setup}\n}} && exec {shlex.join(launch)}"
+    # Kubernetes makes $ of $$, and a variable's value of $(NAME).
+    return ["bash", "-c", re.sub(r"\$(?=[$(])", "$$", lines)]
 
 
 def _resources(plan: Plan) -> dict[str, Any]:

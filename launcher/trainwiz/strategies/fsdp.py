@@ -73,6 +73,8 @@ class Fsdp(Sharded):
     kind = "fsdp"
     summary = say("PyTorch's own sharding (FSDP2), like zero3")
     builds_once: ClassVar[bool] = True
+    frozen_in_fp32: ClassVar[bool] = False
+    keeps_frozen_dtype: ClassVar[bool] = True
     copies_state: ClassVar[bool] = True
     saves_ties_twice: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True

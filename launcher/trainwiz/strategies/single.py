@@ -20,6 +20,7 @@ class Plain(Strategy):
     """What the strategies without sharding have in common."""
 
     keeps_frozen_dtype: ClassVar[bool] = True
+    keeps_trained_dtype: ClassVar[bool] = True
     takes_turns: ClassVar[bool] = True
     whole_parameters: ClassVar[bool] = True
     own_parameters: ClassVar[bool] = True

@@ -130,7 +130,9 @@ class Strategy:
     keeps_inputs_of_frozen_layers: ClassVar[bool] = False
     """With an adapter, what layers pass on stays in memory until the backward pass has ended."""
     keeps_frozen_dtype: ClassVar[bool] = False
-    """Frozen weights may be loaded in 16 bits: nothing casts them later, and nothing shards them."""
+    """Frozen weights may be loaded in 16 bits, beside trained ones in fp32."""
+    keeps_trained_dtype: ClassVar[bool] = False
+    """Trained weights may be kept in 16 bits, too: nothing makes masters of them in fp32."""
     takes_four_bits: ClassVar[bool] = True
     """It trains beside weights of four bits (QLoRA), and saves what was trained."""
     builds_once: ClassVar[bool] = False

@@ -160,11 +160,11 @@ class Task:
         return 2 if self.pairs else 1
 
     def state_is_whole(self, plan: Plan) -> bool:
-        """Whether all weights are in the model's state dict, and the model itself says which of them it shares.
+        """Whether the files have all weights as they are used, and the model itself says which of them it shares.
 
-        transformers' models do; one with an adapter leaves its frozen weights out.
+        Those of transformers do, but weights in four bits are made on each device.
         """
-        return self.from_hub and plan.model.adapter == "none"
+        return self.from_hub and plan.model.adapter != "qlora"
 
     def measured(self, *, gathered: bool, written: str | None) -> Mapping[str, MetricMode]:
         """The metrics of an evaluation, and whether small or large values are good.

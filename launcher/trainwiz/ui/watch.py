@@ -68,11 +68,11 @@ def frame(view: View, width: int, height: int) -> list[str]:
     return lines[:height]
 
 
-def to_dict(view: View) -> dict[str, Any]:
-    """A run for `--json`: its line of `trainwiz runs`, and what is known of it while it goes on."""
+def to_dict(view: View, job: str | None = None) -> dict[str, Any]:
+    """A run for `--json`: its line of `trainwiz runs` with its job's id, and what is known of it while it goes on."""
     newest = next((_finite(record) for record in reversed(view.records) if "update" in record), None)
     return {
-        **runs.to_dict(view.summary),
+        **runs.to_dict(view.summary, job),
         "seconds_left": view.seconds_left,
         "lowest_loss": view.lowest_loss,
         "newest": newest,

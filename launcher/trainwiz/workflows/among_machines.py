@@ -30,7 +30,7 @@ def secret() -> Any:
     return option(
         "WORDS",
         say(
-            "With several machines that share no folder: words that all of them know (or TRAINWIZ_SECRET; default: "
-            "machine 0 makes some, and shows them)."
+            "With several machines that share no folder: a secret that all of them are given (or "
+            "TRAINWIZ_SECRET; default: machine 0 makes one and shows it)."
         ),
     )

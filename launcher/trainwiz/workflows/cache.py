@@ -1,4 +1,4 @@
-"""`trainwiz cache`: list tokenized data, and delete what nobody uses."""
+"""`trainwiz cache`: list tokenized data, and delete what is no longer used."""
 
 from __future__ import annotations
 

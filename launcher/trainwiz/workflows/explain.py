@@ -56,7 +56,8 @@ def _values(topic: str) -> list[dict[str, Any]]:
 def _key_values(key: str, info: FieldInfo) -> dict[str, Any]:
     decided = info.is_required()
     default = None if decided else info.get_default(call_default_factory=True)
-    return {"key": key, "legal": _words(info), "decided_by_init": decided, "default": default, "help": _help(key)}
+    shown = {"key": key, "legal": _words(info), "decided_by_init": decided, "default": default, "help": _help(key)}
+    return {**shown, "choices": choices} if (choices := _choices(key)) else shown
 
 
 def _chosen(topic: str) -> list[Rule]:
@@ -79,6 +80,11 @@ def _show_rules(topic: str, as_markdown: bool) -> None:
 
 def _show_key(key: str) -> None:
     _show_entry(key, _known_key(key))
+    choices = _choices(key)
+    width = max(map(len, choices), default=0)
+    for value, meaning in choices.items():
+        for line in console.fitted(meaning, first=f"    {value:{width}}  ", rest=" " * (width + 6), stream=sys.stdout):
+            console.data(line)
 
 
 def _known_key(key: str) -> FieldInfo:
@@ -111,6 +117,12 @@ def _help(key: str) -> str:
         return text(Message(questions.question_for(key).help))
     except KeyError:
         return ""
+
+
+def _choices(key: str) -> dict[str, str]:
+    """What each legal value means, where a question lists them for this key alone."""
+    asked = [question for question in (*questions.ADVANCED, *questions.BASIC) if question.sets == (key,)]
+    return {choice.value: text(choice.label) for question in asked[:1] for choice in question.choices}
 
 
 def _words(info: FieldInfo) -> str:

@@ -14,7 +14,7 @@ from trainwiz.record import memory, metrics
 from trainwiz.record.complaints import complaints
 from trainwiz.record.pace import Pace
 from trainwiz.record.run import Recorded, State, Summary, started, summary
-from trainwiz.store import history, jsonl
+from trainwiz.store import history, jobs, jsonl
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
 from trainwiz.ui import console, fullscreen
@@ -50,7 +50,7 @@ def watch(target: str, run: str | None, *, as_json: bool = False) -> None:
 def _show(watched: Watched, renew: Callable[[], None], *, as_json: bool) -> None:
     view = watched.view()
     if as_json:
-        console.data_json(to_dict(view))
+        console.data_json(to_dict(view, watched.job))
         return
     if fullscreen.available() and view.summary.state is State.RUNNING:
         if _draw_until_the_end(watched, renew):
@@ -96,6 +96,12 @@ class Watched:
         self._pace: Pace | None = None
         self._memory: dict[int, tuple[int, int | None]] = {}
         self._memory_due = 0.0
+
+    @property
+    def job(self) -> str | None:
+        """The id of the scheduler's job that the run is part of."""
+        found = jobs.of_run(self._run)
+        return found.id if found else None
 
     def view(self) -> View:
         """What is known now."""

@@ -227,8 +227,8 @@ SIGNATURES = {
     ),
     "nothing_in_fp8": Signature(
         r"fp8: none of the model's (?P<count>[0-9]+) linear layers can be trained in fp8",
-        cause="none of the {count} linear layers inside the model's repeated layers suits fp8: frozen weights and "
-        "widths that are no multiple of 16 do not, and GPT-2's layers are of another kind",
+        cause="none of the {count} linear layers in the model's repeated layers can run in fp8: their weights "
+        "are frozen, their widths are not multiples of 16, or they are of another kind, as GPT-2's",
         remedy="set precision.mixed_precision to bf16",
     ),
     "batch_norm_recomputed": Signature(

@@ -25,7 +25,7 @@ SIGNATURES = {
     ),
     "native_exception": Signature(
         r"terminate called after throwing an instance of '(?P<type>[^'\n]+)'\n\s*what\(\): +(?P<words>[^\n]+)",
-        cause="native code ended the program by an exception that nobody caught ({type}): {words}",
+        cause="native code ended the program with an uncaught exception ({type}): {words}",
         remedy="the words name the library and what it refused; the lines above show what the script did last; to see "
         "Python's calls, run: PYTHONFAULTHANDLER=1 trainwiz launch",
         transient=None,

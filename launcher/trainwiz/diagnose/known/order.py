@@ -51,8 +51,8 @@ SIGNATURES = {
     "dataset_build": Signature(
         r"DatasetGenerationError: An error occurred while generating the dataset",
         cause="the data set could not be read into Arrow; the exception above this one says why",
-        remedy="look at the exception above: usually a line that is no JSON, a column whose type changes from file to "
-        "file, or a full disk; to find the file, load one after the other",
+        remedy="look at the exception above: usually a line that is not valid JSON, a column whose type changes "
+        "from file to file, or a full disk; to find the file, load one after the other",
         secondary=True,
     ),
     "lora_layer": Signature(

@@ -128,7 +128,7 @@ SIGNATURES = {
     ),
     "tokenizer_missing": Signature(
         r"OSError: Can't load tokenizer for '(?P<model>[^']+)'",
-        cause="{model} holds no tokenizer that transformers can load",
+        cause="{model} has no tokenizer that transformers can load",
         remedy="copy tokenizer.json and tokenizer_config.json from the base model into it, or name the base model's "
         "tokenizer",
     ),

@@ -188,7 +188,7 @@ def weights_are_kept_in_16_bits(plan: Plan) -> Violations:
     if plan.precision.weights == "float32":
         return
     fix = setting("precision.weights", "float32")
-    if not strategies.of(plan).keeps_frozen_dtype:
+    if not strategies.of(plan).keeps_trained_dtype:
         yield violation(
             "precision.weights is {weights}, but {strategy} keeps fp32 masters", fix, strategy=plan.strategy.label
         )

@@ -6,8 +6,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
+from trainwiz import vocabulary
 from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
 from trainwiz.workflows.option import argument, flag, option
@@ -59,10 +60,7 @@ class InitRequest:
     task: str | None = _answer(
         "TASK",
         "task",
-        say(
-            "causal_lm, sft, preference, reward_model, text_classification, text_regression, text_multilabel, "
-            "image_classification, image_regression, image_multilabel or custom."
-        ),
+        say("One of: {tasks}.", tasks=", ".join(get_args(vocabulary.Task))),
     )
     model: str | None = _answer(
         "NAME", "model.name", say("tiny, gpt2-124m, llama-1b, resnet18, a folder, or a hub id.")
@@ -152,7 +150,7 @@ class ImportRequest:
 class AdoptRequest:
     """The command line of `trainwiz adopt`. What is empty was not typed."""
 
-    script: str = argument("SCRIPT.py", say("Your training script; it is read, and never run."))
+    script: str = argument("SCRIPT.py", say("Your training script; it is only read, never run."))
     into: str = option("DIR", say("Project folder; SCRIPT-adopted beside the script if it is not given."))
     assignments: tuple[str, ...] = option(
         "KEY=VALUE", say("Set any key of the plan; overrides the script."), names="--set"

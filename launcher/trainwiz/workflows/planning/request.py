@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from trainwiz import vocabulary
 from trainwiz.message import say
 from trainwiz.workflows.option import argument, flag, option
 
@@ -18,10 +20,7 @@ class PlanRequest:
     model: str = option("NAME", say("A hub id, a folder or a preset; its size is found without downloading weights."))
     task: str = option(
         "TASK",
-        say(
-            "causal_lm, sft, preference, reward_model, text_classification, text_regression, text_multilabel, "
-            "image_classification, image_regression or image_multilabel."
-        ),
+        say("One of: {tasks}.", tasks=", ".join(get_args(vocabulary.Task))),
     )
     adapter: str = option(
         "NAME",
@@ -55,7 +54,7 @@ class PlanRequest:
     )
     python: str = option("PATH", say("With --exact: the Python that trains (default: the one that runs trainwiz)."))
     calibration: bool = flag(say("Show how far forecasts were off in the runs of this machine, which correct it."))
-    forget: bool = flag(say("With --calibration: delete what these runs showed."))
+    forget: bool = flag(say("With --calibration: delete the corrections that these runs gave."))
     yes: bool = flag(say("With --pick: write without showing the review first."), "--yes -y")
 
     @property
