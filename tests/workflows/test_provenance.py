@@ -135,7 +135,6 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
         tmp_path_factory.mktemp("canaries") / "p",
         "import os, sys\n"
         "assert os.environ['PRIVATE_NOTE'] and '--token=CANARY-option' in sys.argv, 'they reach the script'\n"
-        'open(config, \'w\').write(\'{"hub_token": "CANARY-config", "lr": 0.1}\')\n'
         "print('x' * 10)\n"
         f"print(*{SAID!r}, sep='\\nERROR ')\n"
         f"for name in {[*CANARIES][:7]!r}: print('warning:', os.environ[name])\n"
