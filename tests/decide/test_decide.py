@@ -128,7 +128,7 @@ def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: st
     [
         ("Qwen/Qwen2.5-7B", "2xrtx4090", "qlora", "ddp"),
         ("Qwen/Qwen2.5-7B", "1xt4", "qlora", "single"),
-        ("Qwen/Qwen2.5-7B", "4xa100-40g", "lora", "zero3"),
+        ("Qwen/Qwen2.5-7B", "4xa100-40g", "lora", "fsdp"),
         ("Qwen/Qwen2.5-7B", "8xv100", "none", "zero3"),
         ("Qwen/Qwen2.5-0.5B", "1xt4", "none", "single"),
         ("Qwen/Qwen2.5-7B", "cpu", "none", "ddp"),

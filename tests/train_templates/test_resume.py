@@ -19,6 +19,8 @@ from warm import launch, spawn
 
 pytestmark = pytest.mark.train
 
+FEW = {"n_samples": 256}
+"""Of REGRESSION, to train on and to evaluate: with its 2048, evaluations take as long as all the rest."""
 NOISY: dict[str, object] = {
     **SMALL,
     "task": "image_classification",
@@ -105,12 +107,12 @@ def test_on_another_number_of_ranks_the_trajectory_goes_on(name: str, tmp_path: 
     every = {"checkpoint.checkpointing_steps": 1, "checkpoint.checkpoints_total_limit": "", "optimizer.weight_decay": 9}
     folder = make(tmp_path / "project", {**REGRESSION, **STRATEGIES[name], **every})
     env = ON_STANDIN if name == "fsdp" else None
-    trained(folder, 2, tmp_path / "whole", env)
+    trained(folder, 2, tmp_path / "whole", env, **FEW)
     alone, both = tmp_path / "alone", tmp_path / "both"
     go_back(tmp_path / "whole", 2, alone)
-    trained(folder, 1, alone, env, resume="auto", num_processes=1, gradient_accumulation_steps=4)
+    trained(folder, 1, alone, env, resume="auto", num_processes=1, gradient_accumulation_steps=4, **FEW)
     go_back(alone, 5, both)
-    trained(folder, 2, both, env, resume="auto")
+    trained(folder, 2, both, env, resume="auto", **FEW)
     for output in (alone, both):
         assert not (output / "whole").exists(), "what was put together is gone again"
         assert curve(output) == pytest.approx(curve(tmp_path / "whole"), rel=1e-5)
@@ -125,7 +127,8 @@ def ends_at_a_planted_command(name: str, folder: Path, output: Path, env: dict[s
     subprocess.run([warm.python(), planting.__file__, str(newest), file, str(canary)], check=True)
     fewer = ("--num_processes", "1", "--gradient_accumulation_steps", "4")
     for ranks, overrides in ((2, ()), (1, fewer)):
-        argv = ("train.py", "--output_dir", str(output), "--resume", "auto", *overrides)
+        few = (part for name, value in FEW.items() for part in (f"--{name}", str(value)))
+        argv = ("train.py", "--output_dir", str(output), "--resume", "auto", *few, *overrides)
         ended = warm.run(folder, argv, ranks, env=env, seconds=200)
         assert all(done.code for done in ended), "no rank trains, and none waits for another"
         assert any("posix.system" in done.err for done in ended), ended[0].err
@@ -165,7 +168,7 @@ def exported_is_final(folder: Path, output: Path, *, cold: bool = False) -> None
 )
 def test_weights_in_shards_are_exported_whole(name: str, values: dict[str, object], tmp_path: Path) -> None:
     folder = make(tmp_path / "project", {**REGRESSION, **STRATEGIES[name], **values, "schedule.n_steps": 3})
-    trained(folder, 2, tmp_path / "output")
+    trained(folder, 2, tmp_path / "output", **FEW)
     exported_is_final(folder, tmp_path / "output", cold=name == "zero2")
 
 

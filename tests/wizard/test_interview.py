@@ -506,6 +506,12 @@ def test_columns_are_shown_on_the_way_and_asked_where_their_names_say_nothing() 
     assert "data.text_column" not in answers, "accepted with Enter"
 
 
+def test_the_column_of_the_texts_is_not_the_label_as_well() -> None:
+    first = {"Review Text": "slow", "Rating": "3"}
+    person, _ = asked_of(rows(first), "text_classification", "own.jsonl", "Rating")
+    assert person.heard[-2:] == ["     text   Rating       3", "     label  Review Text  slow"]
+
+
 def test_well_known_columns_are_shown_and_not_asked() -> None:
     person, _ = asked_of(rows({"text": "slow", "label": 3}), "text_classification", "own.jsonl")
     assert len(person.asked) == 1

@@ -42,12 +42,17 @@ def decide_columns(d: Decision) -> None:
     own, names = ("data.image_column", IMAGES) if d.task.backbones else ("data.text_column", TEXTS)
     other = "data.text_column" if d.task.backbones else "data.image_column"
     d.settle_default(other, say("the usual name"))
-    label = called(d.first, LABELS) or d.defaults["data.label_column"]
+    rest = {name: value for name, value in d.first.items() if name != d.answers.get(own)}
+    label = called(rest, LABELS) or d.defaults["data.label_column"]
     texts: dict[str, Any] = {name: value for name, value in d.first.items() if isinstance(value, str) and name != label}
     if d.task.backbones:  # tables of datasets hold pictures themselves
         held = {name: value for name, value in d.first.items() if isinstance(value, Mapping) and "bytes" in value}
         texts = held or texts
-    text = called(texts, names) or max(texts, key=lambda name: len(texts[name]), default=d.defaults[own])
+    text = (
+        d.answers.get(own)
+        or called(texts, names)
+        or max(texts, key=lambda name: len(texts[name]), default=d.defaults[own])
+    )
     if d.task.labelled and label not in d.first:
         others = [name for name in d.first if name != text]
         label = others[0] if len(others) == 1 else label

@@ -41,6 +41,22 @@ EXPLANATIONS = {
         remedy="find the {type} itself: look for an except before {where} that returns it, and let it raise; the "
         "package that does so may have been mended",
     ),
+    "plain_value": Signature(
+        rf"{_ENDS}AttributeError: '(?P<type>str|list|dict|int|float|tuple|bool|set|bytes|function|method|generator|"
+        r"builtin_function_or_method|(?:numpy\.)?ndarray|Tensor|Column|DataFrame|Series|dict_keys|map|zip|range|"
+        r"BatchEncoding|BatchFeature|_io\.\w+)' object has no attribute '(?P<name>\w+)'",
+        cause="a {type} stands where the code expects an object with {name}",
+        remedy="print it at {where}: a text where a path, a tokenizer or a model was meant, or a result that another "
+        "version of a package returns in another form",
+    ),
+    "part_of_model": Signature(
+        rf"{_ENDS}AttributeError: '(?P<type>\w+(?:For[A-Z]\w+|Model|Layer|Block|Attention|MLP|Transformer|Linear))' "
+        r"object has no attribute '(?P<name>\w+)'",
+        cause="{type} has no {name}: the code is for a model of another kind, or for another version of it",
+        remedy="compare with print(model) at {where}; if the code is a package's, update it together with "
+        "transformers, or "
+        "use a model that it supports",
+    ),
     "missing_attribute": Signature(
         rf"{_ENDS}\w*AttributeError: '(?P<type>[\w.]+)' object has no attribute '(?P<name>\w+)'",
         rf"{_ENDS}AttributeError: type object '(?P<type>[\w.]+)' has no attribute '(?P<name>\w+)'",
@@ -55,6 +71,13 @@ EXPLANATIONS = {
         cause="{call} is called with arguments that do not fit: {problem}",
         remedy="compare the call at {where} with the function's definition; if it is a package's, its version is not "
         "the one that the code was written for",
+    ),
+    "no_number": Signature(
+        rf"{_ENDS}ValueError: (?P<problem>invalid literal for int\(\).*|could not convert string to float.*)$",
+        cause="a text stands where a number is expected: {problem}",
+        remedy="look at {where}: an argument or a variable of the environment that is empty or holds a list, or a "
+        "line of "
+        "the data that is no number",
     ),
     "wrong_type": Signature(
         rf"{_ENDS}TypeError: (?P<problem>object of type '\w+' has no len\(\)|unsupported operand type.+|"
@@ -127,9 +150,13 @@ EXPLANATIONS = {
         r"t\w*|[Rr]equires?|"
         r"[Ee]xpected|incompatible|too (?:small|large|short|long)|[Ii]nvalid|[Uu]nknown|not (?:found|i"
         r"n\b|exist))).{12,})$",
-        rf"{_ENDS}RuntimeError: (?P<words>(?=.*\b(?:[Pp]lease|[Yy]ou (?:should|must|need)|[Tt]ry |inste"
-        rf"ad\b|not supported|"
-        r"not compatible)).{12,})$",
+        rf"{_ENDS}RuntimeError: (?P<words>(?=.*\b(?:[Pp]lease|[Yy]ou (?:should|must|need)|[Tt]ry |instead\b|"
+        r"not (?:supported|compatible|installed)|only (?:supported|valid))).{12,})$",
+        rf"{_ENDS}(?:Value|Assertion|NotImplemented|Runtime)Error: (?P<words>(?=.*\b(?:(?:does|do|did) not (?:support|"
+        r"accept|implement|allow|provide)|(?:is|are) (?:only|not) (?:valid|supported|accepted|applicable|configured)|"
+        r"cannot (?:both |all |be |specify|use|set|handle|resize|create)|mutually exclusive|(?:is|are) necessary|"
+        r"[Nn]o \S+(?: \S+)? (?:configured|provided|given|passed|specified)|[Uu]nsupported|[Uu]ndefined|"
+        r"[Uu]nrecognized|already exists|yet supported|only (?:accepts?|valid|one))\b).{12,})$",
         cause="the program refuses it, and says why: {words}",
         remedy="do what the message says; it was raised below {where}",
     ),

@@ -22,9 +22,10 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
 _BRACKETED = re.compile(r"^(?:\S+: )?\[(?:rank|[A-Za-z_]*[A-Za-z_])(\d{1,9})\]:\s?")
 # Ray's `(RayTrainWorker pid=7, ip=10.0.0.2) `, accelerate test's `stderr: `, a quotation's `> `, mpirun's
-# `[1,3]<stderr>:`
+# `[1,3]<stderr>:`, pytest's `E       `
 _QUOTED = re.compile(
-    r"^(?:\([\w.:<>-]+ pid=\d+(?:, ip=[\d.]+)?\) ?|std(?:err|out): ?|> ?|\[\d+,(\d{1,9})\]<std(?:err|out)>: ?)+"
+    r"^(?:\([\w.:<>-]+ pid=\d+(?:, ip=[\d.]+)?\) ?|std(?:err|out): ?|> ?|\[\d+,(\d{1,9})\]<std(?:err|out)>: ?|"
+    r"E {3,}(?=[\w.]*(?:Error|Exception): ))+"
 )
 # srun --label: ` 3: `
 _LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
@@ -88,7 +89,7 @@ _HEAD = 2
 """Lines; whoever pastes so few as `_SHORT` may begin with the failure, whose words go on for several lines."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 # A question that quotes the exception: `after an hour it says KeyError: 'labels'`
-_NAMED_IN_WORDS = re.compile(r"(?<![\w.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
+_NAMED_IN_WORDS = re.compile(r"(?<![A-Za-z0-9_.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
 _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
 _PROGRESS = re.compile(r"(?<!\d)\d{1,3}%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,300}\] *$")
 _FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
@@ -103,6 +104,8 @@ _ASIDE = re.compile(
 )
 _TERMINAL = 72
 """Columns; a shorter line was not broken by a terminal."""
+_OPEN = "*+/=,(["
+"""After which a sentence or a formula cannot end."""
 _BROKEN = 3
 """Lines on which the words of an exception may go on."""
 _STARTS = re.compile(r"[\[=*{]|[EWI]\d{4} |\d{4}-|\s*Traceback|During|The above|(?:INFO|WARNING|ERROR|DEBUG)\b|\s*def ")
@@ -323,7 +326,7 @@ def words_of(exception: Line, lines: Sequence[Line]) -> str:
     said = exception.text
     after = [line for line in lines if line.number > exception.number and line.rank == exception.rank]
     for line in after[:_BROKEN]:
-        goes_on = said.endswith(":") or (len(said) >= _TERMINAL and said[-1].isalnum())
+        goes_on = said.endswith(":") or (len(said) >= _TERMINAL and (said[-1].isalnum() or said[-1] in _OPEN))
         if not goes_on or _STARTS.match(line.text) or _LAUNCHERS_LINE.match(line.text) or is_progress(line.text):
             break
         said += f" {line.text.strip()}"

@@ -129,7 +129,7 @@ SUBJECTS = (
         Message("compare what is free with what is asked for: nvidia-smi, free -g, df -h /dev/shm"),
     ),
     Subject(
-        r"[Vv]ersion|deprecat|no longer|\bremoved\b|install|\bpackage|\bmodule\b|\bimport",
+        r"\b[Vv]ersions?\b|deprecat|no longer|\bremoved\b|install|\bpackage|\bmodule\b|\bimport",
         Message("versions of packages"),
         Message("compare pip list with the requirements of the code; install the versions that it names"),
     ),

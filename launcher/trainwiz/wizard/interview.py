@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 REVIEW = "review"
+# docs/decisions/wizard.md: Columns are asked for only where their names say nothing
 _OF_COLUMNS = ("data.columns", "data.image_column", "data.text_column", "data.label_column")
 """Asked right after the data, where the names of its columns do not say what they hold."""
 _FIRST_KEYS = [q.key for q in BASIC]

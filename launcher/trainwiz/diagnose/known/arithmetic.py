@@ -53,6 +53,9 @@ SIGNATURES = {
         remedy="load the model in fp32 (torch_dtype=torch.float32) and let mixed precision cast it; or use bf16",
     ),
     "precision_device": Signature(
+        r"ValueError: Type (?P<precision>fp16|bf16) is not supported on your device",
+        r"(?P<precision>Bfloat16) is only supported on GPUs with compute capability",
+        r"compute capability [\d.]+ or higher required for (?P<precision>FP8)",
         r"ValueError: (?P<precision>fp16|bf16|fp8) mixed precision requires",
         r"Your setup doesn't support (?P<precision>bf16)",
         r"(?P<precision>[Ff][Pp]16) Mixed precision training with AMP or APEX .* can only be used on CUDA",
@@ -93,6 +96,8 @@ SIGNATURES = {
         "versions of torch and cuDNN may not need it",
     ),
     "dtype": Signature(
+        r"FlashAttention ?\d only supports? fp16",
+        r"output tensor must have the same type as input tensor",
         r"mat1 and mat2 (?:must|to) have the same dtype",
         r"expected scalar type \w+ but found \w+",
         r"expected m1 and m2 to have the same dtype|(?:self and mat2|query, key, and value) (?:must|to"

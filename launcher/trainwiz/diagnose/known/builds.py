@@ -141,6 +141,7 @@ SIGNATURES = {
         remedy="pip install --upgrade bitsandbytes; to see what it looks for, run: python -m bitsandbytes",
     ),
     "missing_library": Signature(
+        r"Could not load (?P<library>libtorchcodec)\b",
         r"(?<![\w.+-])(?P<library>lib[\w.+-]+\.so[\d.]*): cannot open shared object file",
         r"Could not load library (?P<library>lib[\w.+-]+\.so[\d.]*)",
         r"failed to open (?P<library>libnvrtc[\w.+-]+\.so[\d.]*)",

@@ -7,6 +7,7 @@ from trainwiz.diagnose.signature import Signature
 TIER = 4
 SIGNATURES = {
     "backend_device": Signature(
+        r"tensors passed to accelerate\.utils\.operations\.\w+ were not on the (?P<device>\w+)",
         r"No backend type associated with device type (?P<device>\w+)",
         r"RuntimeError: Tensors must be (?P<device>CUDA) and dense",
         r"(?P<device>CUDA) tensor detected and the MPI used doesn't have CUDA-aware MPI support",
@@ -52,6 +53,7 @@ SIGNATURES = {
         remedy="build the model only from the configuration and one shared seed, never from a rank's own data",
     ),
     "collective_mismatch": Signature(
+        r"NCCL WARN Mismatched collective detected",
         r"Detected mismatch between collectives on ranks",
         r"Mismatch between collective operation types",
         r"op\.preamble\.length <= op\.nbytes",
@@ -191,6 +193,7 @@ SIGNATURES = {
         "each node, or one task for each GPU, not both",
     ),
     "nccl_network": Signature(
+        r"NCCL WARN .*(?P<problem>Call to ibv_\w+ failed with error .+)$",
         r"NCCL WARN .*(?P<problem>Got completion from peer .+)$",
         r"NCCL WARN .*(?P<problem>Connect to \S+ failed : .+)$",
         r"NCCL WARN .*(?P<problem>Got async (?:\w+[ -])*event ?: "

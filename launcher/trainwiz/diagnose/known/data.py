@@ -25,6 +25,7 @@ SIGNATURES = {
         "remove_columns=dataset.column_names)",
     ),
     "ragged_batch": Signature(
+        r"each element in list of batch should be of equal size",
         r"Unable to create tensor, you should probably activate truncation and/or padding",
         r"ValueError: expected sequence of length \d+ at dim \d+ \(got \d+\)",
         cause="samples of different lengths cannot be put into one tensor",
@@ -105,6 +106,15 @@ SIGNATURES = {
         remedy="give map() a smaller batch_size and writer_batch_size, or fewer num_proc; cast the column to "
         "Value('large_string') or Array2D",
     ),
+    "arrow_values": Signature(
+        r"Arrow(?:Invalid|TypeError|NotImplementedError): (?P<problem>Can only convert 1-dimensional array values|"
+        r"Could not convert .+|Expected bytes, got an? .+|Unsupported cast from .+|cannot mix .+|Only 1D arrays .+|"
+        r"Tried to write .+|(?:Float|Integer) value .+ (?:truncated|too large).*)$",
+        cause="a value does not fit the type that Arrow takes for its column: {problem}",
+        remedy="let the function of dataset.map return lists of plain numbers or texts (array.tolist()), in every "
+        "row of the "
+        "same type; or name the types with features=",
+    ),
     "malformed_data": Signature(
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: item \d+)): not a JSON object",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: (?:item|row|text) \d+): (?:no column|column) \".*)$",
@@ -134,6 +144,8 @@ SIGNATURES = {
         "object per line, in UTF-8); configuration: to find the line, run trainwiz check FILE",
     ),
     "no_data": Signature(
+        r"EmptyDatasetError: The directory at (?P<source>\S+) ",
+        r"has enough samples to at least yield one packed sequence(?P<source>)",
         r"(?<!\S)(?P<source>\S+): no (?:text to train on|images found; put|file in a readable)",
         r"(?<!\S)(?P<source>\S+) of \d+ samples(?: are \d+)?: (?:so many are identical that )?nothing would be left to "
         r"train",

@@ -24,7 +24,7 @@ SIGNATURES = {
         remedy="use one Accelerator for each model, with a DeepSpeedPlugin each; or put the models into one module",
     ),
     "no_sync_zero": Signature(
-        r"no_sync context manager is incompatible with gradient partitioning",
+        r"no[_ ]sync context manager is incompatible with gradient partitioning",
         cause="no_sync cannot be used with ZeRO 2 and 3, which partition gradients in every backward pass",
         remedy="remove no_sync and let the engine accumulate; or set strategy.zero_stage to 1",
     ),
@@ -119,11 +119,13 @@ SIGNATURES = {
         "false and wrap FSDP around the checkpointed layers; let no exception of the forward be caught",
     ),
     "fsdp_unsharded": Signature(
+        r"AssertionError: Expects sharded strategy",
         r"can only be used when parameters are flatten and sharded",
         cause="FSDP does not shard these weights (one rank, or NO_SHARD), so there is no sharded state dict",
         remedy="start at least two ranks, or use StateDictType.FULL_STATE_DICT",
     ),
     "sharded_4bit": Signature(
+        r"'Parameter' object has no attribute '(?P<name>quant_state)'",
         r"'Params4bit' object has no attribute '(?P<name>\w+)'",
         cause="4-bit weights lost what belongs to their quantization ({name}): they were moved or sharded as plain "
         "tensors",
@@ -140,7 +142,7 @@ SIGNATURES = {
     ),
     "zero3_ungathered": Signature(
         r"'status': '?(?:<?ZeroParamStatus\.)?(?:NOT_AVAILABLE|INFLIGHT)",
-        r"RuntimeError: still have inflight params|IndexError: pop from an empty deque",
+        r"RuntimeError: still have inflight params",
         # Only a placeholder of ZeRO 3 makes a layer's weight empty.
         r"/peft/tuners/[^\n]*, in merge\n(?:    [^\n]*\n)*RuntimeError: The size of tensor a \(0\) must match",
         r"RuntimeError: disagreement between rank\d+ and rank\d+",
@@ -154,12 +156,20 @@ SIGNATURES = {
         "deepspeed.utils.set_z3_leaf_modules); or use ZeRO 2",
     ),
     "zero3_lost_track": Signature(
+        r"IndexError: pop from an empty deque",
         r"assert len\(set\(p\.ds_id for p in self\.params_in_ipg_bucket\)\)[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         r"assert not param\.ds_active_sub_modules\b[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         cause="ZeRO 3 lost track of a weight: a module ran again, or ended, while its weights were still in use",
         remedy="with gradient checkpointing, set use_reentrant to false; call the engine once per backward, and "
         "generate "
         "inside of unwrap_model_for_generation or GatheredParameters; update deepspeed, or use ZeRO 2",
+    ),
+    "cross_mesh": Signature(
+        r"(?P<operation>aten\.[\w.]+): DTensor does not support cross-mesh operation",
+        cause="{operation} gets weights on different device meshes: only some of the layers are tensor parallel",
+        remedy="name every module in the tensor parallel plan, before fully_shard is called (those that are not "
+        "split as "
+        "replicated), or update torch; with gradient clipping and foreach optimizers the mixture is noticed first",
     ),
     "mixed_sharding": Signature(
         r"RuntimeError: (?P<operation>[\w.]+): got mixed torch\.Tensor and DTensor",

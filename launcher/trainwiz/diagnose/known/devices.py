@@ -7,6 +7,7 @@ from trainwiz.diagnose.signature import Signature
 TIER = 1
 SIGNATURES = {
     "gpu_hardware": Signature(
+        r"UR_RESULT_ERROR_DEVICE_LOST",
         r"uncorrectable (?:NVLink )?ECC error|uncorrectable NVLink error|CUDA error: hardware error",
         r"Invalid access of peer GPU memory over nvlink or a hardware error",
         r"Cuda failure (?:\d+ )?'[^'\n]*(?:ECC|NVLink) error",
@@ -53,6 +54,7 @@ SIGNATURES = {
         transient=None,
     ),
     "npu_fault": Signature(
+        r"NPU function error: .*error code is (?P<code>(?!507899)\d+)",
         r"(?:ACL stream synchronize failed|aclrtSynchronizeStream\w* failed), error code:\s*(?P<code>\d+)",
         cause="an operation on an NPU failed, and was noticed only when the stream was waited for (code {code})",
         remedy="to see which operation, run: ASCEND_LAUNCH_BLOCKING=1 trainwiz launch; then read plog/ in ~/ascend/log",
@@ -86,6 +88,8 @@ SIGNATURES = {
         remedy="move model and batch to the NPU first: .to('npu'), and import torch_npu before the model",
     ),
     "device_ordinal": Signature(
+        r"device < num_gpus INTERNAL ASSERT FAILED",
+        r"HIP error: invalid device ordinal",
         r"(?:CUDA error: |cuda runtime error \(\d+\) : |CUDA driver error: )invalid device ordinal",
         r"^AssertionError: Invalid device id",
         cause="a rank requested a GPU that it cannot see: there are more ranks than GPUs",
@@ -206,7 +210,7 @@ SIGNATURES = {
         remedy="convert it first: tensor.detach().float().cpu().numpy()",
     ),
     "quantized_moved": Signature(
-        r"(?P<call>`\.(?:to|half|float|cuda)`|Calling `cuda\(\)`) is not supported for "
+        r"(?P<call>`?\.(?:to|half|float|cuda)`?|Calling `cuda\(\)`) is not supported for "
         r"[^\n]*(?:quantized|bitsandbytes)",
         r"You cannot cast a (?P<call>\w+) model in a new `dtype`",
         cause="a quantized model is moved or cast as a whole, which its packed weights do not allow ({call})",
@@ -231,6 +235,7 @@ SIGNATURES = {
         as_warning=True,
     ),
     "no_kernel": Signature(
+        r"rocBLAS error: Cannot read \S*TensileLibrary",
         r"no kernel image is available for execution on the device|(?<!Triton Error \[CUDA\]: )device kernel image is "
         r"invalid",
         r"ptxas fatal *: Value 'sm_\w+' is not defined|nvcc fatal *: Unsupported gpu architecture",
@@ -270,7 +275,18 @@ SIGNATURES = {
         remedy="load them after building the model: model.to_empty(device=…) then load_state_dict; remove "
         "init_empty_weights and low_cpu_mem_usage, or load the model with from_pretrained",
     ),
+    "no_accelerator": Signature(
+        r"(?P<problem>Missing XLA configuration|TPU initialization failed[^\n]*|synStatus=\d+ \[[^\]\n]*\] Device "
+        r"acquire "
+        r"failed)",
+        cause="the accelerator cannot be opened: {problem}",
+        remedy="another process may hold it (lsof /dev/vfio/*, hl-smi), and each may be opened by one; TPUs need "
+        "torch_xla of "
+        "torch's version and PJRT_DEVICE=TPU, Gaudi the container of its driver",
+        transient=None,
+    ),
     "device_mismatch": Signature(
+        r"Input tensors need to be on the same GPU",
         r"Expected all tensors to be on the same device",
         r"DistributedDataParallel device_ids and output_device arguments only work with .*\{.*device\(type='cpu'\)",
         r"is on (?:cpu|cuda:\d+|meta) device?,? (?:but )?expected",

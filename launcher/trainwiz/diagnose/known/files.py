@@ -7,6 +7,7 @@ from trainwiz.diagnose.signature import Signature
 TIER = 3
 SIGNATURES = {
     "disk_full": Signature(
+        r"No space left on device \(os error 28\)",
         r"OSError: \[Errno (?:28|122)\]",
         r"PytorchStreamWriter failed writing file",
         r"unexpected pos \d+ vs \d+",
@@ -29,6 +30,7 @@ SIGNATURES = {
         remedy="run ulimit -f unlimited before the launch",
     ),
     "torn_checkpoint": Signature(
+        r"Consistency check failed: file should be of size \d+ but has size",
         r"PytorchStreamReader failed",
         r"failed finding central directory|Invalid magic number; corrupt file\?",
         r"unexpected EOF, expected \d+ more bytes",
@@ -48,6 +50,7 @@ SIGNATURES = {
         "instead",
     ),
     "zero3_placeholder": Signature(
+        r"Trying to set a tensor of shape .* \(which has shape torch\.Size\(\[0\]\)\)",
         r"copying a param with shape torch\.Size\(\[0\]\) from checkpoint",
         r"from checkpoint, the shape in current model is torch\.Size\(\[0\]\)",
         cause="the weights are empty placeholders: under ZeRO 3 each rank holds only its shard",
@@ -61,6 +64,7 @@ SIGNATURES = {
         "torch.distributed.checkpoint.state_dict gives names without wrappers",
     ),
     "other_weights": Signature(
+        r"Trying to set a tensor of shape \S.* in \"(?P<model>[\w.]+)\" \(which has shape torch\.Size\(\[(?!0\])",
         r"Error\(s\) in loading state_dict for (?P<model>\w+)",
         r"size mismatch for (?P<model>[\w.]+): copying a param",
         cause="the saved weights do not match the model ({model})",
@@ -79,6 +83,7 @@ SIGNATURES = {
         remedy="use model.save_pretrained or safetensors.torch.save_model, which support tied weights",
     ),
     "permission": Signature(
+        r"^(?:bash: |\S+: line \d+: )(?P<file>\S+): Permission denied$",
         r"PermissionError: \[Errno 13\] Permission denied: (?P<file>.+)$",
         r"PermissionError: \[Errno 1\] Operation not permitted(?P<file>.*)$",
         r"PermissionError: \[WinError 5\] [^:]+: (?P<file>.+)$",
@@ -143,6 +148,8 @@ SIGNATURES = {
         transient=None,
     ),
     "file_missing": Signature(
+        r"^(?:ba|z|da)?sh: (?:line )?(?:\d+: )?(?P<file>\S+): No such file or directory$",
+        r"MissingConfigException: Cannot find (?:primary )?config '(?P<file>[^'\n]+)'",
         r"FileNotFoundError: \[(?:Errno 2|WinError [23])\] [^:\n]+: (?P<file>.+)$",
         r"assert os\.path\.(?:isfile|isdir|exists)\((?P<file>[^)\n]+)\)[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         r"^(?:\[rank\d+\]: )?(?P<file>\S.*): no such file or folder",

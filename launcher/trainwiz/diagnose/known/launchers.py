@@ -7,6 +7,7 @@ from trainwiz.diagnose.signature import Signature
 TIER = 3
 SIGNATURES = {
     "time_limit": Signature(
+        r"\bTIMEOUT +\d+:\d+ *$",
         r"CANCELLED AT \S+ DUE TO TIME LIMIT",
         r"DUE TO TIME LIMIT \*\*\*",
         r"=>> PBS: job killed: walltime",
@@ -31,6 +32,7 @@ SIGNATURES = {
         "SLURM_CONF; without a cluster, start the script with torchrun instead of sbatch",
     ),
     "preempted": Signature(
+        r"\bPREEMPTED +\d+:\d+ *$",
         r"CANCELLED AT \S+ DUE TO (?:PREEMPTION|JOB REQUEUE)",
         r"[Pp]reempted by (?:higher priority|scheduler)",
         cause="the scheduler gave the machine to a job with higher priority",
@@ -38,6 +40,7 @@ SIGNATURES = {
         transient=True,
     ),
     "node_failed": Signature(
+        r"\bNODE_FAIL\w* +\d+:\d+ *$",
         r"DUE TO NODE FAILURE",
         r"srun: error: Node failure on \S+",
         cause="a machine of the job failed",
@@ -45,6 +48,7 @@ SIGNATURES = {
         transient=True,
     ),
     "cancelled": Signature(
+        r"\bCANCELLED(?:\+| by \d+)? +\d+:\d+ *$",
         r"CANCELLED AT \S+ \*\*\*",
         r"SignalException: Process \d+ got signal: (?:15|2)\b",
         r"TERM_(?:OWNER|ADMIN|FORCE_OWNER|FORCE_ADMIN): ",
@@ -77,6 +81,7 @@ SIGNATURES = {
         "for each rank)",
     ),
     "not_launched": Signature(
+        r"Error initializing torch\.distributed using \w+:// rendezvous: (?P<variable>[\w ]+) parameter missing",
         r"environment variable (?P<variable>\w+) expected, but not set",
         r"KeyError: '(?P<variable>LOCAL_RANK|RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|MASTER_ADDR|MASTER_PORT|SLURM_\w+)'",
         cause="the script was started without a launcher: {variable} is not set",
@@ -137,6 +142,7 @@ SIGNATURES = {
         "install the package again in this environment: pip install --force-reinstall --no-deps PACKAGE",
     ),
     "arguments": Signature(
+        r"^[Ee]rror: (?:Missing (?:argument|option|parameter)|Invalid value for) '?(?P<words>[^'\n]+)",
         r"error: unrecognized arguments: (?P<words>.+)$",
         r"error: the following arguments are required: (?P<words>.+)$",
         r"error: argument (?P<words>\S+): (?:invalid|expected)",
@@ -178,6 +184,15 @@ SIGNATURES = {
         remedy="create one Accelerator in the process; in a notebook, restart the kernel and create it inside the "
         "function that notebook_launcher starts",
     ),
+    "slurm_plugin": Signature(
+        r"srun: (?P<problem>unrecognized option '--(?:no-)?(?:container|mpi)[^'\n]*')",
+        r"srun: error: (?P<problem>task \d+ launch failed: .+)$",
+        r"srun: error: (?P<problem>.*(?:mpi/\w+|MPI plugin|plugin_load).*)$",
+        cause="srun lacks a plugin that the job asks for, or the plugin fails: {problem}",
+        remedy="--container-image needs pyxis on every node (srun --help lists it there); srun --mpi=list shows the "
+        "kinds of "
+        "MPI: try --mpi=pmi2, and none where torchrun or accelerate start the ranks",
+    ),
     "slurm_refused": Signature(
         r"(?:srun|sbatch|salloc): error: (?P<problem>You must specify .+|The \S+ partition .+|CPU count per node .+|"
         r"Memory specification .+)$",
@@ -204,12 +219,15 @@ SIGNATURES = {
         transient=None,
     ),
     "image_pull": Signature(
+        r"manifest unknown|pull access denied for|manifest for \S+ not found",
         r"ImagePullBackOff|ErrImagePull|Failed to pull image",
         cause="the container's image cannot be fetched",
         remedy="check its name and tag, and the pull secret: kubectl describe pod NAME",
         transient=None,
     ),
     "container_refused": Signature(
+        r"(?P<problem>docker: (?:Error response from daemon: (?!manifest|pull|Get )|Cannot connect to the "
+        r"Docker)[^\n]*)",
         r"(?P<problem>nvidia-container-cli: (?!.*(?:debug|info):)[^\n]+)",
         r"(?P<problem>could not select device driver \S* ?with capabilities: \S+)",
         r"(?P<problem>OCI runtime (?:create|exec) failed: [^\n]+)",
@@ -228,6 +246,7 @@ SIGNATURES = {
         "--num_gpus may name only slots that exist",
     ),
     "ssh_refused": Signature(
+        r"(?P<problem>ssh exited with exit code 255)",
         r"(?P<problem>host=\S+ was not reachable via ssh)",
         r"(?P<problem>Host key verification failed|Permission denied \(publickey[^)]*\)|ssh: Could not"
         r" resolve hostname "

@@ -73,6 +73,7 @@ SIGNATURES = {
         secondary=True,
     ),
     "cgroup_memory": Signature(
+        r"\bOUT_OF_ME(?:\+|MORY) +\d+:\d+ *$",
         r"Detected \d+ oom[-_]kill event",
         r"Memory cgroup out of memory: Killed process",
         r"Out of memory: Killed process \d+ \(",
@@ -124,6 +125,7 @@ SIGNATURES = {
         plan_change="fewer_workers",
     ),
     "host_memory": Signature(
+        r"unable to mmap \d+ bytes from file .*Cannot allocate memory",
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
         r"(?:^|[ .])_?(?:Array)?MemoryError(?::|$)",
         r"OSError: \[Errno 12\] Cannot allocate memory",

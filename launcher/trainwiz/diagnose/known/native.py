@@ -6,7 +6,16 @@ from trainwiz.diagnose.signature import Signature
 
 TIER = 5
 SIGNATURES = {
+    "python_fatal": Signature(
+        r"^Fatal Python error: (?P<problem>(?!Segmentation|Aborted|Bus error|Illegal|Floating|Killed|Terminated).+)$",
+        cause="the Python interpreter itself stopped: {problem}",
+        remedy="the stacks of its threads, below, show where: usually a process was forked while threads ran (start "
+        "workers "
+        "with spawn), or PYTHONHOME and PYTHONPATH belong to another Python",
+        transient=None,
+    ),
     "collective_aborted": Signature(
+        r"ProcessGroupNCCL's watchdog got stuck for \d+ seconds",
         r"Some NCCL operations have failed or timed out",
         r"we are taking the entire process down",
         cause="torch ended the process because a collective failed or timed out; these words do not say which",

@@ -54,6 +54,7 @@ SIGNATURES = {
         remedy="request access on the model's page, then run `hf auth login` or HF_TOKEN=… trainwiz launch",
     ),
     "hub_missing": Signature(
+        r"OSError: Incorrect path_or_model_id",
         r"is not a local folder and is not a valid model identifier",
         r"OSError: Can't load (?:the )?(?:config\w*|model|feature extractor|image processor|weights) (?:for|of) '",
         r"RepositoryNotFoundError|DatasetNotFoundError",
@@ -94,11 +95,22 @@ SIGNATURES = {
         remedy="run wandb login or WANDB_MODE=offline trainwiz launch, or set tracking.log_with to none",
     ),
     "wandb_server": Signature(
+        r"(?P<problem>Timed out waiting for wandb service to start)",
+        r"mlflow\.exceptions\.MlflowException: (?P<problem>API request to .+)$",
         r"wandb\.errors(?:\.errors)?\.CommError: (?P<problem>.+)$",
         cause="Weights & Biases is unreachable or rejected the request: {problem}",
         remedy="run: WANDB_MODE=offline trainwiz launch, then `wandb sync`; check the names of the project and the "
         "team",
         transient=None,
+    ),
+    "cloud_refused": Signature(
+        r"(?:NoCredentialsError|DefaultCredentialsError|TokenRetrievalError|PartialCredentialsError): (?P<problem>.+)$",
+        r"ClientError: An error occurred \((?P<problem>(?:400|401|403|AccessDenied|InvalidAccessKeyId|ExpiredToken|"
+        r"SignatureDoesNotMatch|InvalidToken)\)[^\n]*)",
+        cause="the cloud's storage refuses the access: {problem}",
+        remedy="pass the credentials to every rank and container (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, "
+        "or the "
+        "pod's role), and try them there: aws s3 ls BUCKET",
     ),
     "remote_code": Signature(
         r"requires you to execute the \w+ file in that repo",
@@ -144,6 +156,8 @@ SIGNATURES = {
         remedy="with the training interpreter, run: pip install --upgrade '{package}'",
     ),
     "unknown_architecture": Signature(
+        r"^KeyError: '(?P<type>(?:qwen|llama|mistral|mixtral|gemma|phi|deepseek|glm|chatglm|internlm|baichuan|olmo|"
+        r"granite|smol|gpt_oss|minicpm|cohere|falcon|ernie|kimi|minimax)[\w.-]*)'$",
         r"has model type `(?P<type>[^`]+)` but Transformers does not recognize this architecture",
         r"configuration_auto\.py\"[\s\S]{0,400}?\nKeyError: '(?P<type>[\w-]+)'",
         cause="the installed transformers does not support the model type {type}",
@@ -176,11 +190,14 @@ SIGNATURES = {
         "show PACKAGE",
     ),
     "hub_token": Signature(
+        r"LocalTokenNotFoundError",
         r"401 Client Error: Unauthorized|Invalid (?:user token|credentials in Authorization header)",
         cause="the hub rejected the access token, or there is none",
         remedy="run `hf auth login` with a valid token, or unset HF_TOKEN if it is an old one",
     ),
     "not_fetched": Signature(
+        r"(?:ChunkedEncodingError|ClientPayloadError|IncompleteRead|ProtocolError): (?P<problem>.+)$",
+        r"(?P<problem>CAS service error ?: (?!.*No space left).+)$",
         r"urllib\.error\.URLError: <urlopen error (?P<problem>.+)>",
         r"urllib\.error\.HTTPError: (?P<problem>.+)$",
         r"HfHubHTTPError: (?P<problem>(?!401|403|404|429|5\d\d).+)$",
@@ -207,6 +224,8 @@ SIGNATURES = {
         remedy="pip install --upgrade datasets fsspec",
     ),
     "missing_package": Signature(
+        r"requires (?P<package>[a-z][\w-]+) to be installed",
+        r"ImportError: .*[Pp]lease install ['`](?P<package>[\w-]+)['`]",
         r"ModuleNotFoundError: No module named '(?P<package>\w+)'",
         r"python[\d.]*: No module named (?P<package>\w+)$",
         r"ImportError: No module named (?P<package>\w+)(?:\.\w+)*$",

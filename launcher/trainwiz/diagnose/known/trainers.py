@@ -26,6 +26,50 @@ SIGNATURES = {
         remedy="copy it back, resume with the output_dir that it was written to, or set best_model_checkpoint to null "
         "in the trainer_state.json of the checkpoint that is continued",
     ),
+    "missing_metric": Signature(
+        r"The `metric_for_best_model` training argument is set to '(?P<metric>\w+)'",
+        r"KeyError: '(?P<metric>eval_\w+)'",
+        cause="the evaluation measures no {metric}, by which the best model is to be chosen",
+        remedy="return it from compute_metrics (without eval_), or set evaluation.best_metric to a name that the log "
+        "of an "
+        "evaluation shows; eval_loss needs labels in the evaluation data (label_names)",
+    ),
+    "two_precisions": Signature(
+        r"At most one of fp16 and bf16 can be True|bfloat16 and fp16 modes cannot be simultaneously enabled|"
+        r"fp16 and bf16 (?:cannot|can't|can not) (?:both )?be",
+        cause="fp16 and bf16 are both switched on",
+        remedy="keep one: bf16 on Ampere and newer, fp16 on older GPUs; look into DeepSpeed's JSON and accelerate's "
+        "file, too",
+    ),
+    "two_lightnings": Signature(
+        r"strategy=<lightning\.\S+ object|must be either a string or an instance of `pytorch_lightning|"
+        r"`model` must be a `LightningModule`.*got `",
+        cause="objects of the package lightning are given to pytorch_lightning, or the other way around",
+        remedy="import everything from one of both: from lightning.pytorch import …, callbacks and strategies included",
+    ),
+    "tracker_not_started": Signature(
+        r"(?P<problem>No active Run\. Call swanlab\.init|You must call wandb\.init\(\) before wandb\.[\w.]+)",
+        cause="a rank logs to a tracker that it has not started: {problem}",
+        remedy="log on the main process alone (if accelerator.is_main_process:, trainer.is_world_process_zero()), or "
+        "start "
+        "the tracker on every rank that logs",
+    ),
+    "context_length": Signature(
+        r"max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len \((?P<limit>[^)\n]+)\)",
+        cause="vLLM is told to take {asked} tokens, and the model's config.json allows fewer ({limit})",
+        remedy="lower max_model_len (vllm_max_model_len, max_prompt_length + max_completion_length), or extend the "
+        "model's "
+        "positions in its config.json (rope_scaling)",
+    ),
+    "generation_failed": Signature(
+        r"(?P<problem>Server \d+ failed: \d+[^\]\n]*|Rollout worker child has failed[^\n]*)",
+        r"Exception: (?P<problem>Request failed: \d{3}, .+)$",
+        cause="the server that generates for the training failed: {problem}",
+        remedy="the cause is in its own log: usually its memory (vllm_gpu_memory_utilization), a prompt that is too "
+        "long, or "
+        "a version that does not fit",
+        transient=None,
+    ),
     "no_evaluation_data": Signature(
         r"You have set `args\.eval(?:uation)?_strategy` to \S+ but you didn't pass an `eval_dataset`",
         r"Trainer: evaluation requires an eval_dataset",
@@ -66,12 +110,6 @@ SIGNATURES = {
         "compare "
         "it with that version's reference. Further settings may be named below it",
     ),
-    "settings_refused": Signature(
-        r"ValidationError: \d+ validation errors? for (?P<what>(?!DeepSpeed)\w+)\n\s+(?:Value|Assertion) error, "
-        r"(?P<problem>.+?)(?: \[type=.*)?$",
-        cause="{what} refuses the settings: {problem}",
-        remedy="change what it names; if the model or the option is a new one, update the package that says so",
-    ),
     "no_valid_samples": Signature(
         r"RuntimeError: Cannot find (?:valid|sufficient) samples, (?:check `data/README\.md`|consider increasing)",
         cause="LLaMA-Factory found no sample that it can use: columns, roles or template do not fit the data",
@@ -79,14 +117,21 @@ SIGNATURES = {
         "conversation must begin with the user and end with the assistant",
     ),
     "generation_server": Signature(
+        r"TimeoutError: Timed out after \S+ waiting for vLLM server at (?P<address>\S+?)\.?(?: |$)",
         r"ConnectionError: The vLLM server can't be reached at (?P<address>\S+)",
         cause="the server that generates for the training does not answer at {address}",
         remedy="start it first, on GPUs of its own: trl vllm-serve --model NAME; check its host and port in "
         "vllm_server_host and vllm_server_port, and its own log",
         transient=None,
     ),
+    "registered_twice": Signature(
+        r"'(?P<name>[\w.-]+)' is already used by a Transformers (?:config|model|tokenizer|processor), pick another "
+        r"name",
+        cause="another package brings its own {name}, which the installed transformers has by now, too",
+        remedy="update that package (vLLM, SGLang, the model's own code), or install the transformers that it requires",
+    ),
     "versions_apart": Signature(
-        r"AttributeError: '\w*(?:Adam|AdamW|SGD|Adafactor|Lion)\w*' object has no attribute '(?:train|eval)'",
+        r"AttributeError: '\w*(?:Adam|AdamW|SGD|Adafactor|Lion|Optimizer)\w*' object has no attribute '(?:train|eval)'",
         r"unexpected keyword argument 'keep_torch_compile'",
         r"ImportError: cannot import name '(?:is_mlu_available|clear_device_cache|EncoderDecoderCache)' from "
         r"'(?:accelerate|transformers)[\w.]*'",
@@ -99,6 +144,7 @@ SIGNATURES = {
         remedy="update accelerate (1.15 takes such a model), or compile after accelerator.prepare",
     ),
     "unsloth_modules": Signature(
+        r"(?P<problem>Unsloth: Please file a bug report! [^\n]+)",
         r"RuntimeError: (?P<problem>(?:Unsloth: Failed to create dynamic compiled modules|"
         r"Direct module loading failed for Unsloth)[^\n]*)",
         cause="unsloth could not load the code that it generates for this version of the libraries: {problem}",
@@ -113,6 +159,9 @@ SIGNATURES = {
         "the prompt's end and what is decoded",
     ),
     "image_tokens": Signature(
+        r"Attempted to assign .* multimodal tokens to \d+ placeholders",
+        r"Number of images provided \(\d+\) does not match|number of (?:images|videos|audios) does not match the "
+        r"number of",
         r"Image features and image tokens do not match|Videos? features and video tokens do not match",
         cause="a sample has more or fewer places for its images than its images need: it was cut in the middle of "
         "them, or "

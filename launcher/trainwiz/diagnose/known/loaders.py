@@ -1,0 +1,40 @@
+"""Data loaders, and what they make of samples."""
+
+from __future__ import annotations
+
+from trainwiz.diagnose.signature import Signature
+
+TIER = 3
+SIGNATURES = {
+    "loader_settings": Signature(
+        r"ValueError: (?P<problem>(?:batch_sampler option is|sampler option is|prefetch_factor option could|"
+        r"persistent_workers option needs|DataLoader with IterableDataset: expected|batch_size should be a positive|"
+        r"timeout option should|pin_memory_device)[^\n]*)",
+        cause="the settings of the DataLoader contradict each other: {problem}",
+        remedy="choose samples in one way (shuffle, sampler, or batch_sampler); prefetch_factor and "
+        "persistent_workers need "
+        "workers; an iterable data set shuffles itself",
+    ),
+    "unknown_length": Signature(
+        r"train_dataset does not implement __len__, max_steps has to be specified",
+        r"max_steps must be set to a positive value if dataloader does not have a length",
+        cause="the data set is a stream without a length, so the number of updates is not known",
+        remedy="set schedule.n_steps; a number of epochs means nothing for a stream",
+    ),
+    "unbatchable": Signature(
+        r"RuntimeError: Could not infer dtype of (?P<type>[\w.]+)",
+        r"default_collate: batch must contain tensors.*; found <class '(?P<type>[\w.]+)'>",
+        r"Unsupported value type (?P<type>[\w.]+) for .* in collat",
+        cause="samples hold values of type {type}, which cannot become a tensor",
+        remedy="fill what is missing, and convert the rest in the data set or in collate: a picture by a transform "
+        "(ToTensor), a text by the tokenizer; drop columns that nothing reads",
+    ),
+    "gathered_objects": Signature(
+        r"Can't apply _?\w+ on object of type <class '(?P<type>[\w.]+)'>",
+        r"Unsupported types \(<class '(?P<type>[\w.]+)'>\) passed to `\w+`",
+        cause="accelerate is to send a {type} between the ranks, which only tensors in lists and dictionaries can be",
+        remedy="for objects use gather_object, or gather_for_metrics(…, use_gather_object=True); leave texts out of "
+        "what the "
+        "model returns",
+    ),
+}
