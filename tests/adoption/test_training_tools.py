@@ -9,7 +9,9 @@ import pytest
 from trainwiz.adoption import adopt
 from trainwiz.adoption.ledger import leaves
 from trainwiz.config import tools
+from trainwiz.decide import decide
 from trainwiz.errors import UsageError
+from trainwiz.ui import adoption as report
 from trainwiz.workflows.create import import_files
 
 AXOLOTL = """\
@@ -146,8 +148,6 @@ def test_a_file_becomes_answers_and_a_list(name: str, tmp_path: Path) -> None:
     adoption = adopt(None, files.deepspeed, None, files.tool_file)
     carried = {key: one.value for key, one in adoption.carried.items()}
     assert answers.items() <= carried.items()
-    from trainwiz.decide import decide
-
     plan = decide({**carried, "machine.device": "cpu"}, None).plan
     rest = [one for one in adoption.remainder(plan) if one.place.file == str(file)]
     assert left <= {one.path for one in rest}
@@ -225,8 +225,6 @@ def test_where_recomputed_layers_keep_their_inputs(lines: str, how: str, lost: s
     files = import_files.together([str(file)], default=False, versions=())
     adoption = adopt(None, None, None, files.tool_file)
     assert adoption.carried["model.activation_checkpointing"].value == how
-    from trainwiz.decide import decide
-
     rest = adoption.remainder(decide({"model.activation_checkpointing": how, "machine.device": "cpu"}, None).plan)
     assert {one.path for one in rest if "checkpointing" in one.path or "activation" in one.path} == lost
 
@@ -262,6 +260,17 @@ def test_one_file_at_a_time(tmp_path: Path) -> None:
         import_files.together([str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")], default=False, versions=())
 
 
+def test_a_report_names_secrets_without_their_values(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text(AXOLOTL + "hf_token: CANARY-1\nwandb_key: CANARY-2\nmlflow_uri: https://anna:CANARY-3@host/x\n")
+    files = import_files.together([str(file)], default=False, versions=())
+    adoption = adopt(None, files.deepspeed, None, files.tool_file)
+    decided = decide({**{key: one.value for key, one in adoption.carried.items()}, "machine.device": "cpu"}, None)
+    told = report.to_dict(adoption.carried, adoption.remainder(decided.plan), decided)
+    assert {"hf_token", "wandb_key", "mlflow_uri"} <= {one["path"] for one in told["left"]}
+    assert "CANARY" not in str(told)
+
+
 @pytest.mark.parametrize(
     ("lines", "train", "held_out", "named"),
     [
@@ -283,8 +292,6 @@ def test_the_data_of_a_tool_is_the_data_of_the_plan(
     file = tmp_path / "train.yaml"
     file.write_text(f"base_model: some/model\nmicro_batch_size: 1\n{lines}")
     adoption = adopt(None, None, None, import_files.together([str(file)], default=False, versions=()).tool_file)
-    from trainwiz.decide import decide
-
     found = {key: one.value for key, one in adoption.carried.items()}
     rest = adoption.remainder(decide({**found, "machine.device": "cpu"}, None).plan)
     assert (found.get("data.train"), found.get("data.eval")) == (train, held_out)

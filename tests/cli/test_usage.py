@@ -158,6 +158,11 @@ def test_each_command_is_in_one_group_and_has_an_example_that_can_be_typed() -> 
             "run: trainwiz launch --help",
         ),
         (["doctor", "a", "b", "c"], "unexpected arguments: b c", "run: trainwiz doctor --help"),
+        (
+            ["submit", "p", "--", "--token", "abcdef"],
+            "unexpected arguments: --token ***",
+            "run: trainwiz submit --help",
+        ),
         (["init", "--steps"], "--steps needs a value", "--steps N: Training length in optimizer updates."),
         (["--lang"], "--lang needs a value", "--lang LANG: Language: en or zh"),
         (["diff"], "missing argument RUN", "run: trainwiz diff --help"),

@@ -601,3 +601,11 @@ def test_results_are_compared_to_one_digit() -> None:
 
 def test_nested_values_by_dotted_key() -> None:
     assert flat({"a": {"b": [{"c": 1}, {"c": 2}]}, "d": [1, 2], "e": {}}) == {"a.b.0.c": 1, "a.b.1.c": 2, "d": [1, 2]}
+
+
+@pytest.mark.parametrize("low", [2.83e300, -1.36e307, 8.78e-321, 0.0, 5e-324, 6.2e98])
+@pytest.mark.parametrize("share", [0.0, 1e-16, 1e-12, 0.3])
+def test_a_curve_of_any_numbers_is_drawn(low: float, share: float) -> None:
+    rows = curve.draw([(1.0, low), (2.0, low * (1 + share)), (3.0, low)], 60, 10)
+    assert len(rows) == 12
+    assert any("\u2800" < character < "\u28ff" for row in rows for character in row)

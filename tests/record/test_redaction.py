@@ -5,7 +5,7 @@ from plans import BASE, product
 
 from trainwiz import cluster, command
 from trainwiz import plan as plans
-from trainwiz.record import redaction
+from trainwiz.record import redaction, tokens
 from trainwiz.record.variables import RECORDED
 
 
@@ -66,6 +66,12 @@ AROUND = (
 )
 
 
+def test_where_columns_count_a_secret_keeps_its_length() -> None:
+    line = 'API_KEY = "CANARYsaid1"; login("hf_abcdefghijklmnop"); get("https://anna:secret@host/x")'
+    shown = tokens.starred(line)
+    assert shown == 'API_KEY = "***********"; login("*******************"); get("https://***********@host/x")'
+
+
 @pytest.mark.parametrize("secret", SHAPES)
 def test_the_shape_of_a_token_is_hidden_wherever_it_stands(secret: str) -> None:
     for around in AROUND:
@@ -78,6 +84,9 @@ def test_the_shape_of_a_token_is_hidden_wherever_it_stands(secret: str) -> None:
         ("Authorization: Bearer abc.def-123456", "Authorization: Bearer ***"),
         ("bearer abcdefghijklmnopqrstuvwxyz", "bearer ***"),
         ("Authorization: Basic dXNlcjpwYXNz", "Authorization: Basic ***"),
+        ("token=hVbsFW85ZTCBY7WZq049Qz", "token=***"),
+        ('"token": "hVbsFW85ZTCBY7WZq049Qz"', '"token": "***"'),
+        ("wandb_key: 8R6o2nZZOHMBTE9Z", "wandb_key: ***"),
         ("redis://:hunter22@cache:6379/0", "redis://***@cache:6379/0"),
         ("postgres://me:12/ab@db/x", "postgres://***@db/x"),
         ("git+https://git.corp:8443/team/pkg.git@main", "git+https://git.corp:8443/team/pkg.git@main"),

@@ -145,6 +145,8 @@ def failed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     git(folder, "commit", "-q", "-m", "first")
     done = run(folder, "launch", "--ignore", "TW", "--", *SECRET_ARGUMENTS, environ=CANARIES)
     assert done.returncode == 1, done.stderr
+    # No terminal shows it: it may be the log of a job, which stays.
+    assert "CANARY" not in done.stdout + done.stderr
     log = (folder / "runs" / "latest" / "logs" / "rank-0.log").read_text()
     assert log.count("***") > len(SAID), "it was said, and hidden"
     return folder, done.stderr

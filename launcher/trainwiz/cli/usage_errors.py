@@ -11,7 +11,7 @@ from typing import Any
 from trainwiz.cli.options import ARGUMENTS
 from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
-from trainwiz.ui import console
+from trainwiz.ui import console, safe
 
 _NAMED = re.compile(r"'(?P<name>[^']+)'")
 
@@ -89,7 +89,8 @@ def _problem(error: Any, context: Any) -> Message:
     if named and "Missing argument" in words:
         return say("missing argument {name}", name=named["name"])
     if "extra argument" in words:
-        return say("unexpected arguments: {words}", words=words.rpartition("(")[2].rstrip(")"))
+        given = words.rpartition("(")[2].rstrip(")").split(" ")
+        return say("unexpected arguments: {words}", words=safe.arguments(given))
     if named and "Invalid value for" in words:
         return say("{option}: {problem}", option=named["name"], problem=_number(words))
     return say("{problem}", problem=words)

@@ -71,7 +71,9 @@ def _dots(values: Sequence[float | None], low: float, high: float, height: int) 
         if value is None:
             before = None
             continue
-        row = round((high - value) / (high - low) * (height - 1))
+        # What is too large for the scale stands at its end.
+        share = (high - max(low, min(value, high))) / (high - low)
+        row = round(share * (height - 1))
         start = row if before is None else before + (row > before) - (row < before)
         dots |= {(column, r) for r in range(min(start, row), max(start, row) + 1)}
         before = row

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
-_FARTHEST = 1e300
+_FARTHEST, _NEAREST = 1e300, 1e-300
+"""Further out and nearer, differences are no numbers any more."""
+_SAME = 1e-14
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +27,17 @@ class Scale:
 
     def place(self, value: float) -> float:
         """The position of a value on the axis, from 0 to 1."""
-        return (max(-_FARTHEST, min(value, _FARTHEST)) - self.low) / (self.high - self.low)
+        share = (max(-_FARTHEST, min(value, _FARTHEST)) - self.low) / (self.high - self.low)
+        return max(0.0, min(share, 1.0))
 
 
 def scale(values: Sequence[float], *, marks: int = 5, whole: bool = False) -> Scale:
     """An axis that shows all values, with about `marks` marks; only at whole numbers if `whole`."""
-    # Further out, differences are no numbers any more.
     found = [max(-_FARTHEST, min(value, _FARTHEST)) for value in values]
     low, high = (min(found), max(found)) if found else (0.0, 1.0)
-    if low == high:
-        # A constant value is shown in the middle.
-        margin = abs(low) * 0.5 or 1.0
+    if high - low <= max(_NEAREST, max(abs(low), abs(high)) * _SAME):
+        # A constant value is shown in the middle, and so are values whose difference is only one of rounding.
+        margin = abs(low) * 0.5 if abs(low) > _NEAREST else 1.0
         low, high = low - margin, high + margin
     step = _step((high - low) / max(1, marks - 1))
     if whole:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 HIDDEN = "***"
 
@@ -70,8 +71,10 @@ _AFTER = re.compile(
     r"|\b(?:set-)?cookie[\"']?\s*:\s*[\"']?[\w.-]{1,64}=|\blogin\s+\S{1,256}\s+password\s+"
     r"|\bapi_?key\s+(?=[^\s\"']*\d)(?=[^\s\"']{16})|\bcurl\s[^\n]{0,512}?(?<=\s)(?:-u|--user)\s*[^\s:]{1,256}:"
     r"|[?&](?:access_token|api_?key|auth|key|sig|signature|token|x-(?:amz|goog)-(?:credential|security-token|signature))="
-    r"|(?:passw(?:or)?d|passphrase|secret|(?:api|access|secret|private|account)[ _-]?key(?:_?id)?|\w_pwd"
-    r"|(?:access|auth|hf|hub|api|bearer|refresh|session|security)[_-]?token)[\"']?\s*[:=]\s*[\"']?)"
+    r"|(?:passw(?:or)?d|passphrase|secret|\w_pwd"
+    r"|(?:api|access|secret|private|account|wandb|hub|encryption|signing|ssh|auth)[ _-]?key(?:_?id)?|authkey"
+    r"|(?:access|auth|hf|hub|api|bearer|refresh|session|security)[_-]?token)[\"']?\s*[:=]\s*[\"']?"
+    r"|\btoken[\"']?\s?[:=]\s?[\"']?(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])(?=[^\s\"']{16}))"
     r"(?!(?:None|null|true|false)\b)([^\s\"'&,;}\])]{6,})"
 )
 _AFTER_CUES = (
@@ -82,8 +85,7 @@ _AFTER_CUES = (
     "passphrase",
     "secret",
     "key",
-    "_token",
-    "token=",
+    *("_token", "-token", "token=", "token:", "token =", "token :", "token'", 'token"'),
     "sig=",
     "signature=",
     "auth=",
@@ -92,7 +94,6 @@ _AFTER_CUES = (
     "cookie",
     "password",
     "_pwd",
-    "-token",
 )
 """The same for `_AFTER`, in small letters."""
 _HEX = re.compile(r"(?<![0-9A-Za-z_-])[0-9a-f]{40}(?![0-9A-Za-z_-])")
@@ -106,12 +107,20 @@ def without_passwords(words: str) -> str:
     return _URL.sub(HIDDEN, words) if ":/" in words and "@" in words else words
 
 
-def hidden(words: str) -> str:
-    """Text with everything that looks like a token hidden."""
+def hidden(words: str, cover: Callable[[str], str] = lambda _: HIDDEN) -> str:
+    """Text with everything that looks like a token hidden: `cover` says what stands in its place."""
     if any(cue in words for cue in _WHOLE_CUES):
-        words = _WHOLE.sub(HIDDEN, words)
-    words = without_passwords(words)
+        words = _WHOLE.sub(lambda match: cover(match[0]), words)
+    if ":/" in words and "@" in words:
+        words = _URL.sub(lambda match: cover(match[0]), words)
     lowered = words.lower()
     if any(cue in lowered for cue in _AFTER_CUES):
-        words = _AFTER.sub(lambda match: f"{match[1]}{HIDDEN}", words)
-    return _HEX.sub(lambda m: m[0] if _HASHES.search(words[max(0, m.start() - _BEFORE) : m.start()]) else HIDDEN, words)
+        words = _AFTER.sub(lambda match: f"{match[1]}{cover(match[2])}", words)
+    return _HEX.sub(
+        lambda m: m[0] if _HASHES.search(words[max(0, m.start() - _BEFORE) : m.start()]) else cover(m[0]), words
+    )
+
+
+def starred(words: str) -> str:
+    """The same with a star for each character of what is hidden, where columns count."""
+    return hidden(words, lambda secret: "*" * len(secret))

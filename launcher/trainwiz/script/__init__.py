@@ -17,7 +17,7 @@ from trainwiz.finding import Place
 from trainwiz.message import say
 from trainwiz.script.calls import Call
 from trainwiz.script.definitions import Definitions, definitions
-from trainwiz.script.engines import BY_HAND, Engines
+from trainwiz.script.engines import BY_HAND, Engines, may_make
 from trainwiz.script.liveness import Liveness
 from trainwiz.script.models import Loaded, loaded
 from trainwiz.script.names import Names
@@ -100,6 +100,7 @@ class Script:
         self.training = Training(self.tree, self.names, self.engines, self.origins)
         self._full_name = partial(_full_name, self.engines, self.names)
         self._calls: dict[ast.Call, Call] = {}
+        self._called: dict[tuple[str, ...], list[Call]] = {}
 
     @cached_property
     def calls(self) -> list[Call]:
@@ -209,8 +210,10 @@ class Script:
 
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions, by their full names."""
-        lasts = dict.fromkeys(name.rpartition(".")[2] for name in names)
-        return [call for call in self.calls_of(*lasts) if call.name in names]
+        if names not in self._called:
+            lasts = dict.fromkeys(name.rpartition(".")[2] for name in names)
+            self._called[names] = [call for call in self.calls_of(*lasts) if call.name in names]
+        return self._called[names]
 
     def calls_of(self, *lasts: str) -> list[Call]:
         """The calls of what has one of these last names: `step` is that of `optimizer.step()`."""
@@ -254,9 +257,12 @@ class Script:
         found: dict[str, list[Call]] = {}
         for outline in self.tree.outlines:
             of_kinds: dict[str, list[ast.Call]] = {}
-            for calls in outline.callees.values():
-                if kind := self.engines.kind(calls[0]):  # which the name decides
-                    of_kinds.setdefault(kind, []).extend(calls)
+            for first, names in outline.callees_by_first.items():
+                # What is not imported has the name that it is written with.
+                known = names if first in self.names.imports else [name for name in names if may_make(name)]
+                for name in known:
+                    if kind := self.engines.kind(outline.callees[name][0]):  # which the name decides
+                        of_kinds.setdefault(kind, []).extend(outline.callees[name])
             for kind, calls in of_kinds.items():
                 found.setdefault(kind, []).extend(self._wrapped(sorted(calls, key=order)))
         return found

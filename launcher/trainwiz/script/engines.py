@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from trainwiz.script.liveness import Liveness
-from trainwiz.script.names import Assignment, Names, parameters
+from trainwiz.script.names import RENAMED, Assignment, Names, parameters
 from trainwiz.script.outline import skipping
 from trainwiz.script.tree import Function, Tree, constant, dotted, method
 
@@ -249,6 +249,11 @@ class Engines:
     def _calls(self, name: str) -> bool:
         calls = self.names.calls_of(name.rpartition(".")[2])
         return any(self.names.resolved(call.func) == name and call in self.live for call in calls)
+
+
+def may_make(name: str) -> bool:
+    """Whether something of this name that nothing imports may make an object of a known kind."""
+    return bool(_kind_of(name)) or name.startswith(RENAMED)
 
 
 @functools.lru_cache(maxsize=50_000)

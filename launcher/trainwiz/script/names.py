@@ -34,7 +34,8 @@ MODULE_ALIASES = {
     "transformers.trainer_utils": "transformers",
 }
 """Modules whose names are known by another one as well: everything is looked for by its public name."""
-_RENAMED = tuple(f"{module}." for module in MODULE_ALIASES)
+RENAMED = tuple(f"{module}." for module in MODULE_ALIASES)
+"""What names of these modules begin with."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,7 @@ class Names:
     def _looked_up(self, name: str) -> str:
         first, dot, rest = name.partition(".")
         whole = self.imports.get(first, first) + dot + rest
-        if whole.startswith(_RENAMED):
+        if whole.startswith(RENAMED):
             for old, new in MODULE_ALIASES.items():
                 if whole.startswith(old + "."):
                     whole = new + whole[len(old) :]

@@ -108,6 +108,14 @@ class Outline:
         return found
 
     @cached_property
+    def callees_by_first(self) -> dict[str, list[str]]:
+        """The dotted names of what is called, by the part before the first dot."""
+        found = defaultdict(list)
+        for name in self.callees:
+            found[name.partition(".")[0]].append(name)
+        return found
+
+    @cached_property
     def given(self) -> dict[str, list[ast.Call]]:
         """Its calls by the dotted names of their arguments: each once for each argument."""
         found = defaultdict(list)

@@ -83,6 +83,7 @@ class Tree:
         self.module = module or outlines[-1].module
         self._before = dict(zip((o.module for o in outlines), itertools.count(), strict=False))
         self._kinds: dict[type[ast.AST], list[Any]] = {}
+        self._calls_of: dict[tuple[str, ...], list[ast.Call]] = {}
 
     @cached_property
     def mentions(self) -> dict[str, list[ast.AST]]:
@@ -112,6 +113,11 @@ class Tree:
 
     def calls_of(self, *lasts: str) -> list[ast.Call]:
         """The calls of what is written with one of these last names: `step` of `optimizer.step()` and of `step()`."""
+        if lasts not in self._calls_of:
+            self._calls_of[lasts] = self._found_calls(lasts)
+        return self._calls_of[lasts]
+
+    def _found_calls(self, lasts: tuple[str, ...]) -> list[ast.Call]:
         found: list[ast.Call] = []
         lasts = tuple(last for last in dict.fromkeys(lasts) if last in self.called)
         if not lasts:
@@ -267,8 +273,13 @@ def leaves(body: list[ast.stmt]) -> bool:
 
 
 def is_main_guard(node: ast.AST) -> bool:
-    """Whether a node is `if __name__ == "__main__":`."""
-    return isinstance(node, ast.If) and "__name__" in ast.unparse(node.test)
+    """Whether a node is `if __name__ == "__main__":`; kept on the node, for every script that imports its module."""
+    if not isinstance(node, ast.If):
+        return False
+    known: bool | None = node.__dict__.get("_is_main_guard")
+    if known is None:
+        known = node._is_main_guard = "__name__" in ast.unparse(node.test)  # type: ignore[attr-defined]
+    return known
 
 
 def order(call: ast.Call) -> int:

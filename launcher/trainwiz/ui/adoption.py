@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.language import t, text
+from trainwiz.record import redaction
 from trainwiz.ui import console
 from trainwiz.vocabulary import spelled
 
@@ -64,7 +65,7 @@ def to_dict(carried: Mapping[str, Carried], left: Sequence[Left], decided: Decid
             {
                 "kind": one.kind,
                 "path": one.path,
-                "value": one.value,
+                "value": _value(one),
                 "file": one.place.file,
                 "line": one.place.line,
                 "why": text(one.why),
@@ -76,9 +77,15 @@ def to_dict(carried: Mapping[str, Carried], left: Sequence[Left], decided: Decid
     }
 
 
+def _value(one: Left) -> str:
+    """What the key had, without a secret: a report is passed on, and the value stands in the file."""
+    name = one.path.rpartition(".")[2]
+    return redaction.environment({name: one.value})[name]
+
+
 def _show_one(one: Left, decided: Decided) -> None:
     stream = sys.stderr
-    value = f": {one.value}" if one.value else ""
+    value = f": {_value(one)}" if one.value else ""
     at = console.styled(f"{one.place.file}:{one.place.line}", "dim", stream)
     console.talk(f"  {at} {one.path}{value}")
     words = text(one.why)

@@ -70,11 +70,10 @@ def excerpt(place: Place, style: str, stream: TextIO) -> list[str]:
     number = f"  {place.line} | "
     room = (width(stream) if stream.isatty() else _PIPED) - columns.width(number)
     # What moves the cursor must not reach the terminal; a tab is as wide as the spaces it becomes.
-    clean = ["    " if c == "\t" else c if c.isprintable() else "�" for c in place.source]
+    # Before anything is cut: a secret is known by what stands around it.
+    clean = ["    " if c == "\t" else c if c.isprintable() else "�" for c in tokens.starred(place.source)]
     start, end = place.column - 1, place.column - 1 + place.width
     before, piece, behind = "".join(clean[:start]), "".join(clean[start:end]), "".join(clean[end:])
-    # Before anything is cut: a password is known by what follows it.
-    before, piece, behind = map(tokens.without_passwords, (before, piece, behind))
     if columns.width(before) > room // 2:
         kept = before.lstrip()
         before = kept if columns.width(kept) <= room // 2 else "… "

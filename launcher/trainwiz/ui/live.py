@@ -22,6 +22,7 @@ from trainwiz.quantities import clock_time, size
 from trainwiz.record import metrics
 from trainwiz.record.pace import Pace
 from trainwiz.ui import console
+from trainwiz.ui.covered import Covered
 from trainwiz.ui.held import Held
 from trainwiz.ui.rate import rate
 
@@ -35,7 +36,8 @@ _NOTICEABLE = 0.01
 class Screen:
     """Writes to the terminal during a run. `output`, `tick` and `say` may be called by different threads."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, secrets: frozenset[str] = frozenset()) -> None:
+        """`secrets` are hidden where no terminal shows the output."""
         self._progress = progress
         self._lock = threading.Lock()
         self._terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
@@ -44,6 +46,7 @@ class Screen:
         self._owned_by_rank = False
         self._drawn = False
         self._held = Held()
+        self._covered = None if sys.stdout.isatty() else Covered(secrets)
 
     def output(self, data: bytes) -> None:
         """Write rank 0's bytes; a traceback waits until it is known who is to blame."""
@@ -60,6 +63,11 @@ class Screen:
             self.say(say("rank 0 failed only because another rank did; its traceback is in its log"))
 
     def _show(self, data: bytes) -> None:
+        if self._covered:
+            data = self._covered.passed(data) if data else self._covered.due()
+        self._show_now(data)
+
+    def _show_now(self, data: bytes) -> None:
         if not data:
             return
         self._wipe()
@@ -109,6 +117,7 @@ class Screen:
         """Leave the cursor at the start of an empty line."""
         with self._lock:
             self._show(self._held.taken())
+            self._show_now(self._covered.taken() if self._covered else b"")
             self._wipe()
             if not self._column_0 and self._terminal:
                 self._write(b"\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from trainwiz.record import tokens
 
@@ -40,3 +41,10 @@ def safe_json(text: str) -> str:
     """The same without passwords in URLs."""
     # A URL ends with its line, which is \\n within a string.
     return still_json("\\n".join(map(tokens.without_passwords, text.split("\\n"))))
+
+
+def arguments(given: Sequence[str]) -> str:
+    """Words of a command line as they may be repeated: without secrets."""
+    from trainwiz.record import redaction  # here: few commands repeat any
+
+    return " ".join(redaction.arguments(given))

@@ -390,12 +390,14 @@ def _is_random(script: Script, part: ast.AST) -> bool:
 
 def _same_draws(script: Script) -> Violations:
     """Samples that are drawn at random with a seed that all ranks share, in a script without loaders."""
-    seeds = [c for c in script.called(*_SEEDS) if c.node.args]
-    if not seeds or script.engines.deepspeed or any("Loader" in c.name or "Sampler" in c.name for c in script.calls):
+    seeds, draws = [c for c in script.called(*_SEEDS) if c.node.args], script.called(*_DRAWS)
+    if not seeds or not draws or script.engines.deepspeed:
+        return
+    if any("Loader" in c.name or "Sampler" in c.name for c in script.calls):
         return
     if any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
         return
-    for call in script.called(*_DRAWS):
+    for call in draws:
         function = script.tree.scope(call.node)
         named = isinstance(function, Function) and re.search(r"batch|sample", function.name)
         drawn = named or _picks(script, call.node)

@@ -83,7 +83,7 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
     with contextlib.suppress(OSError):
         ending.show(
             outcome,
-            diagnosis,
+            provenance.shown(prepared, diagnosis) if diagnosis else None,
             folder=console.near(run.folder),
             first=metrics.first,
             last=metrics.last,

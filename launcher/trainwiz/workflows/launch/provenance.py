@@ -7,7 +7,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,6 +101,29 @@ def _variables(added: Mapping[str, str]) -> dict[str, str]:
     """The variables that trainwiz added, with only the known ones' values."""
     allowed = redaction.recorded(added)
     return {name: allowed.get(name, HIDDEN) for name in added}
+
+
+def shown(prepared: Prepared, diagnosis: Diagnosis) -> Diagnosis:
+    """A diagnosis as it may be printed, also into the log of a job: an exception repeats its arguments."""
+    known = secrets(prepared)
+
+    def lines(words: Iterable[str]) -> tuple[str, ...]:
+        return tuple(redaction.text(word, known) for word in words)
+
+    def message(one: Message) -> Message:
+        nested = {name: message(value) for name, value in one.values.items() if isinstance(value, Message)}
+        return Message(one.template, {**redaction.values(one.values, known), **nested})
+
+    return dataclasses.replace(
+        diagnosis,
+        evidence=lines(diagnosis.evidence),
+        last=lines(diagnosis.last),
+        exception=redaction.text(diagnosis.exception, known),
+        how=message(diagnosis.how),
+        cause=message(diagnosis.cause),
+        remedy=message(diagnosis.remedy),
+        suspects=tuple((name, message(cause)) for name, cause in diagnosis.suspects),
+    )
 
 
 def diagnosis(prepared: Prepared, diagnosis: Diagnosis) -> dict[str, Any]:

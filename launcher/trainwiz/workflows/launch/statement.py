@@ -69,13 +69,16 @@ class Statement:
         used = settings.used(plan, {one.field: stated.get(one.field) for one in others})
         self._record.add(
             plan=_with(self._record.values["plan"], used),
-            instead_of_plan={
-                one.key or one.field: {
-                    "plan": plan.get(one.key) if one.key else one.planned,
-                    "used": used[one.key] if one.key else stated.get(one.field),
-                }
-                for one in others
-            },
+            instead_of_plan=redaction.values(
+                {
+                    one.key or one.field: {
+                        "plan": plan.get(one.key) if one.key else one.planned,
+                        "used": used[one.key] if one.key else stated.get(one.field),
+                    }
+                    for one in others
+                },
+                provenance.secrets(self.attempt),
+            ),
         )
         given = [word.partition("=")[0].removeprefix("--") for word in self.attempt.command.argv]
         self._say([one for one in others if one.field not in given])

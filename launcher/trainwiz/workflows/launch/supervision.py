@@ -58,7 +58,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         task=prepared.plan.task if prepared.plan else None,
         place=lambda: history.place(prepared.run),
     )
-    screen = Screen(progress)
+    screen = Screen(progress, provenance.secrets(prepared))
     telling.begin(screen, record.values)
     locks = build_locks.Watch(prepared.command.environ, screen.say)
     statement = Statement(prepared, record, screen.say)
