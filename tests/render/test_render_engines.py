@@ -195,4 +195,4 @@ def test_frozen_weights_are_loaded_in_the_format_that_is_computed_in() -> None:
     }
     assert found == {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}
     sharded = make(strategy__kind="fsdp", precision__mixed_precision="fp16")
-    assert script.settings(sharded)["frozen_dtype"] == "float32"
+    assert script.settings(sharded)["frozen_dtype"] == "float16"

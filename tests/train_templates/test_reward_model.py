@@ -179,6 +179,7 @@ def test_a_padding_token_may_be_the_first_of_the_vocabulary(tmp_path: Path) -> N
     class Tokenizer:
         pad_token_id, unk_token_id, eos_token_id, pad_token = None, 0, 2, None
         added_tokens_decoder = MappingProxyType[int, Any]({})
+        chat_template = "{{ messages }}"
 
         def apply_chat_template(self, *_: Any, **__: Any) -> str:
             return "first second"

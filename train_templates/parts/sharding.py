@@ -286,6 +286,7 @@ def prepare_read(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[
     made = {name: parameter.detach() for name, parameter in model.named_parameters() if made_here(name)}
     replace(model, lambda parameter: torch.empty_like(parameter, device="meta"))
     regroup(optimizer, numbers, model)
+    accelerator.state.fsdp_plugin.cpu_ram_efficient_loading = False  # a model before this one may have been sent
     model, optimizer = accelerator.prepare(model, optimizer)
     read_shards(model, accelerator.device, made)
     regroup(optimizer, numbers, model)

@@ -26,7 +26,7 @@ SIGNATURES = {
         "download config.json again, or update transformers",
     ),
     "no_such_attention": Signature(
-        r"(?P<model>\w+) does not support (?:an attention implementation through "
+        r"\b(?P<model>\w+) does not support (?:an attention implementation through "
         r"torch\.nn\.functional\.scaled_dot_product_attention|Flash ?Attention[ \d.]*|SDPA|flex attention)[^\n]* yet",
         cause="{model} cannot use this attention in the installed transformers",
         remedy="load it with attn_implementation='eager', or with a newer transformers",
