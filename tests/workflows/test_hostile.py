@@ -130,6 +130,12 @@ def test_forged_records_are_shown_or_left_out(
     assert all(len(values) == len(FORGED) for values in met.values())
 
 
+def test_a_run_that_lasted_longer_than_calendars_is_reported(project: Path, tmp_path: Path) -> None:
+    file = newest(project) / "outcome.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "seconds": 1e308}))
+    assert set(shown(project, tmp_path / "report.html").values()) <= {0, 1}
+
+
 KEYS = ("update", "loss", "lr", "tokens_per_second", "eval_loss", "mfu", "data_wait_share", "gpu_memory_peak_bytes")
 
 

@@ -42,10 +42,7 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
         diagnosis=_diagnosis(run),
         charts=[*_charts(records, timeline.resumed_at(lineage), line.task), *_memory_charts(run)],
         lanes=_lanes(lineage, now),
-        events=[
-            {"at": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(event.at)), "what": text(event.what)}
-            for event in timeline.events(lineage, now)
-        ],
+        events=[{"at": _moment(event.at), "what": text(event.what)} for event in timeline.events(lineage, now)],
         forecasts=forecasts.rows(compared(run.outcome)),
         forecast_heads=forecasts.heads(),
         plan=[(key, _shown(value), reasons.get(key, "")) for key, value in plan.items()],
@@ -53,6 +50,14 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
         words=_words(),
         sampled=_sampled(sum(each.unread_bytes for each in lineage)),
     )
+
+
+def _moment(at: float) -> str:
+    """In local time; empty for one that no calendar has, as a forged record may say."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    except (OSError, OverflowError, ValueError):
+        return ""
 
 
 def _sampled(unread_bytes: int) -> str:
