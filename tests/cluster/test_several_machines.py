@@ -323,6 +323,7 @@ dist.all_reduce(total)
 print("rank", dist.get_rank(), "of", dist.get_world_size(), "sum", total.item(), sys.argv[1:], flush=True)
 if "fail" in sys.argv and dist.get_rank() == 3:
     os._exit(42)  # gloo may abort an interpreter that ends without leaving its group
+if "fail" in sys.argv: time.sleep(1)  # torchrun looks ten times a second for who has ended, not for their order
 if "hang" in sys.argv:
     for n in range(10**6):
         if n == 30 and dist.get_rank() == 3: time.sleep(600)

@@ -36,9 +36,11 @@ _FOLLOWED = re.compile(
     r"lightning|Trainer|torch\.optim|from_pretrained|lr_scheduler|barrier|reduce|gather|broadcast|seed|wandb|Writer|"
     r"loss|save|load|open\("
 )
+"""Words without which a module of a package has nothing that a rule follows."""
 _TOPS = (".git", "setup.py", "pyproject.toml", "requirements.txt")
 """What lies in a project's uppermost folder."""
 _MOST_ABOVE = 2
+"""How far above its package a project's uppermost folder is looked for."""
 _MOST_LEVELS = 5
 """How deep a module may lie in its package."""
 
