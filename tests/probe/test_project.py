@@ -219,6 +219,12 @@ def test_what_makes_a_file_readable(tmp_path: Path, name: str, content: str | by
     assert remedy in str(found.remedy)
 
 
+def test_a_page_is_a_text_but_no_rows(tmp_path: Path) -> None:
+    for name in ("a.txt", "a.csv"):
+        write(tmp_path / name, "<!DOCTYPE html>\n<html>\n")
+        assert bool(train(tmp_path, name, task="causal_lm").detail) == (name == "a.csv")
+
+
 def test_a_name_that_no_file_system_takes(tmp_path: Path) -> None:
     assert train(tmp_path, "x" * 4000).kind == "missing"
     assert model(tmp_path, "x" * 4000).kind == "missing"

@@ -34,6 +34,8 @@ _CONTENTS = {
 """What files are, by their first bytes."""
 _NAMED = {"gzip": ".gz", "zstd": ".zst", "Parquet": ".parquet"}
 """How the names of those end that are read."""
+_OF_ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+"""How the names of files end that hold rows."""
 _MOSTLY = 0.8
 """The share of Chinese characters beyond ASCII that tells a text in GB18030 from bytes that decode by chance.
 
@@ -86,6 +88,8 @@ def undecodable(file: Path, start: bytes, line: int) -> Unreadable:
 def refuse_mistaken(file: Path, start: bytes) -> None:
     """Raise `Unreadable` for a file whose first bytes are those of something else than its name says."""
     what = _contents_of(start)
+    if what == "HTML" and not any(part.lower() in _OF_ROWS for part in file.suffixes):
+        return  # a page is a text, too
     if what and not file.name.lower().endswith(_NAMED.get(what, "/")):
         raise mistaken(file, what)
 
