@@ -6,6 +6,7 @@ import ast
 import functools
 import re
 from collections.abc import Iterator
+from functools import cached_property
 
 from trainwiz.script.liveness import Liveness
 from trainwiz.script.names import RENAMED, Assignment, Names, parameters
@@ -163,7 +164,11 @@ class Engines:
         """Whether anything of this name, wherever it stands, was prepared, sharded or given on."""
         if name in self.prepared_names or name in self._sharded:
             return True
-        return self.prepares_any and any(name in outline.given_on for outline in self.tree.outlines)
+        return self.prepares_any and name in self._given_on
+
+    @cached_property
+    def _given_on(self) -> frozenset[str]:
+        return frozenset().union(*(outline.given_on for outline in self.tree.outlines))
 
     def _is_after(self, call: ast.Call, node: ast.AST) -> bool:
         """Whether a call that changes its argument in place ran before a node of the same function, or elsewhere."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from trainwiz.script.tree import Tree, walk
-
-_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+from trainwiz.script.outline import DEFINITIONS
+from trainwiz.script.tree import Tree
 
 
 class Liveness:
@@ -21,7 +20,7 @@ class Liveness:
         """Whether a node is the script's own, or in a function or class that something live names."""
         if self.tree.outline(node) == len(self.tree.outlines) - 1:
             return True
-        tops = [a for a in (node, *self.tree.above(node)) if isinstance(a, _DEFINITIONS)]
+        tops = [a for a in (node, *self.tree.above(node)) if isinstance(a, DEFINITIONS)]
         return not tops or tops[-1] in self._live
 
     @property
@@ -32,26 +31,14 @@ class Liveness:
 
     def _all(self) -> Iterator[ast.AST]:
         """The definitions that live code names, and those that they name in turn."""
-        *modules, script = (outline.module for outline in self.tree.outlines)
-        known: dict[str, list[ast.stmt]] = {}
-        loose: list[ast.AST] = [script]
-        for statement in (s for module in modules for s in module.body):
-            if isinstance(statement, _DEFINITIONS):
-                known.setdefault(statement.name, []).append(statement)
-            else:
-                loose.append(statement)
-        while loose:
-            for name in _names(walk(loose.pop())):
-                for one in known.pop(name, ()):
-                    yield one
-                    loose.append(one)
-
-
-def _names(nodes: Iterable[ast.AST]) -> Iterator[str]:
-    for node in nodes:
-        if isinstance(node, ast.Name):
-            yield node.id
-        elif isinstance(node, ast.Attribute):
-            yield node.attr
-        elif isinstance(node, ast.alias) and node.asname:
-            yield node.name  # `from models import Net as Model`
+        *modules, script = self.tree.outlines
+        names = script.named_loosely.union(
+            *(script.named(one) for group in script.defined.values() for one in group),
+            *(module.named_loosely for module in modules),
+        )
+        known = {name for module in modules for name in module.defined}
+        while live := names & known:
+            known -= live
+            found = [(m, one) for m in modules for name in live for one in m.defined.get(name, ())]
+            yield from (one for _, one in found)
+            names = frozenset().union(*(module.named(one) for module, one in found))

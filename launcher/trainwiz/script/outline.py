@@ -14,13 +14,18 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 _LEAVES = {"id", "attr", "arg", "kind", "type_comment", "module", "level", "asname", "lineno", "type_ignores"}
 """Fields without nodes in every kind of node that has them."""
 _SHARED = {"ctx", "op", "ops"}
 """Fields whose operators and the like are objects that nodes share; nobody asks for their parents."""
 _POSITION = operator.attrgetter("lineno", "col_offset")
+Found = TypeVar("Found")
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+_NAMING: tuple[type[ast.AST], ...] = (ast.Name, ast.Attribute, ast.alias)
+"""Kinds of nodes that name something."""
 _ASSIGNING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.With)
 
 
@@ -48,10 +53,14 @@ class Outline:
         self.kinds: dict[type[ast.AST], list[Any]] = defaultdict(list)
         self._plans: dict[type[ast.AST], tuple[Callable[[ast.AST], None], tuple[str, ...]]] = {}
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)
+        self._kept: dict[Callable[[Outline], Any], Any] = {}
+        self._ends: dict[ast.stmt, tuple[int, ...]] = {}
+        counted = [self.kinds[kind] for kind in _NAMING]
         for statement in module.body:
             if statement not in left_out:
                 statement._parent = module  # type: ignore[attr-defined]
                 self._visit(statement)
+                self._ends[statement] = tuple(map(len, counted))
         for order, call in enumerate(self.kinds[ast.Call]):
             if not left_out or "_order" not in call.__dict__:
                 call._order = order
@@ -93,11 +102,19 @@ class Outline:
             if own_branches(kind):  # type: ignore[arg-type]
                 for node in nodes:
                     node.__dict__.clear()
+        self._kept.clear()
 
     def of(self, *kinds: type[ast.AST]) -> list[Any]:
         """The nodes of these kinds, in order."""
         found = [group for kind in kinds if (group := self.kinds.get(kind))]
         return found[0] if len(found) == 1 else sorted(itertools.chain(*found), key=_POSITION)
+
+    def once(self, find: Callable[[Outline], Found]) -> Found:
+        """What a function finds in it; asked a second time, what it found the first time."""
+        if find not in self._kept:
+            self._kept[find] = find(self)
+        kept: Found = self._kept[find]
+        return kept
 
     @cached_property
     def callees(self) -> dict[str, list[ast.Call]]:
@@ -149,6 +166,38 @@ class Outline:
         return self.of(ast.Import, ast.ImportFrom)
 
     @cached_property
+    def defined(self) -> dict[str, list[Definition]]:
+        """The functions and classes that the module defines, by name."""
+        found = defaultdict(list)
+        for statement in self.module.body:
+            if isinstance(statement, DEFINITIONS):
+                found[statement.name].append(statement)
+        return found
+
+    @cached_property
+    def named_loosely(self) -> frozenset[str]:
+        """What its statements name that define neither a function nor a class."""
+        return frozenset().union(*(self.named(s) for s in self.module.body if not isinstance(s, DEFINITIONS)))
+
+    def named(self, statement: ast.stmt) -> frozenset[str]:
+        """The names, attributes and what is imported under another name in a statement of the module."""
+        return self._named[statement]
+
+    @cached_property
+    def _named(self) -> dict[ast.stmt, frozenset[str]]:
+        found, begins = {}, (0,) * len(_NAMING)
+        for statement in self.module.body:
+            if statement in self._ends:
+                ends = self._ends[statement]
+                groups = [self.kinds[kind][a:b] for kind, a, b in zip(_NAMING, begins, ends, strict=True)]
+                begins = ends
+            else:
+                nodes = [*ast.walk(statement)]
+                groups = [[node for node in nodes if type(node) is kind] for kind in _NAMING]
+            found[statement] = frozenset(filter(None, map(_name, itertools.chain(*groups))))
+        return found
+
+    @cached_property
     def functions(self) -> list[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Its functions and methods."""
         return self.of(ast.FunctionDef, ast.AsyncFunctionDef)
@@ -193,6 +242,15 @@ def dotted(node: ast.AST) -> str:
         rest = f".{node.attr}{rest}"
         node = node.value
     return node.id + rest if type(node) is ast.Name else ""
+
+
+def _name(node: Any) -> str:
+    """What a node names; `from models import Net` alone names nothing."""
+    if type(node) is ast.Name:
+        return node.id
+    if type(node) is ast.Attribute:
+        return node.attr
+    return node.name if node.asname else ""
 
 
 def gives_on(value: ast.expr) -> bool:

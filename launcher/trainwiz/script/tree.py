@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -16,6 +16,7 @@ __all__ = ["Function", "Guard", "Loop", "Tree", "branches", "dotted"]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Loop = ast.For | ast.AsyncFor | ast.While
 Node = TypeVar("Node", bound=ast.AST)
+Found = TypeVar("Found")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _WITHOUT_GRADIENT = ("no_grad", "inference_mode")
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -105,6 +106,10 @@ class Tree:
         if kind not in self._kinds:
             self._kinds[kind] = [node for outline in self.outlines for node in outline.kinds.get(kind, ())]
         return self._kinds[kind]
+
+    def each(self, find: Callable[[Outline], Sequence[Found]]) -> list[Found]:
+        """What a function finds in each of the outlines, which keep it for all scripts that import their modules."""
+        return list(itertools.chain.from_iterable(outline.once(find) for outline in self.outlines))
 
     @property
     def calls(self) -> list[ast.Call]:

@@ -8,6 +8,7 @@ import re
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.outline import Outline
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import Loop, constant, dotted, operates, walk
 
@@ -103,8 +104,8 @@ def averages_know_their_counts(script: Script) -> Violations:
     yield from _mean_of_means(script)
     yield from _over_batches(script)
     seen: set[ast.AST] = set()
-    for node in script.tree.of(ast.BinOp):
-        if not (operates(node, ast.Div) and _is_len(node.right)):
+    for node in script.tree.each(_divisions):
+        if not _is_len(node.right):
             continue
         loader = dotted(node.right.args[0])  # type: ignore[attr-defined]
         for total in (n for n in walk(node.left) if isinstance(n, ast.Name)):
@@ -133,12 +134,11 @@ def _mean_of_means(script: Script) -> Violations:
 def _over_batches(script: Script) -> Violations:
     """A sum of the losses of an evaluation's batches, divided by their number, which the same loop counts."""
     added: dict[str, list[ast.AugAssign]] = {}
-    for node in script.tree.of(ast.AugAssign):
-        if isinstance(node.op, ast.Add) and isinstance(node.target, ast.Name | ast.Subscript):
-            added.setdefault(ast.unparse(node.target), []).append(node)
+    for name, node in script.tree.each(_sums):
+        added.setdefault(name, []).append(node)
     counts = {name for name, nodes in added.items() if all(constant(n.value) == 1 for n in nodes)}
-    for mean in script.tree.of(ast.BinOp) if counts else ():
-        if not operates(mean, ast.Div) or not (counted := counts & {ast.unparse(n) for n in _stored(mean.right)}):
+    for mean in script.tree.each(_divisions) if counts else ():
+        if not (counted := counts & {ast.unparse(n) for n in _stored(mean.right)}):
             continue
         losses = [n for name in {ast.unparse(n) for n in _stored(mean.left)} for n in added.get(name, ())]
         loops = {loop for name in counted for n in added[name] for loop in script.tree.loops(n)[:1]}
@@ -148,6 +148,16 @@ def _over_batches(script: Script) -> Violations:
                 remedy("add up loss × count and the counts, and divide once at the end"),
                 place=script.place(mean),
             )
+
+
+def _divisions(outline: Outline) -> list[ast.BinOp]:
+    return [node for node in outline.kinds[ast.BinOp] if operates(node, ast.Div)]
+
+
+def _sums(outline: Outline) -> list[tuple[str, ast.AugAssign]]:
+    """What is added to names and slots."""
+    added = [node for node in outline.kinds[ast.AugAssign] if isinstance(node.op, ast.Add)]
+    return [(ast.unparse(n.target), n) for n in added if isinstance(n.target, ast.Name | ast.Subscript)]
 
 
 def _stored(node: ast.AST) -> list[ast.AST]:

@@ -12,7 +12,9 @@ from trainwiz.script import Call, Script
 from trainwiz.script.tree import constant, dotted, method, walk
 
 _TIMES = {"getctime", "getmtime", "getatime", "st_mtime", "st_ctime"}
+_LISTING_METHODS = ("glob", "iterdir", "rglob")
 _LISTS = {"os.listdir", "os.scandir", "glob.glob", "glob.iglob"}
+_LISTING = (*dict.fromkeys(name.rpartition(".")[2] for name in sorted(_LISTS)), *_LISTING_METHODS)
 _CHECKPOINT = re.compile(r"checkpoint|ckpt|resume|step_|epoch_|snapshot", re.IGNORECASE)
 _PADDED = re.compile(r":0\d+d?\}|%0\d+d|zfill|:0>\d+")
 _SAVES = ("save_state", "save_pretrained", "save_model", "save_checkpoint", "save")
@@ -46,7 +48,8 @@ def numbers_are_ordered_as_numbers(script: Script) -> Violations:
     Instead: use `key=lambda name: int(name.rsplit("-", 1)[1])`, or names like checkpoint-00001000.
     Source: https://docs.python.org/3/howto/sorting.html
     """
-    for call, key in _sorts(script):
+    lists = script.calls_of(*_LISTING)
+    for call, key in _sorts(script) if lists else ():
         if key is not None or not _lists_checkpoints(script, call):
             continue
         if _is_picked_from(script, call) and not _PADDED.search(script.text):
@@ -149,10 +152,11 @@ def _lists_checkpoints(script: Script, call: Call) -> bool:
         what = call.node.func.value
     nodes = list(script.names.feeding(what))
     calls = [n for n in nodes if isinstance(n, ast.Call)]
-    lists = any(script.names.resolved(n.func) in _LISTS or method(n) in ("glob", "iterdir", "rglob") for n in calls)
+    if not any(script.names.resolved(n.func) in _LISTS or method(n) in _LISTING_METHODS for n in calls):
+        return False
     converts = any(dotted(n.func) == "int" for n in calls)
     texts = [text for n in nodes if isinstance(text := constant(n), str)]
-    return lists and not converts and any(map(_CHECKPOINT.search, texts))
+    return not converts and any(map(_CHECKPOINT.search, texts))
 
 
 def _is_picked_from(script: Script, call: Call) -> bool:

@@ -13,6 +13,7 @@ from trainwiz.rules.script.divergence import in_functions
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import main_rank, under
 from trainwiz.script.names import parameters
+from trainwiz.script.outline import Outline
 from trainwiz.script.training import describe
 from trainwiz.script.tree import Function, constant, dotted, method, walk
 
@@ -149,7 +150,7 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     updates = script.training.steps or any(b.by == "NativeScaler" for b in script.training.backwards)
     if not loads or not (updates or _trains_elsewhere(script)) or script.engines.colossalai:
         return
-    progress = list(_progress(script))
+    progress = script.tree.each(_progress)
     resumed = [c for c in loads if _resumes(script, c, progress)]
     if not resumed:
         return
@@ -350,24 +351,21 @@ def _in_decorated(script: Script, node: ast.AST) -> bool:
     return any("rank" in mark or "process" in mark for mark in marks)
 
 
-def _progress(script: Script) -> Iterator[tuple[str, ast.AST]]:
+def _progress(outline: Outline) -> list[tuple[str, ast.AST]]:
     """The dictionaries that are asked how far a training came, and where."""
-    for node in script.tree.nodes:
-        key: object
-        if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
-            key, base = constant(node.slice), dotted(node.value)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load) and not _is_called(script, node):
-            key, base = node.attr, dotted(node.value)
-        elif isinstance(node, ast.Call) and method(node) == "get" and node.args:
-            key, base = constant(node.args[0]), dotted(node.func).rpartition(".")[0]
-        else:
-            continue
-        if isinstance(key, str) and _PROGRESS.search(key):
-            yield base, node
+    kinds = outline.kinds
+    asked: list[tuple[object, ast.expr, ast.AST]] = [
+        *((constant(n.slice), n.value, n) for n in kinds[ast.Subscript] if isinstance(n.ctx, ast.Load)),
+        *((n.attr, n.value, n) for n in kinds[ast.Attribute] if isinstance(n.ctx, ast.Load) and not _is_called(n)),
+    ]
+    for call in outline.calls.get("get", ()):
+        if isinstance(call.func, ast.Attribute) and call.args:
+            asked.append((constant(call.args[0]), call.func.value, call))
+    return [(dotted(base), node) for key, base, node in asked if isinstance(key, str) and _PROGRESS.search(key)]
 
 
-def _is_called(script: Script, node: ast.AST) -> bool:
-    parent = script.tree.parent(node)
+def _is_called(node: ast.AST) -> bool:
+    parent = node.__dict__["_parent"]
     return isinstance(parent, ast.Call) and parent.func is node
 
 
