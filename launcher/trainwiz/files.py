@@ -6,6 +6,7 @@ Whoever opens a named pipe waits until somebody writes to it, and a device may h
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import stat
@@ -32,7 +33,10 @@ def opened(path: str | Path) -> BinaryIO:
     # Between the two looks it may have been replaced: without O_NONBLOCK, a pipe would wait here.
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
-        _refuse_special(os.fstat(descriptor).st_mode, path)
+        state = os.fstat(descriptor)
+        _refuse_special(state.st_mode, path)
+        if state.st_dev == _made_up():  # some wait for news, some have no end
+            raise OSError(errno.EINVAL, t("not a regular file"), str(path))
         return os.fdopen(descriptor, "rb")
     except BaseException:
         os.close(descriptor)
@@ -90,6 +94,15 @@ def data_from(file: BinaryIO, position: int) -> int:
         return os.fstat(descriptor).st_size if error.errno == errno.ENXIO else position
     finally:
         os.lseek(descriptor, before, os.SEEK_SET)
+
+
+@functools.cache
+def _made_up() -> int:
+    """The device whose files the kernel makes up; -1 where there is none."""
+    try:
+        return os.stat("/proc/self").st_dev
+    except OSError:
+        return -1
 
 
 def _refuse_special(mode: int, path: str | Path) -> None:

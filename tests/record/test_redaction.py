@@ -214,6 +214,19 @@ def test_variables_are_hidden_by_name_and_by_shape() -> None:
     assert redaction.environment(given) == shown
 
 
+def test_a_name_of_secrets_may_go_on_but_not_to_what_holds_them() -> None:
+    names = ("TORCH_SECRET_X", "NCCL_MY_TOKEN", "GITHUB_TOKEN_RO", "DB_PASSWORD_2", "X_API_KEY_PROD")
+    others = (
+        "HF_TOKEN_PATH",
+        "AWS_WEB_IDENTITY_TOKEN_FILE",
+        "MAX_TOKEN_LENGTH",
+        "TOKENIZERS_PARALLELISM",
+        "SECRET_NAME",
+    )
+    variables = {name: f"value-of-{name}" for name in (*names, *others)}
+    assert redaction.known([], variables) == {variables[name] for name in names}
+
+
 def test_numbers_and_their_kind_are_left_as_they_are() -> None:
     assert redaction.values([1, None, ("hf_abcdefghij",), {"a": True}]) == [1, None, ["***"], {"a": True}]
 

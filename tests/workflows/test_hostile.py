@@ -17,6 +17,7 @@ from plans import completed
 from trainwiz import language
 from trainwiz.cli import run as trainwiz
 from trainwiz.diagnose import log_text, of_log
+from trainwiz.probe import labels
 
 SCRIPT = """
 import json, os, sys
@@ -186,6 +187,27 @@ def test_a_pipe_in_a_model_s_folder_ends_chat(tmp_path: Path, capsys: pytest.Cap
     os.mkfifo(tmp_path / "tokenizer.json")
     assert trainwiz(["chat", str(tmp_path)]) == 1
     assert "tokenizer.json is not a regular file" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not Path("/proc/self/pagemap").exists(), reason="Linux makes up these files")
+def test_files_that_the_kernel_makes_up_are_not_read(capsys: pytest.CaptureFixture[str]) -> None:
+    """They say that they are regular and empty, and have no end."""
+    for command in ("diagnose", "lint", "import"):
+        assert trainwiz([command, "/proc/self/pagemap"]) == 2
+        assert "/proc/self/pagemap cannot be read: not a regular file" in capsys.readouterr().err
+
+
+def test_a_path_that_no_file_system_takes_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    for command in ("check", "lint", "diagnose", "report", "checkpoints"):
+        assert trainwiz([command, "x" * 5000]) == 2, command
+        error = capsys.readouterr().err
+        assert "File name too long" in error
+        assert len(error) < 1000
+
+
+@pytest.mark.parametrize("label", ["[" + "-" * 60_000 + "1]", "[" + "1+" * 30_000 + "1j]", "[" + "()" * 30_000 + "]"])
+def test_a_label_that_no_parser_takes_is_no_list(label: str) -> None:
+    assert labels.no_tags([label], whole=False)
 
 
 @pytest.mark.parametrize("make", [pipe, device])

@@ -60,7 +60,7 @@ def written(source: str, label: Any) -> Any:
         return [int(flag) for flag in re.findall("[01]", label)]
     if not (label.startswith("[") and label.endswith("]")) or re.search(r"[|;]", label):
         return label
-    with contextlib.suppress(ValueError, SyntaxError):
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
         if not re.search(r"['\"]\s+['\"]", label):  # numpy writes no commas, and Python would join these texts
             return ast.literal_eval(label)
     raise SystemExit(f"{source}: these labels cannot be lists of classes: {label!r:.80}; write a list, or cat|dog")

@@ -6,14 +6,33 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import sys
 from collections.abc import Sequence
 
-from trainwiz.errors import Cancelled, Ended, TrainwizError
+from trainwiz.errors import Cancelled, Ended, TrainwizError, UsageError
 from trainwiz.language import t
+from trainwiz.message import say
 from trainwiz.ui import console
 
 BUG = 3
+_OF_THE_PLACE = {
+    errno.EACCES,
+    errno.EDQUOT,
+    errno.EIO,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENODEV,
+    errno.ENOSPC,
+    errno.ENOTDIR,
+    errno.ENXIO,
+    errno.EPERM,
+    errno.EROFS,
+    errno.ESTALE,
+}
+"""What a file system or somebody's path refuses: no bug, wherever it is met."""
+_LONGEST = 200
+"""Characters of a path that are shown."""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -48,11 +67,20 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:
         if usage_errors.is_usage_error(error):
             return usage_errors.show(error, built, arguments, as_json=_wants_json(arguments))
+        if isinstance(error, OSError) and error.errno in _OF_THE_PLACE and error.filename:
+            return _refused(error)
         from trainwiz.workflows import bug_report
 
         bug_report.write(error)
         return BUG
     return result if isinstance(result, int) else 0
+
+
+def _refused(error: OSError) -> int:
+    path, reason = str(error.filename), error.strerror or str(error)
+    shown = path if len(path) <= _LONGEST else f"{path[:_LONGEST]}…"
+    console.failure(refusal := UsageError(say("{path}: {reason}", path=shown, reason=reason)))
+    return refusal.exit_code
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

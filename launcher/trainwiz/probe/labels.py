@@ -144,7 +144,7 @@ def _is_no_list(label: str) -> bool:
         return True
     try:
         ast.literal_eval(label)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the latter two of what is nested too deeply
         return True
     return False
 

@@ -21,6 +21,12 @@ _NAME = re.compile(
 )
 _VARIABLE = re.compile(r"(?i)(?:^|_)(?:key|auth|authorization|sas|signature|session)s?$")
 """Names of variables that hold secrets. An option of that name is rather the key of a column: --text_key content."""
+_WITHIN = re.compile(
+    r"(?i)(?:^|_)(?:token|secret|passw(?:or)?d|passphrase|credential|cookie|jwt|bearer|(?:api|access|private|signing)_?key)"
+    r"s?_(?!(?:\w+_)?(?:count|dir|directory|disabled?|enabled?|expires?|file|folder|home|host|ids?|len|length|limit|manager|map|max"
+    r"|min|name|parallelism|path|port|provider|size|sock|store|timeout|ttl|type|ur[il]|user|version)s?$)"
+)
+"""The same where the name goes on, as in `TORCH_SECRET_X`, but not to what a secret is kept in or measured by."""
 _TOKENS = re.compile(r"(?i)tokens?$")
 _OF_A_TOKENIZER = re.compile(r"(?i)(?:add|added|special|stop|bos|eos|pad|unk|sep|cls|mask|image|audio|video)_tokens?$")
 """Names of words and marks of a vocabulary."""
@@ -114,4 +120,7 @@ def _is_secret(name: str, value: str) -> bool:
 
 def _is_secret_variable(name: str, value: str) -> bool:
     # The shell keeps the working directory in PWD, which is in every path that is printed.
-    return name != "PWD" and (_is_secret(name, value) or bool(_VARIABLE.search(name)))
+    if name == "PWD":
+        return False
+    within = _WITHIN.search(name) and not _TOKENS.search(name) and not value.isdecimal()
+    return _is_secret(name, value) or bool(within or _VARIABLE.search(name))
