@@ -110,6 +110,13 @@ def test_the_shape_of_a_token_is_hidden_wherever_it_stands(secret: str) -> None:
         ("my api key: abcdef123456", "my api key: ***"),
         ("wandb: api_key abcdef1234567890", "wandb: api_key ***"),
         ("curl -s -u me:hunter22 https://h", "curl -s -u me:*** https://h"),
+        ("tool --client-secret hunter22", "tool --client-secret ***"),
+        ("id_token=abcdefgh12345678", "id_token=***"),
+        ("export MY_TOKEN=abcdefgh12345678", "export MY_TOKEN=***"),
+        ("Server=db;Pwd=hunter22;", "Server=db;Pwd=***;"),
+        ("docker login -p hunter22 registry", "docker login -p *** registry"),
+        ("oauth2:hunter22@gitlab.com", "oauth2:***@gitlab.com"),
+        ("ssh_pass=hunter22", "ssh_pass=***"),
     ],
 )
 def test_what_follows_a_name_of_secrets_is_hidden(words: str, shown: str) -> None:
@@ -133,6 +140,8 @@ def test_what_follows_a_name_of_secrets_is_hidden(words: str, shown: str) -> Non
         "task-abcdefghijkl disk-usage-summary",
         "ssh://git@github.com/a/b, OLDPWD=/home/me/project, PWD=/home/me, cookie: none",
         "authorization: required; the robot, bottles, both",
+        "forward_pass: 0.123456 s; --hub_token HUB_TOKEN, --password TEXT, --passphrase <words>, --secret --other",
+        "pad_token: <|endoftext|>; loss per token 2.3456789012345678; next token the_model_predicts",
     ],
 )
 def test_ordinary_words_are_left_as_they_are(words: str) -> None:

@@ -74,26 +74,30 @@ _AFTER = re.compile(
     r"|(?:passw(?:or)?d|passphrase|secret|\w_pwd"
     r"|(?:api|access|secret|private|account|wandb|hub|encryption|signing|ssh|auth)[ _-]?key(?:_?id)?|authkey"
     r"|(?:access|auth|hf|hub|api|bearer|refresh|session|security)[_-]?token)[\"']?\s*[:=]\s*[\"']?"
-    r"|\btoken[\"']?\s?[:=]\s?[\"']?(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])(?=[^\s\"']{16}))"
+    r"|(?:admin|api|db|ftp|git|ldap|login|mail|mongo|mysql|pg|proxy|redis|root|smtp|ssh|sudo|user)_?pass[\"']?\s*[:=]\s*[\"']?|\bpwd\s*=\s*(?![/~.\\]|\w:)|\b(?:docker|podman)\s+login\s[^\n]{0,256}?(?<=\s)-p\s+"
+    # Options, but not the words in capitals or brackets that stand for their values in a program's help.
+    r"|(?<!\S)--?(?:\w[\w-]{0,63}[_-])?(?:secret|passw(?:or)?d|passphrase|(?:api|access|private)[_-]?key)\s+"
+    r"(?![-<\[{]|(?-i:[A-Z_]+)(?:\s|\Z))"
+    r"|\b(?:oauth2|x-access-token|__token__):(?=[^\s@]{6,512}@)"
+    r"|(?:\b|[_-])token(?:[\"']?\s?[:=]\s?[\"']?|\s+)(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])(?=[^\s\"']{16}))"
     r"(?!(?:None|null|true|false)\b)([^\s\"'&,;}\])]{6,})"
 )
 _AFTER_CUES = (
     "bearer",
     "curl",
     "authorization",
-    "passw",
-    "passphrase",
+    "pass",
     "secret",
     "key",
-    *("_token", "-token", "token=", "token:", "token =", "token :", "token'", 'token"'),
+    *("_token", "-token", "token=", "token:", "token ", "token'", 'token"', "oauth2:", "__token__:"),
     "sig=",
     "signature=",
     "auth=",
     "x-amz-",
     "x-goog-",
     "cookie",
-    "password",
-    "_pwd",
+    "pwd",
+    "login",
 )
 """The same for `_AFTER`, in small letters."""
 _HEX = re.compile(r"(?<![0-9A-Za-z_-])[0-9a-f]{40}(?![0-9A-Za-z_-])")
