@@ -394,6 +394,19 @@ def test_a_network_of_timm_is_trained_with_the_statistics_it_came_with(published
     assert len(list((tmp_path / "out" / "pictures").iterdir())) == 2
 
 
+def test_a_network_of_timm_keeps_its_head_for_the_same_classes_only(published: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    known = load_file(published / "model.safetensors")["fc.weight"]
+    pets = str(draw(tmp_path / "pets", {f"pet{i}": 1 for i in range(7)}, (8, 8)))
+    values = {"data__train": pets, "model__name": str(published), "model__from_scratch": False}
+    for names, kept in ((None, False), ([f"car{i}" for i in range(7)], False), ([f"pet{i}" for i in range(7)], True)):
+        about = json.loads((published / "config.json").read_text())
+        (published / "config.json").write_text(json.dumps(about | ({"label_names": names} if names else {})))
+        made = load(tmp_path / f"code{names and names[0]}", "image_classification", **values)
+        assert torch.equal(made.build_model(made.TaskConfig()).network.fc.weight, known) is kept
+
+
 def test_networks_of_timm_that_cannot_be_trained_exactly_are_refused(tmp_path: Path) -> None:
     pytest.importorskip("timm", reason="timm is not in the test environment")
     for name, says in (

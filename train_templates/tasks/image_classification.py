@@ -104,7 +104,8 @@ def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
 
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the network with an output for each class, in fp32. The engine moves, casts and shards it."""
-    return network.build(config, len(class_names(config)))
+    names = class_names(config)
+    return network.build(config, len(names), names)
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
