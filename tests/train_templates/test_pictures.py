@@ -93,7 +93,7 @@ def test_columns_of_flags_are_labels_of_their_names(tmp_path: Path) -> None:
     assert made.classes_of(config).names == ["sunny", "old"]
     assert made.load_train_data(config).labels == [[0, 0], [1, 0], [0, 1], [1, 1]]
     assert facts("image_multilabel", where, data__label_column="sunny,old") == ""
-    made.pictures.read.cache_clear()
+    made.pictures.read_one.cache_clear()
     where = table(tmp_path, "a.csv", [{**row, "old": i} for i, row in enumerate(flags)])
     with pytest.raises(SystemExit, match=r"cannot be flags of 2 classes: \['0', '2'\]"):
         made.load_train_data(config)
@@ -206,7 +206,7 @@ def test_folders_named_by_their_part_are_no_classes(train: str, held_out: str, b
     assert (found.train.samples, found.eval.samples, found.train.evaluation_part) == (3, 4, held_out)
     for other in ("unlabelled", f"{train}_2"):
         draw(where, {other: 1})
-        made.pictures.read.cache_clear()
+        made.pictures.read_one.cache_clear()
         with pytest.raises(SystemExit, match="is not clear"):
             made.load_train_data(config)
         assert "is not clear: " in facts("image_classification", str(where))

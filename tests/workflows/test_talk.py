@@ -1,6 +1,5 @@
 """`trainwiz chat` and `trainwiz sample`: a trained model answers, as transformers itself would let it."""
 
-import functools
 import hashlib
 import json
 import resource
