@@ -247,8 +247,8 @@ def _written(script: Script, call: Call) -> ast.expr | None:
     if call.name in _OPENS and any(constant(mode) in _WRITING for mode in _modes(call)):
         return call.node.args[0] if call.node.args else None
     if call.method == "save_pretrained" and call.node.args and call.keyword("is_main_process") is None:
-        if script.origins.called(call.node) is not None:
-            return None  # the project's own, which is looked at itself
+        if dotted(call.node.func).startswith("self.save") and script.origins.called(call.node) is not None:
+            return None  # a method of its own, which is looked at itself
         owner = dotted(call.node.func).lower()
         helper = any(word in owner for word in ("token", "processor", "config", "extractor"))
         return None if helper or call.keyword("save_function") is not None else call.node.args[0]
