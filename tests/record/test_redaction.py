@@ -115,7 +115,7 @@ def test_the_shape_of_a_token_is_hidden_wherever_it_stands(secret: str) -> None:
         ("export MY_TOKEN=abcdefgh12345678", "export MY_TOKEN=***"),
         ("Server=db;Pwd=hunter22;", "Server=db;Pwd=***;"),
         ("docker login -p hunter22 registry", "docker login -p *** registry"),
-        ("oauth2:hunter22@gitlab.com", "oauth2:***@gitlab.com"),
+        ("oauth2:hunter22@gitlab.com", "oauth2:***"),
         ("ssh_pass=hunter22", "ssh_pass=***"),
     ],
 )
