@@ -627,6 +627,9 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
         ("lora", "ddp", "bf16", 8 * 2 * B),
         ("lora", "ddp", "fp16", 8 * 2 * B),
         ("lora", "ddp", "no", 8 * 4 * B),
+        ("lora", "deepspeed", "bf16", 8 * 2 * B),
+        ("lora", "deepspeed", "no", 8 * 4 * B),
+        ("none", "deepspeed", "bf16", 8 * 4 * B),
         ("lora", "fsdp", "bf16", 2 * B + 8 * 4 * trained_parameters(B, "lora", 16)),
         ("lora", "fsdp", "no", 4 * B + 8 * 4 * trained_parameters(B, "lora", 16)),
         ("qlora", "ddp", "bf16", 8 * B),
@@ -634,6 +637,7 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
 )
 def test_what_ranks_build_in_host_memory(adapter: str, kind: str, precision: str, expected: int) -> None:
     values = {"machine__num_processes": 8, "strategy__kind": kind, "precision__mixed_precision": precision}
+    values |= {"strategy__zero_stage": 2} if kind == "deepspeed" else {}
     plan = make(task="sft", model__name="org/model", model__adapter=adapter, model__from_scratch=False, **values)
     assert estimate(plan, B).load_bytes_per_machine == expected
 
