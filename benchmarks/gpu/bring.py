@@ -39,7 +39,7 @@ TRAINING = (
 COLOSSALAI = (
     *("colossalai", "transformers", "tokenizers", "huggingface_hub", "peft", "diffusers", "contexttimer", "fabric"),
     *("galore_torch", "rpyc", "plumbum", "invoke", "paramiko", "bcrypt", "PyNaCl", "Deprecated", "decorator"),
-    *("lazy-importer", "importlib_metadata"),
+    *("lazy-importer", "importlib_metadata", "requests", "urllib3", "charset-normalizer"),
 )
 """Beside what the machine has; versions of constraints-colossalai.txt."""
 MACHINE = {"python_version": "3.12", "python_full_version": "3.12.0", "sys_platform": "linux", "extra": ""}
