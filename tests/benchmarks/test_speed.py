@@ -138,7 +138,8 @@ def test_the_rows_of_every_plugin_are_written_one_after_another(
     def measure(options: argparse.Namespace, *_: object) -> dict[str, Any]:
         found.append(len(json.loads(output.read_text())) if output.exists() else 0)
         if len(found) == 2:
-            plugins.said([sys.executable, "-c", "import sys; sys.exit('broken')"], options.end)
+            end = "\nTraceback:\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED"
+            plugins.said([sys.executable, "-c", f"import sys; sys.exit({'KeyError: broken' + end!r})"], options.end)
         if len(found) == 3:
             options.end = 0.0
         plugins.said([sys.executable, "-c", ""], options.end)
@@ -151,7 +152,7 @@ def test_the_rows_of_every_plugin_are_written_one_after_another(
     assert found == [0, 1, 2]
     rows = list(cases.plugins(output))
     assert [row["ok"] for row in rows] == [True, False, None]
-    assert rows[1]["failed"] == ["broken"]
+    assert rows[1]["failed"] == ["KeyError: broken"]
 
 
 def test_a_wheel_keeps_the_library_of_one_cuda_version(tmp_path: Path) -> None:
