@@ -87,6 +87,10 @@ class Scheduler:
         """The job, by what the last command printed."""
         raise NotImplementedError
 
+    def whole(self, job: Job) -> Job:
+        """What was submitted, where a job is one of several that were submitted at once."""
+        return job
+
     def around(self, environ: Mapping[str, str]) -> Job | None:
         """The job that a process with this environment runs in."""
         raise NotImplementedError
@@ -140,6 +144,10 @@ class Scheduler:
         `now` is the time (seconds since 1970); a scheduler asks for the end at most `notice` seconds before it.
         """
         raise NotImplementedError
+
+    def drop_waiting(self, job: Job) -> tuple[Argv, ...]:  # noqa: ARG002 (most submit one job at a time)
+        """The commands that remove those jobs from the queue that `job` is as a whole, and that have not begun."""
+        return ()
 
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
         """The commands that end a job: one that runs saves a checkpoint first, and neither starts again."""

@@ -16,6 +16,7 @@ from trainwiz.message import say
 from trainwiz.schedulers import Job
 from trainwiz.store import jsonl
 from trainwiz.store.runs import RUNS, Run
+from trainwiz.store.runs import every as every_run
 
 _FILE = "jobs.jsonl"
 _NEWEST_BYTES = 1 << 20
@@ -55,6 +56,18 @@ def every(project: Path) -> tuple[Submitted, ...]:
     """The newest jobs, the oldest first; lines that say anything else are left out."""
     found = [_read(line) for line in jsonl.newest(project / RUNS / _FILE, _NEWEST_BYTES)]
     return tuple(each for each in found if each)
+
+
+def begun(project: Path) -> frozenset[Job]:
+    """The jobs that runs here are, or were, part of; with arrays of jobs as a whole."""
+    jobs = [job for run in every_run(project) if (job := of_run(run))]
+    return frozenset([*jobs, *map(whole, jobs)])
+
+
+def whole(job: Job) -> Job:
+    """What was submitted, of which a job may be a part."""
+    scheduler = schedulers.named(job.scheduler)
+    return scheduler.whole(job) if scheduler else job
 
 
 def of_run(run: Run) -> Job | None:
