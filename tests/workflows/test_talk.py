@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import io
 import json
 import resource
 import shutil
@@ -132,6 +133,14 @@ def test_what_cannot_be_answered_is_said(model: Path) -> None:
     assert (done.code, done.out) == (1, "")
     assert "the conversation has 6" in done.err
     assert "the model takes 512 with its answer" in done.err
+
+
+def test_an_empty_prompt_is_said_before_a_model_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
+    assert trainwiz(["sample", "no/such/folder"]) == 1
+    assert "the prompt is empty" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
