@@ -142,9 +142,6 @@ def test_a_job_does_not_inherit_the_one_that_it_is_submitted_in(
     assert cli("submit")[0] == 0
     seen = {line.partition("=")[0] for line in (project.parent / "environ").read_text().splitlines()}
     assert {name for name in seen if name.startswith("SLURM")} == {"SLURM_CONF"}
-    around = SLURM.around({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"})
-    assert around
-    assert around.task == "17_3"
 
 
 def test_what_slurm_says_of_other_jobs_and_in_names_is_not_believed() -> None:

@@ -47,8 +47,11 @@ def ask(*, trained: bool, grace: float, notice: float | None = None) -> None:
     status = capture(scheduler.questions(job)[0], timeout=_SECONDS)
     if status.code:
         console.talk(
-            t("cannot ask {scheduler} about this job: {problem}", scheduler=around.scheduler, problem=status.problem)
+            t("cannot ask {scheduler} about this job: {problem}", scheduler=around.scheduler, problem=status.problem),
+            style="warning",
         )
+        line = shlex.join(requeue)
+        console.talk(t("to let it go on, run where {program} is installed: {line}", program=requeue[0], line=line))
         return
     if notice is None:
         notice = _announced(scheduler, job) or max(_NOTICE_SECONDS, 2 * grace)
