@@ -41,7 +41,7 @@ def _adapts(values: Values) -> bool:
 
 
 def _mixes(values: Values) -> bool:
-    return packs_rows(values) and "," in str(values.get("data.train") or "")
+    return tasks.named(values.get("task", v.USUAL_TASK)).weighs and "," in str(values.get("data.train") or "")
 
 
 def _converses(values: Values) -> bool:
@@ -398,9 +398,9 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Weights of the sources, in their order (3,1; null: none)"),
         when=_mixes,
         help="The share of the training that each source of data.train gets: 3,1 takes three quarters of an epoch from "
-        "the first. Every document is seen at least once in an epoch: the source that is largest for its weight once, "
+        "the first. Every sample is seen at least once in an epoch: the source that is largest for its weight once, "
         "the others so many more times that the shares are right; the training says how many. null takes each "
-        "document once.",
+        "sample once.",
     ),
     Question(
         key="data.weigh_by",
@@ -408,10 +408,10 @@ ADVANCED: tuple[Question, ...] = (
         when=_mixes,
         choices=(
             Choice(value="tokens", label=say("tokens that are predicted")),
-            Choice(value="samples", label=say("documents or conversations")),
+            Choice(value="samples", label=say("documents, conversations or samples with labels")),
         ),
-        help="Whether data.source_weights are shares of the tokens or of the documents (of sft: conversations). "
-        "Sources with long documents have fewer of them for as many tokens.",
+        help="Whether data.source_weights are shares of the tokens or of the samples (documents, conversations, pairs "
+        "of answers, texts). Sources with long samples have fewer of them for as many tokens. Images count as samples.",
     ),
     Question(
         key="data.train_on",
