@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import os
 import sys
 from collections.abc import Sequence
 
@@ -44,6 +45,7 @@ def run(arguments: Sequence[str]) -> int:
 
     before, built = console.results(), None
     try:
+        _check_current_folder()
         built = command(arguments)
         result = built(list(arguments), prog_name="trainwiz", standalone_mode=False)
     except TrainwizError as error:
@@ -81,6 +83,14 @@ def _refused(error: OSError) -> int:
     shown = path if len(path) <= _LONGEST else f"{path[:_LONGEST]}…"
     console.failure(refusal := UsageError(say("{path}: {reason}", path=shown, reason=reason)))
     return refusal.exit_code
+
+
+def _check_current_folder() -> None:
+    """Raise `UsageError` where the folder that this was typed in is gone."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UsageError(say("the current folder no longer exists"), say("change to one that does: cd ~")) from None
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

@@ -47,7 +47,7 @@ def _packed_together(document: Document) -> str | None:
     return None if apart or not switched_on(document.get("sample_packing")) else "sample_packing"
 
 
-_LOADERS = frozenset({"json", "csv", "parquet", "text", "arrow"})
+_LOADERS = ("json", "csv", "parquet", "text", "arrow")
 """Names that stand for a kind of files: the files themselves are in data_files."""
 _OF_FIELDS = {
     "field_messages": "messages",

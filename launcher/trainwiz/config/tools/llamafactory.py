@@ -122,7 +122,7 @@ def _named(tool_file: ToolFile, name: str, *, documents: bool) -> DataSet:
         beside=(
             *data_set.said(entry, _READ | {_FEWER}),
             *(f"columns.{each}" for each in data_set.said(columns or {}, frozenset(_COLUMNS))),
-            *(f"tags.{tag}: {word}" for tag, word in (tags or {}).items() if word not in _TAGS.get(tag, ())),
+            *(f"tags.{tag}: {word}" for tag, word in (tags or {}).items() if word not in tuple(_TAGS.get(tag, ()))),
         ),
         fewer=(*found.fewer, *((f"{_FEWER}: {entry[_FEWER]}",) if entry.get(_FEWER) else ())),
     )

@@ -53,7 +53,7 @@ def _data(tool_file: ToolFile) -> Iterator[NamedData]:
         entries = [entry for entry in data_set.listed(tool_file.get(key)) if isinstance(entry, Mapping)]
         tasks = {_TASKS.get(_builder(entry), "sft") for entry in entries}
         task = tasks.pop() if len(tasks) == 1 else ""
-        block = entries[0] if isinstance(tool_file.get(key), Mapping) else {}
+        block = entries[0] if entries and isinstance(tool_file.get(key), Mapping) else {}
         yield NamedData(
             key=key,
             evaluates=key == "dataset_val",
