@@ -177,7 +177,7 @@ def test_a_trainer_that_adds_up_means_is_named(folder: Path, capsys: pytest.Capt
     steps = "gradient_accumulation_steps=2, per_device_train_batch_size=12"
     script.write_text(script.read_text().replace("per_device_train_batch_size=24", steps))
     adopted(folder, "with_trainer", "--dry-run")
-    assert "the Trainer adds up such losses of micro-batches" in " ".join(capsys.readouterr().err.split())
+    assert "the Trainer sums this loss over the micro-batches" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_optimizer_with_a_closure_is_left_to_the_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -191,9 +191,7 @@ def test_an_optimizer_with_a_closure_is_left_to_the_plan(folder: Path, capsys: p
         )
     )
     project = adopted(folder, "by_hand")
-    assert "computes the loss of a batch several times, by a closure" in capsys.readouterr().err.replace(
-        "\n      ", " "
-    )
+    assert "computes a batch's loss several times through a closure" in capsys.readouterr().err.replace("\n      ", " ")
     assert "build_optimizers" not in (project / "task.py").read_text()
 
 

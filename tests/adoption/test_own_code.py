@@ -244,7 +244,7 @@ def test_another_task_is_the_users_choice(capsys: pytest.CaptureFixture[str]) ->
     entries = left(capsys, "--set", "task=causal_lm")
     for name, words in {"model": "AdamW(net", "data": "= DataLoader(train_data", "loss": "backward(loss)"}.items():
         assert entries[name, line_of(words)]["kind"] == "lost"
-        assert "the plan's task has its own" in entries[name, line_of(words)]["why"]
+        assert "the plan's task provides its own" in entries[name, line_of(words)]["why"]
 
 
 def test_what_cannot_be_taken_is_marked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +268,7 @@ def test_marks_stop_a_launch(folder: Path) -> None:
     imported()
     found = json.loads(trainwiz("check", "mine", "--json").out)["findings"]
     [unwritten] = [one["message"] for one in found if one["rule"] == "TW527"]
-    assert unwritten.startswith("build_model is still to be written in task.py:")
+    assert unwritten.startswith("build_model in task.py: is not written yet")
     assert trainwiz("launch", "mine").code == 1
     assert not (folder / "mine" / "runs").exists()
 
@@ -287,7 +287,7 @@ def test_a_custom_task_takes_no_data_from_the_plan(tmp_path: Path, capsys: pytes
     arguments = ["init", str(tmp_path / "new"), "--defaults", "--yes", "--task", "custom", *CPU]
     assert run([*arguments, "--data", "data.txt", "--model", "org/net"]) == 1
     shown = " ".join(capsys.readouterr().err.split())
-    assert "data.train data.txt is not used: the task custom takes it from load_train_data in task.py" in shown
+    assert "data.train data.txt is not used: the task custom gets it from load_train_data in task.py" in shown
     assert "model.name org/net is not used" in shown
     assert not (tmp_path / "new").exists()
     assert run(arguments) == 0
@@ -665,7 +665,7 @@ def test_nothing_to_find() -> None:
         ("", {"shuffle": "shuffles the samples"}),
         ("shuffle=False", {"shuffle": "shuffles the samples"}),
         ("shuffle=True, drop_last=True", {"drop_last": "the last samples of an epoch"}),
-        ("sampler=WeightedRandomSampler(weights, 9)", {"sampler": "in an order of its own"}),
+        ("sampler=WeightedRandomSampler(weights, 9)", {"sampler": "in its own order"}),
         ("sampler=DistributedSampler(train_data, shuffle=True)", {}),
         ("shuffle=args.shuffle", {}),
         ("**options", {}),

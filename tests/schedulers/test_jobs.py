@@ -108,7 +108,7 @@ def test_a_signal_while_the_scheduler_is_asked_loses_no_job(project: Path, signu
     assert done.returncode == 128 + signum, done.stderr
     recorded = project / "runs" / "jobs.jsonl"
     if signum is signal.SIGINT:
-        assert "sbatch had not answered: look whether the job is in its list" in " ".join(done.stderr.split())
+        assert "sbatch did not respond: check whether the job is in its list" in " ".join(done.stderr.split())
         assert not recorded.exists()
     else:
         assert json.loads(recorded.read_text())["id"] == "17"
@@ -202,7 +202,7 @@ def test_the_schedulers_own_refusal_is_shown(project: Path, cli: Cli) -> None:
     program(project, "sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1")
     code, out, err = cli("submit")
     assert (code, out) == (1, "")
-    assert "sbatch refused the job: sbatch: error: invalid partition specified: gpu" in err
+    assert "sbatch rejected the job: sbatch: error: invalid partition specified: gpu" in err
     assert not (project / "runs" / "jobs.jsonl").exists()
 
 
@@ -248,7 +248,7 @@ def test_what_a_job_wrote_that_never_began_is_shown_and_explained(project: Path,
     assert "job 17: failed, the job exited with code 2" in err
     _, out, _ = cli("diagnose", ".")
     assert "job 17: failed" in out
-    assert "the job does not find trainwiz on its nodes" in out
+    assert "the job cannot find trainwiz on its nodes" in out
     assert "set cluster.setup in trainwiz.yaml" in out
     assert json.loads(cli("diagnose", ".", "--json")[1])["name"] == "trainwiz_missing"
 
@@ -265,7 +265,7 @@ def test_a_program_that_prints_no_id_is_not_believed(project: Path, cli: Cli) ->
     program(project, "sbatch", "echo hello")
     code, _, err = cli("submit")
     assert code == 1
-    assert "sbatch ended well, but named no job: hello" in err
+    assert "sbatch succeeded, but reported no job: hello" in err
 
 
 def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli) -> None:
@@ -393,7 +393,7 @@ def test_a_job_whose_folder_is_elsewhere_is_followed_and_diagnosed(project: Path
     assert (known["job"], known["phase"]) == (KUBERNETES, "failed")
     for words in (["watch"], ["report"]):
         code, _, err = cli(*words)
-        assert (code, f"the output of job {KUBERNETES} does not speak of a run yet" in err) == (2, True)
+        assert (code, f"the output of job {KUBERNETES} does not mention a run yet" in err) == (2, True)
     # A run of this machine's own that began later is meant instead.
     made_run(project, {"started": "2026-02-01T00:00:00+0000"}, {"exit_code": 0})
     assert "has no logs" in cli("logs")[2]
@@ -471,7 +471,7 @@ def test_stop_takes_what_began_last_and_goes_on(
         (project / "runs" / "jobs.jsonl").write_text(json.dumps(job) + "\n")
         code, _, err = cli("stop")
         assert (code, asked in err) == (0, True), err
-        assert (f"{other}; to stop it, too: trainwiz stop " in err) if other else ("goes on; to stop" not in err)
+        assert (f"{other}; to stop it as well: trainwiz stop " in err) if other else ("goes on; to stop" not in err)
     finally:
         sleeper.kill()
         sleeper.wait()

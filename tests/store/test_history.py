@@ -292,7 +292,7 @@ def test_logs_are_shown_as_they_are(
     assert b"choose one of the ranks that have logs: 0, 1" in capfdbinary.readouterr().err
     Run(project / "runs" / NAMES[1]).log(1).write_bytes(b"")
     assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "1"]) == 0
-    assert capfdbinary.readouterr() == (b"", f"rank 1 of run {NAMES[1]} has written nothing\n".encode())
+    assert capfdbinary.readouterr() == (b"", f"rank 1 of run {NAMES[1]} has no output yet\n".encode())
 
 
 def follower(project: Path) -> "pexpect.spawn[str]":
@@ -524,7 +524,7 @@ def test_a_project_shows_what_changed_between_its_newest_runs(
     assert capsys.readouterr().out.startswith(f"{NAMES[1]} → {NAMES[2]}\n")
     shutil.copytree(project / "runs" / NAMES[0], tmp_path / "alone" / "runs" / NAMES[0], symlinks=True)
     assert trainwiz(["diff", str(tmp_path / "alone")]) == 2
-    assert f"has no run before {NAMES[0]} to compare it with" in " ".join(capsys.readouterr().err.split())
+    assert f"has no earlier run to compare {NAMES[0]} with" in " ".join(capsys.readouterr().err.split())
 
 
 def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

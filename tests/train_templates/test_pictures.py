@@ -209,7 +209,7 @@ def test_folders_named_by_their_part_are_no_classes(train: str, held_out: str, b
         made.pictures.read.cache_clear()
         with pytest.raises(SystemExit, match="is not clear"):
             made.load_train_data(config)
-        assert "is not clear: " in facts("image_classification", str(where))
+        assert "it is not clear which of its folders" in facts("image_classification", str(where))
         shutil.rmtree(where / other)
 
 

@@ -366,7 +366,7 @@ def test_the_summary_has_about_ten_lines() -> None:
 def test_the_summary_foretells_tokens_and_time() -> None:
     (asked,) = reviewed({"model.name": "llama-1b", "schedule.n_steps": 500}, "write").asked
     line = dict(asked.choices)["schedule.n_steps"]
-    assert re.search(r"500 updates, \d+M tokens at most, about \d+(\.\d+)? (min|h)", line)
+    assert re.search(r"500 updates, at most \d+M tokens, about \d+(\.\d+)? (min|h)", line)
     (custom,) = reviewed({"task": "custom"}, "write").asked
     assert "data.train" not in dict(custom.choices)
     assert "tokens" not in dict(custom.choices)["batch.real_batch_size"]

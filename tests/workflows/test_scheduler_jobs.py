@@ -139,7 +139,7 @@ def test_a_signal_before_the_ranks_can_save(tmp_path: Path) -> None:
     assert asked(folder)[-1] == "requeue 7"
     code, said = stopped_by(folder, signal.SIGUSR1, **slurm(folder, SLURM_RESTART_COUNT="3"))
     assert code == 75
-    assert "the job is not queued again: it was started 4 times without training" in said
+    assert "the job is not requeued: it was started 4 times without training" in said
     assert len(asked(folder)) == 3
 
 

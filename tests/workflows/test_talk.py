@@ -137,8 +137,8 @@ def test_what_cannot_be_answered_is_said(model: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"architectures": ["BertForSequenceClassification"]}, "writes no text: BertForSequenceClassification"),
-        ({}, "writes no text: its config.json names no class"),
+        ({"architectures": ["BertForSequenceClassification"]}, "does not generate text: BertForSequenceClassification"),
+        ({}, "writes no text: its config.json does not name a model class"),
     ],
 )
 def test_models_of_other_tasks_are_refused(
@@ -173,7 +173,7 @@ def test_a_person_stops_an_answer_and_goes_on(model: Path) -> None:
     )
     screen.expect("> ")
     screen.sendline("x" * 600)
-    screen.expect("begin a new one: /reset")
+    screen.expect("start a new one: /reset")
     screen.expect("> ")
     screen.sendline("one?")
     screen.expect("one\\?\r\n")
@@ -183,7 +183,7 @@ def test_a_person_stops_an_answer_and_goes_on(model: Path) -> None:
     screen.expect("tokens, ")
     screen.expect("> ")
     screen.sendline("/help")
-    screen.expect("/reset begins anew")
+    screen.expect("/reset starts over")
     screen.expect("> ")
     screen.sendline("/exit")
     screen.expect(pexpect.EOF)

@@ -15,8 +15,8 @@ _LOADERS = frozenset({"json", "csv", "parquet", "text", "arrow"})
 _READ = frozenset({"path", "name", "split", "data_files", "ds_type"})
 """Keys of an entry that a source of a plan has, too."""
 _TRAIN, _EVAL = ("pretraining_dataset", "datasets"), ("test_datasets",)
-_ROWS_DECIDE = say("rows are read by the names of their columns, for others set data.columns; compare the first row")
-_WHOLE_PARTS = say("a plan reads a whole part, or its first rows: set data.max_rows")
+_ROWS_DECIDE = say("columns are matched by name; for other names set data.columns, then check the first row")
+_WHOLE_PARTS = say("a plan reads a whole part or its first rows; to limit it, set data.max_rows")
 _KEYS = ("data.columns", "data.max_rows")
 _NO_SOURCE = say("name the data in data.train and data.eval")
 

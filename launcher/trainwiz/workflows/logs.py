@@ -43,7 +43,7 @@ def show(target: str, run: str | None, rank: int, *, follow: bool) -> int:
         sys.stdout.flush()
         return 0
     if file.is_file() and not file.stat().st_size:
-        console.talk(t("rank {rank} of run {name} has written nothing", rank=rank, name=found.name), style="dim")
+        console.talk(t("rank {rank} of run {name} has no output yet", rank=rank, name=found.name), style="dim")
     return 0
 
 

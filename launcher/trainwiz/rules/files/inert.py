@@ -101,7 +101,7 @@ def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Violations:
 
     Without it: amax_history_length, amax_compute_algorithm and optimization_level are ignored, and the defaults
     apply. These are the names that accelerate's own questionnaire has written.
-    Why: the arguments of the launcher have the short names.
+    Why: the launcher's arguments have the short names.
     Instead: use the short names.
     Source: seen with accelerate 1.15.0
     """

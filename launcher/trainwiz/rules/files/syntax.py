@@ -56,7 +56,7 @@ def a_json_file_is_strict(document: Document) -> Violations:
     """
     if document.loose and not document.reader and config.kind_of(document) == "deepspeed":
         yield violation(
-            "{problem}; only DeepSpeed by itself can read this file",
+            "{problem}; only DeepSpeed itself can read this file",
             Fix(message=document.loose.fix) if document.loose.fix else None,
             where="document",
             place=document.at_character(document.loose.at),

@@ -25,8 +25,8 @@ _EVERYWHERE = frozenset({"kind", "job_name", "grace"})
 def time_limit_covers_the_training(plan: Plan, project: Project) -> Violations:
     """A job that is not requeued must have time for the whole training.
 
-    Without it: the job ends at its limit with a checkpoint, and nothing continues it.
-    Why: the forecast multiplies the updates by the time of one on the GPU that cluster.gpu_type names, without
+    Without it: the job ends at its limit with a checkpoint, and is not continued.
+    Why: the forecast multiplies the updates by the time of one update on the GPU in cluster.gpu_type, without
     evaluation and checkpoints; docs/forecast.md compares it with published runs.
     Instead: set cluster.requeue true, or a longer cluster.time_limit.
     Source: docs/forecast.md; https://slurm.schedmd.com/sbatch.html (--time, --requeue)

@@ -86,8 +86,7 @@ def the_last_window_counts(script: Script) -> Violations:
     for window in script.training.windows:
         if not window.tail:
             yield violation(
-                "micro-batches left over after the last full window of {size} in an epoch carry over into the next "
-                "epoch",
+                "micro-batches after the last full window of {size} in an epoch carry over into the next epoch",
                 remedy("also update when i + 1 == len(loader)"),
                 size=ast.unparse(window.size),
                 place=script.place(window.test),

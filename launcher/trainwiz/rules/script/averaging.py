@@ -35,7 +35,7 @@ def never_averaged(script: Script) -> Violations:
         return
     for name, forward in _learners(script):
         yield violation(
-            "the ranks meet, but {name} is never wrapped: gradients are not averaged",
+            "a process group is created, but {name} is never wrapped: gradients are not averaged",
             remedy("wrap it: DistributedDataParallel(model, device_ids=[local_rank])"),
             name=name,
             place=script.place(forward),
@@ -63,8 +63,8 @@ def weights_start_alike(script: Script) -> Violations:
     if seeds and not any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
         return
     yield violation(
-        "gradients are averaged by hand, but the ranks begin with different weights",
-        remedy("broadcast the parameters of rank 0 before the training"),
+        "gradients are averaged by hand, but the ranks start with different weights",
+        remedy("broadcast the parameters of rank 0 before training"),
         place=script.place(averaged[0].node),
     )
 
@@ -163,7 +163,7 @@ def _left_out(script: Script) -> Violations:
     for name, forward in _learners(script) if known else ():
         if name in known and not _CRITERION.search(name) and not _may_be_wrapped(script, name, made[0].node):
             yield violation(
-                "{name} learns, but only other models are wrapped: its gradients are not averaged",
+                "{name} is trained, but only other models are wrapped: its gradients are not averaged",
                 remedy("wrap it: DistributedDataParallel(model, device_ids=[local_rank])"),
                 name=name,
                 place=script.place(forward),

@@ -141,7 +141,7 @@ def the_plugin_clips(script: Script) -> Violations:
         return
     for call in script.called("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_"):
         yield violation(
-            "{plugin} keeps gradients in its own buffers: this call clips nothing",
+            "{plugin} keeps gradients in its own buffers: this call has no effect",
             remedy("pass max_norm to the plugin"),
             plugin=own[0].last,
             place=script.place(call.node),

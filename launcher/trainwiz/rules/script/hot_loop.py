@@ -35,7 +35,7 @@ def the_loss_stays_on_the_device(script: Script) -> Violations:
         if any(isinstance(n, ast.Name) and n.id in names for n in walk(read)):
             yield violation(
                 "{call} makes the host wait for the device at every micro-batch",
-                remedy("add up the detached loss on the device, and read it when logging"),
+                remedy("accumulate the detached loss on the device, and read it when logging"),
                 call=ast.unparse(call),
                 place=script.place(call),
             )

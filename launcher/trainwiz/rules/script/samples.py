@@ -55,8 +55,8 @@ def ranks_see_different_samples(script: Script) -> Violations:
         loaders = [m for m in made if isinstance(m, ast.Call) and script.names.resolved(m.func) in _LOADERS]
         if loaders and len(loaders) == len(made) and not any(_is_share(script, m) for m in loaders):
             yield violation(
-                "every rank goes through all samples: this loader has no DistributedSampler",
-                remedy("add sampler=DistributedSampler(dataset), and leave shuffle out"),
+                "every rank iterates over all samples: this loader has no DistributedSampler",
+                remedy("add sampler=DistributedSampler(dataset), and remove shuffle"),
                 place=script.place(loaders[0]),
             )
     if not script.engines.accelerate:
@@ -109,7 +109,7 @@ def data_is_processed_once(script: Script) -> Violations:
         waits = bool(script.methods("barrier", "wait_for_everyone"))
         if loads and not first and not waits:
             yield violation(
-                "every rank processes the whole data set",
+                "every rank processes the whole dataset",
                 remedy("put it under: with accelerator.main_process_first()"),
                 place=script.place(call.node),
             )

@@ -106,7 +106,7 @@ def _lightning(script: Script, function: Function) -> Violations:
     returns = [n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None]
     if not returns and not any(isinstance(n, ast.Raise | ast.Yield) for n in walk(function)) and _does(function):
         yield violation(
-            "training_step returns no loss: Lightning trains nothing",
+            "training_step returns no loss, so Lightning trains nothing",
             remedy("return the loss"),
             place=script.place(function),
         )
@@ -119,7 +119,7 @@ def _trainer(script: Script, function: Function) -> Violations:
         copied = any(script.tree.exclusive(call, other) for other in own)
         if method(call) == "backward" and not call.args and not copied:
             yield violation(
-                "{call} in {function} goes around the Trainer's own backward pass",
+                "{call} in {function} bypasses the Trainer's own backward pass",
                 remedy("return the loss; in training_step, call self.accelerator.backward(loss)"),
                 call=ast.unparse(call),
                 function=function.name,

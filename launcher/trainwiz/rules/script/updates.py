@@ -124,7 +124,7 @@ def scaled_gradients_step_through_the_scaler(script: Script) -> Violations:
         if _asks_precision(script, step, scaled[0]):
             continue
         yield violation(
-            "{call} goes around the scaler: the gradients are those of the scaled loss",
+            "{call} bypasses the scaler: the gradients are those of the scaled loss",
             remedy("call {scaler}.step({name}) instead", scaler=_scaler(scaled[0]), name=_object(step)),
             call=ast.unparse(step),
             place=script.place(step),
@@ -231,7 +231,7 @@ def _cleared_once(script: Script) -> Violations:
             return
         if learns and not step.args and near and not within and len(near) == len(clears):
             yield violation(
-                "zero_grad is called before the loop only: the gradients of all its updates add up",
+                "zero_grad is called only before the loop: the gradients of all its updates add up",
                 remedy("call optimizer.zero_grad() after the step"),
                 place=script.place(step),
             )

@@ -44,7 +44,7 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
             bare = _bare_forward(script, loss)
             if bare is not None:
                 yield violation(
-                    "{name} goes around the wrapper: gradients are not averaged over ranks",
+                    "{name} bypasses the wrapper: gradients are not averaged over ranks",
                     remedy("call the wrapped model itself"),
                     name=ast.unparse(bare.func if isinstance(bare, ast.Call) and not _unwraps(script, bare) else bare),
                     place=script.place(bare),

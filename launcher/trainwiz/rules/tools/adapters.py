@@ -19,7 +19,7 @@ def quantized_weights_need_an_adapter(tool_file: ToolFile) -> Violations:
     key = tool_file.tool.quantized(tool_file.document)
     if key and not tool_file.tool.adapted(tool_file.document):
         yield violation(
-            "{key} loads the model quantized, and no adapter is trained on top; {name} stops",
+            "{key} loads a quantized model, but no adapter is trained on it; {name} stops",
             remedy("train LoRA, or remove {key}", key=key),
             where=key,
             key=key,

@@ -21,7 +21,7 @@ def a_key_stands_once_for_omegaconf(tool_file: ToolFile) -> Violations:
     """
     for duplicate in tool_file.document.duplicates if tool_file.tool.stops_at_duplicates else ():
         yield violation(
-            "{key} is given twice, first in line {first}; {name} stops",
+            "{key} is set twice, first in line {first}; {name} stops",
             remedy("keep one of the two"),
             where=".".join(duplicate.path),
             place=tool_file.document.at(duplicate.last),

@@ -23,7 +23,7 @@ def a_rank_for_each_gpu(tool_file: ToolFile) -> Violations:
     ranks = next((n for key in _PER_NODE if (n := job.number(key)) is not None), None) if job else None
     if job and ranks and job.gpus and ranks > job.gpus:
         yield violation(
-            "{ranks} ranks on each machine, which has {gpus} GPUs in this job",
+            "{ranks} ranks on each machine, but each machine has {gpus} GPUs in this job",
             remedy("start {gpus} ranks on each machine", gpus=job.gpus),
             where=job.at.get("text"),
             ranks=int(ranks),
@@ -70,7 +70,7 @@ def machines_meet_on_the_first(tool_file: ToolFile) -> Violations:
         address = str(job.options.get(key, "")).partition(":")[0]
         if address in _HERE:
             yield violation(
-                "{machines} machines cannot meet at {address}",
+                "{machines} machines cannot rendezvous at {address}",
                 remedy("give the address of the first machine"),
                 where=job.at.get("text"),
                 machines=job.machines,
@@ -110,7 +110,7 @@ def old_gpus_have_no_bf16(tool_file: ToolFile) -> Violations:
     job = tool_file.tool.job(tool_file.document)
     if job and job.old_gpu and job.bf16:
         yield violation(
-            "{gpu} has no bf16, and the command asks for it",
+            "{gpu} has no bf16, but the command requests it",
             remedy("use fp16, or newer GPUs"),
             where=job.at.get("gpu"),
             gpu=job.old_gpu,

@@ -200,8 +200,8 @@ def training_has_data(tool_file: ToolFile) -> Violations:
         yield lacking(tool_file, "interleave_probs", "mix_strategy: interleave_under")
     elif isinstance(shares, str) and isinstance(names, str) and shares.count(",") != names.count(","):
         yield violation(
-            "{n} interleave_probs for {sets} data sets; {name} stops",
-            remedy("give one number for each data set"),
+            "{n} interleave_probs for {sets} datasets; {name} stops",
+            remedy("give one number for each dataset"),
             where="interleave_probs",
             n=shares.count(",") + 1,
             sets=names.count(",") + 1,

@@ -21,8 +21,8 @@ def packed_samples_stay_apart(tool_file: ToolFile) -> Violations:
     key = tool_file.tool.separated(tool_file.document)
     if key:
         yield violation(
-            "{key} puts several samples into one row, in which they attend to each other",
-            remedy("choose an attention that keeps them apart: trainwiz explain TW808"),
+            "{key} puts several samples into one row, where they attend to each other",
+            remedy("choose an attention implementation that keeps them apart: trainwiz explain TW808"),
             where=key,
             key=key,
         )
@@ -41,8 +41,8 @@ def there_is_something_to_evaluate_on(tool_file: ToolFile) -> Violations:
     strategy = tool_file.value("eval_strategy")
     if strategy not in (None, False, "no") and not tool_file.tool.evaluation_data(tool_file.document):
         yield violation(
-            "{key}: {value}, and there is no evaluation data; {name} stops",
-            remedy("name evaluation data, or set {key}: no", key=tool_file.key("eval_strategy")),
+            "{key}: {value}, but there is no evaluation data; {name} stops",
+            remedy("set evaluation data, or set {key}: no", key=tool_file.key("eval_strategy")),
             where=tool_file.key("eval_strategy"),
             key=tool_file.key("eval_strategy"),
             value=shown(strategy),

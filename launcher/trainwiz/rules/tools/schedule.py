@@ -114,7 +114,7 @@ def updates_outweigh_epochs(tool_file: ToolFile) -> Violations:
     epochs, steps = tool_file.key("num_train_epochs"), tool_file.key("max_steps")
     if tool_file.count("max_steps") and tool_file.number("num_train_epochs"):
         yield violation(
-            "{key}: {value} has no effect beside {other}: {steps}",
+            "{key}: {value} has no effect together with {other}: {steps}",
             remedy("remove {key}, or remove {other}", {epochs: None}, key=epochs, other=steps),
             where=epochs,
             key=epochs,

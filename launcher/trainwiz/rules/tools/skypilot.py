@@ -19,6 +19,6 @@ def spot_machines_need_a_bucket(tool_file: ToolFile) -> Violations:
     kept = tool_file.get("file_mounts") or tool_file.get("volumes") or "://" in tool_file.document.text
     if tool_file.get("resources.use_spot") is True and not kept:
         yield violation(
-            "a spot machine can be taken away, and nothing on it survives",
+            "a spot machine can be taken away, and everything on it is lost",
             remedy("mount a bucket in file_mounts and write the checkpoints there"),
         )

@@ -36,7 +36,7 @@ def converter_for(kind: str, file: Path) -> Path:
         )
     if kind not in TYPES:
         raise UsageError(
-            say("--gguf takes one of {types}, not {kind}", types=", ".join(TYPES), kind=kind),
+            say("--gguf must be one of {types}, not {kind}", types=", ".join(TYPES), kind=kind),
             say("smaller types: export --gguf bf16, then llama-quantize"),
         )
     places = [Path(folder, CONVERTER) for folder in (os.environ.get(_FOLDER, ""), "llama.cpp") if folder]
@@ -65,6 +65,6 @@ def convert(python: str, converter: Path, targets: Mapping[str, Path], kind: str
     if code or not file.is_file():
         raise TrainwizError(
             say("{program} ended with exit code {code}; its output is above", program=program.name, code=code),
-            say("the model is in {folder}; convert it by hand once that is solved", folder=folder),
+            say("the model is in {folder}; once this is solved, convert it by hand", folder=folder),
         )
     return file
