@@ -369,7 +369,7 @@ def _outcome(bench: Bench, case: Case) -> dict[str, Any]:
 
 
 def problem(error: Exception) -> str:
-    """The end of what a child said, or the error itself where it produced no output or took too long."""
+    """The end of what a child said, or the error itself where it said nothing or took too long."""
     said = None if isinstance(error, subprocess.TimeoutExpired) else getattr(error, "stderr", None)
     return " ".join(str(said or error).split())[-300:]
 

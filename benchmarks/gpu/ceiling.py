@@ -151,7 +151,7 @@ def seconds(kernels: Iterable[Operation], gpu: GpuModel) -> float:
 
 @dataclass(frozen=True)
 class Counted:
-    """What one micro-batch, and its share of the optimizer step, come to."""
+    """What one micro-batch, and its share of the optimizer's step, come to."""
 
     operations: list[Operation]
     tokens: int

@@ -144,7 +144,7 @@ def thawed(processes: list[psutil.Process]) -> None:
 
 def test_a_host_is_lost_in_every_way_and_comes_back(pair: Pair, undisturbed: list[float]) -> None:
     options = ("--nnodes", "1:2", "--max-restarts", "1", "--rejoin", "2", "--wait", "60")
-    alone, again = "continuing with 1 of 2 machines (0): 16 = 4 × 4 × 1", "going on with 2 of 2 machines (0, 1)"
+    alone, again = "continuing with 1 of 2 machines (0): 16 = 4 × 4 × 1", "continuing with 2 of 2 machines (0, 1)"
     for machine in (0, 1):
         pair.start(machine, *options, *(("--rejoin", "100") if machine else ()))
 

@@ -471,7 +471,7 @@ def test_stop_takes_what_began_last_and_goes_on(
         (project / "runs" / "jobs.jsonl").write_text(json.dumps(job) + "\n")
         code, _, err = cli("stop")
         assert (code, asked in err) == (0, True), err
-        assert (f"{other}; to stop it as well: trainwiz stop " in err) if other else ("goes on; to stop" not in err)
+        assert (f"{other}; to stop it as well: trainwiz stop " in err) if other else ("continues; to stop" not in err)
     finally:
         sleeper.kill()
         sleeper.wait()

@@ -119,7 +119,7 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
     assert history.find("2026-11-20_09", project).folder == first
     monkeypatch.chdir(project)
     assert history.find("latest").name == history.find("runs/latest").name == NAMES[2]
-    with pytest.raises(UsageError, match="is a prefix of several runs: 2026-11-20_09"):
+    with pytest.raises(UsageError, match="several runs start with 2026-11-20: 2026-11-20_09"):
         history.find("2026-11-20", project)
     with pytest.raises(UsageError, match="no run nonsense in"):
         history.find("nonsense", project)
@@ -536,7 +536,7 @@ def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert trainwiz(["diff", first, first, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == []
     assert trainwiz(["diff", first, first]) == 0
-    assert "no differences in what was recorded" in capsys.readouterr().out
+    assert "no differences in the recorded data" in capsys.readouterr().out
     assert trainwiz(["diff", first, str(project / "nowhere")]) == 2
     capsys.readouterr()
     assert trainwiz(["diff", first, "--json"]) == 0, "from a folder without runs: the newest of the same project"

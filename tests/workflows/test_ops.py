@@ -120,7 +120,9 @@ def test_a_strategy_without_deepspeed_asks_nobody(tmp_path: Path) -> None:
 def test_it_is_said_once_and_a_second_launch_starts_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert build(tmp_path) == 2
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "compiling DeepSpeed's ops for this machine, once (some minutes): cpu_adam, deepspeed_shm_comm"
+    assert said[0] == (
+        "compiling DeepSpeed's ops for this machine, once (takes a few minutes): cpu_adam, deepspeed_shm_comm"
+    )
     assert said[1].startswith("compiled in 0:0")
     assert build(tmp_path) == 0
     assert capsys.readouterr().err == ""
@@ -312,5 +314,5 @@ def test_progress_without_a_terminal_is_a_line_each_half_minute(capsys: pytest.C
         "compiling cpu_adam, 1 of 3 steps, 0:30",
         "compiling cpu_adam, 1 of 3 steps, 1:00",
         "compiling cpu_adam, 1 of 3 steps, 1:30",
-        "compiled in 1:35; later launches use them again",
+        "compiled in 1:35; later launches reuse them",
     ]

@@ -138,7 +138,7 @@ def test_what_cannot_be_answered_is_said(model: Path) -> None:
     ("config", "says"),
     [
         ({"architectures": ["BertForSequenceClassification"]}, "does not generate text: BertForSequenceClassification"),
-        ({}, "writes no text: its config.json does not name a model class"),
+        ({}, "does not generate text: its config.json does not name a model class"),
     ],
 )
 def test_models_of_other_tasks_are_refused(

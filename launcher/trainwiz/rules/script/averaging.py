@@ -45,13 +45,13 @@ def never_averaged(script: Script) -> Violations:
 
 @rule("TW772", level=Level.WARNING, field="script")
 def weights_start_alike(script: Script) -> Violations:
-    """Where gradients are averaged by hand, let all ranks begin with the same weights.
+    """If gradients are averaged by hand, all ranks must start with the same weights.
 
-    Without it: each rank begins with random weights of its own; the same averaged gradients are added to different
-    models, and the saved one is that of rank 0, for which the gradients of the others were wrong.
+    Without it: each rank starts with its own random weights; the same averaged gradients are added to different
+    models, and the saved model is that of rank 0, for which the other ranks' gradients were wrong.
     Why: DistributedDataParallel broadcasts the weights of rank 0 when it is created; all_reduce does not.
-    Instead: call dist.broadcast(parameter.data, 0) for all parameters before the training, or seed all ranks alike
-    before the model is created.
+    Instead: call dist.broadcast(parameter.data, 0) for all parameters before the training, or use the same seed on
+    all ranks before the model is created.
     Source: https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html (distributed training)
     """
     if not script.training.steps:

@@ -106,7 +106,7 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Violations:
 
 @rule("TW735", level=Level.WARNING, field="script")
 def the_plugin_decides_the_precision(script: Script) -> Violations:
-    """Booster's mixed_precision works with TorchDDPPlugin only.
+    """Booster's mixed_precision works only with TorchDDPPlugin.
 
     Without it: Booster logs one line, `the mixed_precision argument will be ignored`, and the plugin computes in
     its own precision: fp16 by default.

@@ -38,12 +38,12 @@ _LEAVING = (ast.Break, ast.Continue, ast.Return)
 
 @rule("TW743", level=Level.WARNING, field="script")
 def ranks_decide_together(script: Script) -> Violations:
-    """Let all ranks agree before one of them skips a batch, stops, or leaves out a collective because of its data.
+    """All ranks must agree before one of them skips a batch, stops, or skips a collective because of its data.
 
     Without it: the rank that leaves makes one backward pass fewer; the others wait for it in the next collective until
     the timeout, or average gradients of different batches.
-    Why: each rank sees other samples and another clock, so a test on its batch, its loss or its share of the evaluation
-    is true on one rank and false on another.
+    Why: each rank sees different samples and its own clock, so a test on its batch, its loss or its share of the
+    evaluation is true on one rank and false on another.
     Instead: decide on a value that all ranks share: accelerator.reduce or dist.all_reduce the flag first.
     Source: https://docs.pytorch.org/docs/stable/distributed.html (all processes must make the same calls);
     https://docs.pytorch.org/tutorials/advanced/generic_join.html

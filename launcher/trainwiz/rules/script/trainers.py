@@ -18,8 +18,8 @@ _ACCUMULATION = ("gradient_accumulation_steps", "current_gradient_accumulation_s
 def steps_are_left_to_the_trainer(script: Script) -> Violations:
     """In training_step and compute_loss, return the loss; leave backward, step and zero_grad to the trainer.
 
-    Without it: the backward pass runs twice (`Trying to backward through the graph a second time`), or goes around
-    the loss scale and DeepSpeed; a loss that is divided by the accumulation is divided twice.
+    Without it: the backward pass runs twice (`Trying to backward through the graph a second time`), or bypasses the
+    loss scale and DeepSpeed; a loss that is divided by the accumulation is divided twice.
     Why: Lightning's automatic optimization and transformers' Trainer do all of this after the method returns.
     Instead: return the loss. In Lightning, set self.automatic_optimization = False to do it by hand; in a Trainer's
     training_step, call self.accelerator.backward(loss).
