@@ -255,7 +255,7 @@ def test_what_cannot_be_taken_is_marked(folder: Path, capsys: pytest.CaptureFixt
     at = line_of("AdamW(", needs)
     why = "--hidden is required: pass it after --, for example: -- --hidden VALUE"
     assert f"train.py:{at} model: net line {line_of('net = Net(', needs)}: {why}" in shown
-    assert "Next: write build_model in mine/task.py: comments there name" in shown
+    assert "Next: write build_model in mine/task.py: comments there point to" in shown
     text = (folder / "mine" / "task.py").read_text()
     assert f"# TODO: train.py:{at}: {why}" in text
     assert function(text, "build_model") == [

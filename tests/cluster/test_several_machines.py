@@ -198,7 +198,7 @@ def test_the_address_of_machine_0() -> None:
     nowhere = planned(main_process_ip=None)
     assert cluster.place(planned(), 0, {"MASTER_ADDR": "other"}).address == "10.0.0.1"
     assert cluster.place(nowhere, 0, {"MASTER_ADDR": "other"}).address == "other"
-    with pytest.raises(UsageError, match="no address of machine 0"):
+    with pytest.raises(UsageError, match="no address for machine 0"):
         cluster.place(nowhere, 0, {})
 
 

@@ -443,7 +443,7 @@ def test_as_many_machines_as_the_real_batch_divides_over() -> None:
 
 
 def test_worlds_that_cannot_change_are_refused() -> None:
-    with pytest.raises(Refused, match="cannot be divided over 5 ranks"):
+    with pytest.raises(Refused, match="cannot be divided among 5 ranks"):
         formation.least(
             Request(nnodes="1:2"), plans.with_changes(PLAN, {"machine.num_machines": 2, "machine.num_processes": 10})
         )

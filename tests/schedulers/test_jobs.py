@@ -275,7 +275,7 @@ def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli
         made_run(project, {"hostname": os.uname().nodename, "pid": process.pid, "pid_birth": born})
         code, _, err = cli("stop")
         assert code == 0
-        assert f"asked run {RUN} to save a checkpoint and end" in err
+        assert f"asked run {RUN} to save a checkpoint and stop" in err
         assert process.wait(90) == -signal.SIGTERM
         assert (project / "runs" / RUN / ".stopped").exists(), "so that its launcher knows who asked"
     finally:
@@ -386,7 +386,7 @@ def test_a_job_whose_folder_is_elsewhere_is_followed_and_diagnosed(project: Path
     for words in (["logs"], ["logs", KUBERNETES], ["logs", ".", "-f"]):
         assert cli(*words)[:2] == (0, out)
     assert calls.read_text().count(f"logs --namespace ml {chosen} --container node --tail=-1") == 3
-    assert "the plan has 1 rank, and none is rank 1" in cli("logs", "--rank", "1")[2]
+    assert "the plan has 1 rank, but no rank 1" in cli("logs", "--rank", "1")[2]
     code, said, _ = cli("diagnose")
     assert (code, "failed" in said, "OOMKilled" in said, "MemoryError" in said) == (0, True, True, True)
     known = json.loads(cli("diagnose", KUBERNETES, "--json")[1])

@@ -210,7 +210,7 @@ def test_the_engines_of_an_environment_count(
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.setattr(configurations.metadata, "distributions", lambda **_: [])
     assert run(["check", "ds.json"]) == 1
-    assert "deepspeed 0.19.8 is assumed, the newest that the rules know" in capsys.readouterr().err
+    assert "assuming deepspeed 0.19.8, the newest that the rules know" in capsys.readouterr().err
 
 
 def test_another_programs_file_with_some_keys_of_deepspeed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

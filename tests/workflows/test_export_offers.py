@@ -181,7 +181,7 @@ def test_a_signal_ends_an_upload(
     with early.heard():
         early.over()
         publication.publish(sys.executable, plan, run)
-    assert "SIGTERM: the upload was ended; the model is in" in capsys.readouterr().err
+    assert "SIGTERM: the upload was stopped; the model is in" in capsys.readouterr().err
     assert not early.kept()
 
 

@@ -235,7 +235,7 @@ def test_who_waited_for_a_dead_builder_builds_itself(
     {COMPILES}"""
     assert build(tmp_path, body) == 3
     said = capsys.readouterr().err
-    assert f"removed a build lock that no process holds: {tmp_path}/extensions/cpu_adam/lock" in said
+    assert f"removed a build lock that no process owns: {tmp_path}/extensions/cpu_adam/lock" in said
     assert "compiled in" in said
 
 

@@ -116,7 +116,7 @@ def test_a_price_is_kept_for_its_gpu_until_it_is_forgotten(
     assert (typed["price"], rows(capsys, *h100)["price"], rows(capsys, *a100)["price"]) == (2.5, 2.5, None)
     assert rows(capsys, *h100, "--max-cost", "10000")["rows"][0]["cost"] == typed["rows"][0]["cost"] > 0
     assert plan(*h100) == 0
-    assert "cost: 2.5 per hour of one H100, as you typed it before" in capsys.readouterr().err
+    assert "cost: 2.5 per hour of one H100, as you entered it before" in capsys.readouterr().err
     # The wizard's review says what the training costs at this price.
     asked = {"task": "sft", "model.name": "Qwen/Qwen2.5-7B-Instruct", "model.parameters": 7_615_616_512}
     decided = Planner(folder=tmp_path, gpus="8xH100").decide(asked)
@@ -194,7 +194,7 @@ def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureF
         ([*QWEN, "--gpus", "8xH100", "--target", "soon"], "--target 'soon' cannot be understood"),
         ([*QWEN, "--gpus", "8xH100", "--tokens", "many"], "--tokens 'many' cannot be understood"),
         ([*QWEN, "--gpus", "8xH100", "--over", "2,4"], "not a list of GPU counts"),
-        ([*QWEN, "--gpus", "8xH100", "--strategy", "fastest"], "no strategy for 8 ranks"),
+        ([*QWEN, "--gpus", "8xH100", "--strategy", "fastest"], "is not available for 8 ranks"),
         ([*QWEN, "--gpus", "8xH100", "--pick", "99"], "no row with this number fits"),
         ([*QWEN, "--gpus", "8xH100", "--set", "batch.sequence_length=no"], "batch.sequence_length"),
         ([*QWEN, "--machine", "nowhere.json"], "nowhere.json: cannot be read"),
@@ -315,7 +315,7 @@ def test_without_a_gpu_it_says_what_the_host_needs(tmp_path: Path, capsys: pytes
     assert "tiny on the CPU" in out.out
     assert "to see the forecast for some: --gpus" in out.err
     assert plan(*QWEN, "--set", "model.parameters=9_000_000_000_000", "--machine", "here.json") == 1
-    assert "does not fit into the memory" in capsys.readouterr().err
+    assert "does not fit in the memory" in capsys.readouterr().err
     assert plan(*small, "--strategy", "ddp") == 2
     assert "this machine has no GPU to plan for" in capsys.readouterr().err
     assert plan("--task", "custom", "--model", "mine", "--machine", "here.json") == 2

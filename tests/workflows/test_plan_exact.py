@@ -193,7 +193,7 @@ def test_the_table_and_the_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     out = capsys.readouterr()
     assert "task.py:1" in out.out
     assert "its engine needs real memory" in out.err
-    assert "taken to be 1, and masks to be full: task.py:7" in out.err
+    assert "assumed to be 1, and masks to be full: task.py:7" in out.err
     assert "it fits" in out.err
     assert run(["plan", "made", "--exact", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

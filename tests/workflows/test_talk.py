@@ -131,7 +131,7 @@ def test_what_cannot_be_answered_is_said(model: Path) -> None:
     done = talk("chat", str(model), *GREEDY, lines="x" * 600 + "\none?\n")
     assert (done.code, done.out) == (1, "")
     assert "the conversation has 6" in done.err
-    assert "the model takes 512 with its answer" in done.err
+    assert "the model is limited to 512, including its answer" in done.err
 
 
 @pytest.mark.parametrize(
