@@ -356,7 +356,7 @@ def test_build_locks_matter_to_deepspeed_only(tmp_path: Path) -> None:
             "text_classification",
             "good film,pos\nbad,neg\nso,pos\n",
             ("good film", "pos"),
-            'labels "pos", and that of texts',
+            'labels would be called "pos" and that of texts',
         ),
         ("text_classification", "good film,1\nbad,0\n", ("good film", "1"), "line 1 seems to be data"),
         ("text_regression", "good film,3.5\nbad,1\n", ("good film", "3.5"), "line 1 seems to be data"),

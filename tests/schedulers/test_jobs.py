@@ -182,7 +182,7 @@ def test_a_running_job_is_asked_to_save_and_not_queued_again(project: Path, cli:
             "JobState=PENDING Reason=BeginTime Restarts=1",
             {"exit_code": 75, "interrupted": True},
             "requeued",
-            "it may not",
+            "it cannot start yet",
         ),
         ("JobState=FAILED ExitCode=1:0", {"exit_code": 1}, "failed", "exit code 1"),
         ("JobState=COMPLETED", {"exit_code": 0}, "done", "training completed"),
@@ -454,8 +454,8 @@ def test_a_job_says_what_its_run_records_only_where_its_output_is_fetched(
         ("PENDING", "2026-01-30T00:00:00+0000", {"exit_code": 0}, "removed job 17", None),
         ("PENDING", "2026-02-01T00:00:00+0000", {"exit_code": 0}, "removed job 17", None),
         ("COMPLETED", "2026-01-30T00:00:00+0000", None, f"asked run {RUN}", None),
-        ("PENDING", "2026-01-30T00:00:00+0000", None, "removed job 17", f"run {RUN} goes on"),
-        ("PENDING", "2026-02-01T00:00:00+0000", None, f"asked run {RUN}", "job 17 goes on"),
+        ("PENDING", "2026-01-30T00:00:00+0000", None, "removed job 17", f"run {RUN} continues"),
+        ("PENDING", "2026-02-01T00:00:00+0000", None, f"asked run {RUN}", "job 17 continues"),
     ],
 )
 def test_stop_takes_what_began_last_and_goes_on(

@@ -214,7 +214,7 @@ def test_later_answers_stay_unless_they_become_illegal() -> None:
     person = Person("", "", "", "4", "64/4", Action.BACK, Action.BACK, "3", "", "fp16", *[""] * 3)
     talk = interview(person)
     talk.run()
-    assert any("your earlier answer 64 no longer fits" in words for words in person.heard)
+    assert any("your earlier answer 64 is no longer valid" in words for words in person.heard)
     assert "batch.real_batch_size" not in talk.answers
     assert talk.answers["batch.per_device_batch_size"] == 4
     assert talk.answers["machine.num_processes"] == 3
@@ -499,7 +499,7 @@ def test_columns_are_shown_on_the_way_and_asked_where_their_names_say_nothing() 
     assert person.heard[:3] == [
         "  The first row, as it is read:",
         "     text   Review Text  slow",
-        "     label  label        not there",
+        "     label  label        missing",
     ]
     assert person.heard[-1] == "     label  verdict      3"
     assert answers["data.label_column"] == "verdict"

@@ -214,5 +214,5 @@ def test_two_runs_are_compared_without_training(project: Path, capsys: pytest.Ca
     found = json.loads(capsys.readouterr().out)
     assert (found["verdict"], found["parted_at"], found["parted_in"]) == ("diverged", records[3]["update"], "loss")
     assert run(["replay", str(one), "--compare", other.name, "--tolerance", "0.01"]) == 0
-    assert "alike" in capsys.readouterr().out
+    assert "the same" in capsys.readouterr().out
     assert run(["replay", str(one), "--json"]) == 2
