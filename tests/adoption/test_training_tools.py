@@ -303,3 +303,63 @@ def test_trl_names_its_data_by_four_keys(tmp_path: Path) -> None:
     text = "model_name_or_path: a/m\ndataset_name: a/b\ndataset_config: en\ndataset_test_split: test\n"
     found = carried(text, tmp_path)
     assert (found["data.train"], found["data.eval"]) == ("a/b:en", "a/b:en:test")
+
+
+CATALOGUE = """\
+{"one": {"file_name": "one.jsonl", "columns": {"prompt": "q", "response": "a", "images": "pictures"}},
+ "two": {"file_name": "two.jsonl", "columns": {"prompt": "question", "response": "answer"}},
+ "talks": {"hf_hub_url": "a/talks", "subset": "en", "formatting": "sharegpt", "num_samples": 9,
+           "columns": {"messages": "talk"}, "tags": {"role_tag": "who", "content_tag": "value"}},
+ "usual": {"hf_hub_url": "a/b", "columns": {"prompt": "instruction", "query": "input", "response": "output"}},
+ "pages": {"file_name": "pages", "columns": {"prompt": "content"}},
+ "elsewhere": {"ms_hub_url": "c/d"}}
+"""
+LF = "model_name_or_path: a/m\nstage: sft\nfinetuning_type: lora\ntemplate: qwen\ndataset: "
+SWIFT = "model: a/m\ntuner_type: lora\ndataset: "
+TUNE = "model: {_component_: torchtune.models.x}\ndataset: {_component_: torchtune.datasets."
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "left"),
+    [
+        (f"{LF}one\nmax_samples: 7\n", ("{data}/one.jsonl", "prompt=q,completion=a", 7), "columns.images: pictures"),
+        (f"{LF}usual\n", ("a/b", None, None), None),
+        (f"{LF}two, usual\n", ("{data}/two.jsonl, a/b", None, None), None),
+        (f"{LF}one,two\n", ("{data}/one.jsonl, {data}/two.jsonl", None, None), "prompt=question,completion=answer"),
+        (f"{LF}talks\n", ("a/talks:en", "messages=talk", None), "tags.role_tag: who"),
+        (f"{LF}talks\n", ("a/talks:en", "messages=talk", None), "num_samples: 9"),
+        (f"{LF}pages\n".replace("sft", "pt"), ("{data}/pages", "content", None), None),
+        (f"{LF}elsewhere\n", (None, None, None), "elsewhere"),
+        (f"{LF}unlisted\n", (None, None, None), "unlisted"),
+        (f"{LF}a/online\ndataset_dir: ONLINE\n", ("a/online", None, None), None),
+        (f"{SWIFT}['./x.jsonl#5', 'HF::a/b:en/zh']\n", ("./x.jsonl, a/b:en, a/b:zh", None, None), "#5"),
+        (f'{SWIFT}a/b\nuse_hf: true\ncolumns: \'{{"q": "query"}}\'\n', ("a/b", "prompt=q", None), None),
+        (f"{SWIFT}[x.jsonl, a/b]\n", (None, None, None), "[x.jsonl, a/b]"),
+        (f"{TUNE}alpaca_cleaned_dataset, split: 'train[:5%]'}}\n", ("yahma/alpaca-cleaned", None, None), "split"),
+        (
+            f"{TUNE}instruct_dataset, source: json, data_files: x.json, column_map: {{input: q, output: a}}}}\n",
+            ("x.json", "prompt=q,completion=a", None),
+            None,
+        ),
+        (f"{TUNE}text_completion_dataset, source: a/b, column: body}}\n", ("a/b", "body", None), None),
+    ],
+)
+def test_data_by_name_and_by_column(
+    text: str, said: tuple[str | None, str | None, int | None], left: str | None, tmp_path: Path
+) -> None:
+    """What LLaMA-Factory's catalogue, ms-swift's and torchtune's files say of data is the plan's, or named."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "dataset_info.json").write_text(CATALOGUE)
+    (tmp_path / "train.yaml").write_text(text)
+    tool_file = import_files.together([str(tmp_path / "train.yaml")], default=False, versions=()).tool_file
+    adoption = adopt(None, None, None, tool_file)
+    found = {key: one.value for key, one in adoption.carried.items()}
+    train, columns, rows = said
+    assert found.get("data.train") == (train and train.replace("{data}", str(tmp_path / "data")))
+    assert found.get("data.columns", found.get("data.text_column")) == columns
+    assert found.get("data.max_rows") == rows
+    rest = adoption.remainder(decide({**found, "machine.device": "cpu"}, None).plan)
+    of_data = [f"{one.path} {one.value}" for one in rest if one.path.startswith(("dataset", "columns", "use_hf"))]
+    assert any(left in one for one in of_data) if left else not of_data
+    if train:
+        assert found["task"] == ("causal_lm" if "completion_" in text or "stage: pt" in text else "sft")

@@ -5,6 +5,7 @@ import inspect
 import re
 import string
 import time
+from collections import deque
 from itertools import permutations
 from pathlib import Path
 
@@ -13,7 +14,9 @@ import yaml
 
 from trainwiz.diagnose import SIGNATURES, Diagnosis, diagnose, log_text, of_log, read
 from trainwiz.diagnose.endings import BY_CODE
+from trainwiz.diagnose.general import EXPLANATIONS
 from trainwiz.diagnose.launchers import first_failure
+from trainwiz.diagnose.subject import SUBJECTS
 from trainwiz.outcome import Outcome
 
 LOGS = {file.stem: file.read_text() for file in sorted((Path(__file__).parents[1] / "logs").glob("*.log"))}
@@ -115,6 +118,30 @@ def test_colours_carriage_returns_and_bytes_do_not_hide_it(name: str) -> None:
     assert found.name == name
     assert found.evidence == of(name).evidence
     assert "\x1b" not in " ".join(found.last)
+
+
+# --- time
+
+_HARD = ("1", " ", "(", "[1]", "a ", "a.", "a=1, ", "Error: ", "RuntimeError: x ", 'File "')
+"""What lines of a log repeat; a pattern that tries all ways to share it takes minutes for 8000 characters of them."""
+
+
+def test_no_pattern_takes_long_for_what_a_line_repeats() -> None:
+    patterns = {pattern for signature in (*SIGNATURES, *EXPLANATIONS.values()) for pattern in signature.patterns}
+    patterns |= {re.compile(one.words) for one in SUBJECTS}
+    for words in _HARD:
+        line = (words * 8000)[:8000]
+        for pattern in patterns:
+            began = time.process_time()
+            deque(pattern.finditer(line), maxlen=0)
+            assert time.process_time() - began < 0.3, (words, pattern.pattern)  # 0.04 at most; squares are bounded
+
+
+@pytest.mark.parametrize("words", _HARD[:3])
+def test_a_line_of_a_megabyte_is_read_in_parts_that_do_not_grow(words: str) -> None:
+    began = time.process_time()
+    of_log(f"{words * 2**20}\nRuntimeError: x\n", log="x")
+    assert time.process_time() - began < 3  # 0.1
 
 
 # --- many ranks

@@ -49,13 +49,21 @@ NAMED: list[dict[str, object]] = [
     if task.from_hub
     for start in ({"model.name": "org/model"}, {"model.name": "org/model", "model.from_scratch": False})
 ]
+MIXED: dict[str, object] = {"data.train": "a.jsonl, b.jsonl", "data.source_weights": "1, 2"}
 ADAPTED: dict[str, object] = {"model.name": "org/model", "model.from_scratch": False, "model.adapter": "lora"}
 TASKS: list[dict[str, object]] = [
     *({"task": task.name} for task in tasks.every()),
     *NAMED,
-    {"task": "image_classification", "model.name": "resnet18", "data.train": "pictures"},
+    {"task": "image_classification", "model.name": "resnet18", "data.train": "pictures", **MIXED},
     *({"task": "image_classification", "data.augmentation": how} for how in ("none", "flip", "color")),
-    {"task": "image_multilabel", "model.name": "timm/a", "model.from_scratch": False, "data.augmentation": "crop"},
+    {
+        "task": "image_multilabel",
+        "model.name": "timm/a",
+        "model.from_scratch": False,
+        "data.augmentation": "crop",
+        **MIXED,
+    },
+    *({"task": task, **MIXED} for task in ("image_regression", "text_multilabel", "text_regression", "reward_model")),
     {"task": "image_regression", "model.name": "timm/a"},
     {"model.name": "gpt2-124m", "data.train": "corpus.txt"},
     {"model.name": "gpt2-124m", "model.from_scratch": False},
@@ -70,14 +78,14 @@ TASKS: list[dict[str, object]] = [
         "data.special_tokens": "eos_token=<|im_end|>",
     },
     *({**named, "data.added_tokens": "<tool>"} for named in NAMED),
-    {"task": "text_classification", **ADAPTED, "data.special_tokens": "[E]"},
+    {"task": "text_classification", **ADAPTED, "data.special_tokens": "[E]", **MIXED},
     {
         **ADAPTED,
         "data.special_tokens": "[E]",
         "strategy.kind": "deepspeed",
         "strategy.zero_stage": 3,
     },
-    {**ADAPTED, "model.adapter": "qlora", "data.train": "a.jsonl, b.jsonl", "data.source_weights": "1, 2"},
+    {**ADAPTED, "model.adapter": "qlora", **MIXED},
     {"evaluation.generation_metrics": "exact_match, bleu, rouge"},
     {"task": "sft", **ADAPTED, "evaluation.generation_metrics": "rouge"},
     {"task": "text_classification", **ADAPTED, "model.merge_adapter": True, "model.attention": "sdpa"},
@@ -90,7 +98,8 @@ TASKS: list[dict[str, object]] = [
         "data.chat_template": "chatml",
         "data.columns": "chosen=better, rejected=worse",
     },
-    *({"task": "preference", "preference.loss": loss} for loss in ("ipo", "orpo", "kto", "simpo")),
+    *({"task": "preference", "preference.loss": loss, **MIXED} for loss in ("ipo", "kto")),
+    *({"task": "preference", "preference.loss": loss} for loss in ("orpo", "simpo")),
     {
         "task": "sft",
         "model.name": "org/model",

@@ -17,6 +17,7 @@ UNPROVEN = {
     "TW384": "needs megatron-core",
     "TW393": "needs megatron-core",
     "TW536": "no engine asks how large a model is",
+    "TW558": "it trains; no engine knows what a column means",
     "TW551": "needs a GPU, and the packages of each method",
     "TW549": "needs the hub; tests/workflows shows how its client refuses",
     "TW534": "needs bitsandbytes",

@@ -142,6 +142,9 @@ def test_a_job_does_not_inherit_the_one_that_it_is_submitted_in(
     assert cli("submit")[0] == 0
     seen = {line.partition("=")[0] for line in (project.parent / "environ").read_text().splitlines()}
     assert {name for name in seen if name.startswith("SLURM")} == {"SLURM_CONF"}
+    around = SLURM.around({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"})
+    assert around
+    assert around.task == "17_3"
 
 
 def test_what_slurm_says_of_other_jobs_and_in_names_is_not_believed() -> None:
@@ -170,6 +173,11 @@ def test_a_running_job_is_asked_to_save_and_not_queued_again(project: Path, cli:
         assert cli(*words)[0] == 0
     assert scontrol.read_text().count("update JobId=17 Requeue=0") == 4
     assert scancel.read_text() == "--signal=TERM 17\n" * 4
+    # The last task of an array has the number of the whole, which would end with it.
+    record = {"job": {"scheduler": "slurm", "id": "17", "task": "17_3"}, "pid": 1, "hostname": "node1"}
+    (project / "runs" / RUN / "command.json").write_text(json.dumps(record))
+    assert cli("stop", RUN[:10])[0] == 0
+    assert scancel.read_text().endswith("--signal=TERM 17_3\n")
 
 
 @pytest.mark.parametrize(

@@ -212,7 +212,7 @@ def test_damaged_pictures_are_found_before_the_training(tmp_path: Path) -> None:
     data = made.load_train_data(config)
     for content in (b"", file.read_bytes()[:90], b"<html>404</html>", whole[: len(whole) // 2]):
         file.write_bytes(content)
-        made.pictures.read.cache_clear()
+        made.pictures.read_one.cache_clear()
         with pytest.raises(SystemExit, match=r"dog/0\.png: not a whole picture; of 6, 1 are empty, cut off or"):
             made.load_train_data(config)
         with pytest.raises(OSError, match=r"dog/0\.png: not a whole picture: "):

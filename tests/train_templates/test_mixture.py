@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_tasks import load
+from test_tasks import draw, load
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -120,6 +120,64 @@ def test_conversations_are_mixed_too(tmp_path: Path) -> None:
     data = task.load_train_data(task.TaskConfig(cache_dir=str(tmp_path / "cache")))
     letters = [chr(int(data[i][1].max() if data[i][1].max() < 256 else data[i][1][-2])) for i in range(len(data))]
     assert (letters.count("a"), letters.count("b")) == (12, 12)
+
+
+def two_sources(folder: Path, rows: Any, **values: Any) -> dict[str, Any]:
+    """Two files, with 12 and with 4 rows of `rows(letter, number)`."""
+    names = []
+    for letter, count in (("a", 12), ("b", 4)):
+        (path := folder / f"{letter}.jsonl").write_text("\n".join(json.dumps(rows(letter, i)) for i in range(count)))
+        names.append(str(path))
+    weights = {"data__source_weights": "1,1", "data__weigh_by": "samples", "data__eval": None}
+    return {"data__train": ", ".join(names), **weights, **values}
+
+
+@pytest.mark.parametrize("task", ["text_classification", "text_multilabel", "text_regression"])
+def test_labelled_texts_are_mixed_and_their_classes_stay(task: str, tmp_path: Path) -> None:
+    label = {"text_classification": "xy", "text_multilabel": [["x"], ["y"]], "text_regression": [0.5, 2.0]}[task]
+    values = two_sources(tmp_path, lambda letter, i: {"text": f"{letter} {'w ' * i}", "label": label[i % 2]})
+    made = load(tmp_path / "code", task, **values)
+    data = made.load_train_data(made.TaskConfig())
+    first = [int(ids[1]) for ids in data.ids]
+    assert sorted(map(first.count, set(first))) == [12, 12]
+    assert len(data) == len(data.labels) == len(data.sizes) == 24
+    assert len({tuple(ids.tolist()) for ids in data.ids}) == 16, "every text is there"
+    held = load(tmp_path / "held", task, **{**values, "data__eval": "25%"})
+    trained, kept = held.load_train_data(held.TaskConfig()), held.load_eval_data(held.TaskConfig())
+    assert len(kept) == 4
+    assert not {tuple(ids.tolist()) for ids in trained.ids} & {tuple(ids.tolist()) for ids in kept.ids}
+
+
+def test_pictures_of_several_sources_are_mixed(tmp_path: Path) -> None:
+    one, two = draw(tmp_path / "one", {"cat": 6, "dog": 6}), draw(tmp_path / "two", {"cat": 1, "owl": 1})
+    weights = {"data__source_weights": "1,3", "data__eval": "2"}
+    made = load(tmp_path / "code", "image_classification", data__train=f"{one}, {two}", **weights)
+    data, kept = made.load_train_data(made.TaskConfig()), made.load_eval_data(made.TaskConfig())
+    of_two = [str(file) for file in data.pictures if "two" in str(file)]
+    assert data.classes == ["cat", "dog", "owl"]
+    assert len(kept) == 2
+    assert len(of_two) == pytest.approx(3 * (len(data) - len(of_two)), abs=1)
+    assert {str(file) for file in data.pictures}.isdisjoint(map(str, kept.pictures))
+
+
+@pytest.mark.parametrize(("task", "loss"), [("preference", "dpo"), ("preference", "kto"), ("reward_model", "dpo")])
+def test_preferences_are_mixed_and_equal_ones_share_a_reference(task: str, loss: str, tmp_path: Path) -> None:
+    def rows(letter: str, i: int) -> dict[str, str]:
+        return {"prompt": f"{letter}{i}", "chosen": f" {letter * 3}", "rejected": f" {letter * 2}!"}
+
+    values = two_sources(tmp_path, rows, preference__loss=loss)
+    made = load(tmp_path / "code", task, **values)
+    data = made.load_train_data(made.TaskConfig(cache_dir=str(tmp_path / "cache")))
+    prompts = [bytes(255 & ~i for i in data.ids(row, side) if i < 0).decode() for row, side in data.chosen]
+    sides = 2 if loss == "kto" else 1
+    assert [sum(":\na" in prompt for prompt in prompts), len(prompts)] == [12 * sides, 24 * sides]
+    if task == "preference":
+        assert (
+            sorted(map(data.equal_to.tolist().count, set(data.equal_to.tolist()))) == [1] * 12 * sides + [3] * 4 * sides
+        )
+        assert all(data.chosen[i] == data.chosen[first] for i, first in enumerate(data.equal_to.tolist()))
+    tokens = made.load_train_data(made.TaskConfig(cache_dir=str(tmp_path / "cache"), weigh_by="tokens"))
+    assert len(tokens) == 24 * sides, "as many learned tokens in each"
 
 
 def test_a_source_without_documents_is_named(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_columns_of_flags_are_labels_of_their_names(tmp_path: Path) -> None:
     assert made.classes_of(config).names == ["sunny", "old"]
     assert made.load_train_data(config).labels == [[0, 0], [1, 0], [0, 1], [1, 1]]
     assert facts("image_multilabel", where, data__label_column="sunny,old") == ""
-    made.pictures.read.cache_clear()
+    made.pictures.read_one.cache_clear()
     where = table(tmp_path, "a.csv", [{**row, "old": i} for i, row in enumerate(flags)])
     with pytest.raises(SystemExit, match=r"cannot be flags of 2 classes: \['0', '2'\]"):
         made.load_train_data(config)
@@ -206,7 +206,7 @@ def test_folders_named_by_their_part_are_no_classes(train: str, held_out: str, b
     assert (found.train.samples, found.eval.samples, found.train.evaluation_part) == (3, 4, held_out)
     for other in ("unlabelled", f"{train}_2"):
         draw(where, {other: 1})
-        made.pictures.read.cache_clear()
+        made.pictures.read_one.cache_clear()
         with pytest.raises(SystemExit, match="is not clear"):
             made.load_train_data(config)
         assert "it is not clear which of its folders" in facts("image_classification", str(where))
@@ -392,6 +392,19 @@ def test_a_network_of_timm_is_trained_with_the_statistics_it_came_with(published
     assert timm.data.resolve_data_config({}, model=loaded)["input_size"] == (3, 64, 64)
     assert made.sample(config, tmp_path / "out" / "model", 2).startswith("pictures with")
     assert len(list((tmp_path / "out" / "pictures").iterdir())) == 2
+
+
+def test_a_network_of_timm_keeps_its_head_for_the_same_classes_only(published: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    known = load_file(published / "model.safetensors")["fc.weight"]
+    pets = str(draw(tmp_path / "pets", {f"pet{i}": 1 for i in range(7)}, (8, 8)))
+    values = {"data__train": pets, "model__name": str(published), "model__from_scratch": False}
+    for names, kept in ((None, False), ([f"car{i}" for i in range(7)], False), ([f"pet{i}" for i in range(7)], True)):
+        about = json.loads((published / "config.json").read_text())
+        (published / "config.json").write_text(json.dumps(about | ({"label_names": names} if names else {})))
+        made = load(tmp_path / f"code{names and names[0]}", "image_classification", **values)
+        assert torch.equal(made.build_model(made.TaskConfig()).network.fc.weight, known) is kept
 
 
 def test_networks_of_timm_that_cannot_be_trained_exactly_are_refused(tmp_path: Path) -> None:

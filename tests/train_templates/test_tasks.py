@@ -45,6 +45,7 @@ GENERATED = (
         "train",
         "adapter",
         "attention",
+        "augmentation",
         "average",
         "batches",
         "chat",
@@ -94,6 +95,7 @@ GENERATED = (
     ),
     *(
         "sharding",
+        "source_weights",
         "sources",
         "splits",
         "staging",
@@ -341,14 +343,14 @@ def test_folders_named_train_and_val_split_the_images(tmp_path: Path) -> None:
     facts = project(plans.with_changes(BASE, changes), str(tmp_path))
     assert facts.eval
     assert "no images to evaluate on" in facts.eval.detail
-    made.pictures.read.cache_clear()
+    made.pictures.read_one.cache_clear()
     with pytest.raises(SystemExit, match="it contains train, but no images to evaluate on, such as in val"):
         made.load_eval_data(config)
     shutil.rmtree(tmp_path / "pets" / "train" / "dog")
     facts = project(plans.with_changes(BASE, changes), str(tmp_path))
     assert facts.train
     assert "all 3 images have the same class, cat" in facts.train.detail
-    made.pictures.read.cache_clear()
+    made.pictures.read_one.cache_clear()
     with pytest.raises(SystemExit, match="all 3 are 'cat'"):
         made.load_train_data(config)
 

@@ -1,7 +1,7 @@
 """`trainwiz chat` and `trainwiz sample`: a trained model answers, as transformers itself would let it."""
 
-import functools
 import hashlib
+import io
 import json
 import resource
 import shutil
@@ -134,6 +134,14 @@ def test_what_cannot_be_answered_is_said(model: Path) -> None:
     assert "the model is limited to 512, including its answer" in done.err
 
 
+def test_an_empty_prompt_is_said_before_a_model_is_looked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
+    assert trainwiz(["sample", "no/such/folder"]) == 1
+    assert "the prompt is empty" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("config", "says"),
     [
@@ -217,10 +225,28 @@ def test_a_checkpoint_answers_and_is_kept_for_the_next_time(tmp_path: Path) -> N
     assert f"a model of at least 1,073,741,824 parameters; its files have {size:,} bytes" in refused.err
 
 
+def talker_of(program: Any, tokenizer: Any) -> Any:
+    """What asks a model, without the model."""
+    talker = object.__new__(program.Model)
+    talker.tokenizer, settings = tokenizer, SimpleNamespace(eos_token_id=256)
+    talker.model = SimpleNamespace(generation_config=settings)
+    return talker
+
+
+def test_a_template_that_takes_content_as_parts(model: Path) -> None:
+    """As templates of models that also see pictures: they leave out, or refuse, what is a text."""
+    program, tokenizer = gather_weights.loaded(PROGRAM), AutoTokenizer.from_pretrained(model)
+    parts = "{% for c in m.content %}{% if c.type == 'text' %}{{ c.text }}{% endif %}{% endfor %}"
+    asked = {"messages": [{"role": "user", "content": "hi"}]}
+    for content in (parts, "{{ m.content[0].text }}", "{{ m.content[0]['text'] | trim }}"):
+        tokenizer.chat_template = "{% for m in messages %}{{ m.role }}:" + content + "<|im_end|>{% endfor %}"
+        talker = talker_of(program, tokenizer)
+        assert tokenizer.decode(talker.ids(asked)[0]) == "user:hi<|im_end|>"
+        assert talker.end_tokens() == [256, *tokenizer.convert_tokens_to_ids(["<|im_end|>"])]
+
+
 def test_a_template_without_end_is_given_up(model: Path) -> None:
     program, tokenizer = gather_weights.loaded(PROGRAM), AutoTokenizer.from_pretrained(model)
-    talker = SimpleNamespace(tokenizer=tokenizer)
-    talker.templated = functools.partial(program.Model.templated, talker)
     program.TEMPLATE_SECONDS = 0.2
     for template, says in (
         ("{% for a in range(99999) %}" * 3 + "{% endfor %}" * 3, "its chat template takes more than 0.2 s"),
@@ -228,9 +254,11 @@ def test_a_template_without_end_is_given_up(model: Path) -> None:
         ("{{ messages[0].content * 3000000 }}", "its chat template makes 3,000,000 characters of 1"),
     ):
         tokenizer.chat_template = template
+        talker = talker_of(program, tokenizer)
+        assert not talker.takes_parts
         began = time.process_time()
         with pytest.raises(program.Problem) as refused:
-            program.Model.ids(talker, {"messages": [{"role": "user", "content": "a"}]})
+            talker.ids({"messages": [{"role": "user", "content": "a"}]})
         assert refused.value.said == {"problem": "refused", "detail": says}
         assert time.process_time() - began < 5
     assert resource.getrlimit(resource.RLIMIT_DATA)[0] == resource.getrlimit(resource.RLIMIT_DATA)[1]

@@ -1,21 +1,20 @@
 """Several sources of documents as one, each with the share of the training that its weight gives it.
 
-Every document is seen at least once in an epoch: the source that is largest for its weight once, the others so many
-more times that the shares are right. Where that is no whole number, some of a source's documents are seen once more
-than its others; their content decides which, so they are the same in every epoch, run, and world of ranks.
+source_weights.py says how many times each document is seen.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from token_cache import Tokens
+from source_weights import Part, times, weights_of
+from token_cache import Recipe, Tokens, tokens_of
 
 Array = np.ndarray[Any, Any]
 
@@ -54,27 +53,21 @@ class Mixture(Tokens):
         for part in self.parts:
             every = np.concatenate(list(part.documents()))
             used = kept[place : place + len(every)]
-            sizes = learned(part, length) if length else every["size"].astype(np.int64) - 1
-            found.append(
-                (part.about["data"], used, sizes if self.by == "tokens" else np.ones_like(sizes), every["hash"])
-            )
+            sizes = np.ones(len(every), dtype=np.int64)
+            if self.by == "tokens":
+                sizes = learned(part, length) if length else every["size"].astype(np.int64) - 1
+            found.append(Part(part.about["data"], sizes[used], every["hash"][used]))
             place += len(every)
-        amounts = [int(sizes[used].sum()) for _, used, sizes, _ in found]
-        for (name, *_), amount in zip(found, amounts, strict=True):
-            if not amount:
-                raise SystemExit(f"{name}: no text to train on")
-        needs = [weight / amount for amount, weight in zip(amounts, self.weights, strict=True)]
-        counts = []
-        for (name, used, sizes, hashes), amount, weight, need in zip(found, amounts, self.weights, needs, strict=True):
-            passes = need / min(needs)  # exactly 1 for the largest for its weight
-            seen = used * int(passes)
-            order = np.flatnonzero(used)[hashes[used].argsort(kind="stable")]
-            reached = sizes[order].cumsum()
-            seen[order[: np.searchsorted(reached, (passes - int(passes)) * amount, side="right")]] += 1
-            share = weight / sum(self.weights)
-            print(f"{name}: {share:.1%} of the {self.by}: {amount:,} are seen {passes:.2f} times", flush=True)
-            counts.append(seen)
-        return np.concatenate(counts)
+        counts = np.zeros(len(kept), dtype=np.int64)
+        counts[kept] = np.concatenate(times(found, self.weights, self.by))
+        return counts
+
+
+def mixture_of(config: Any, recipe: Callable[[Any, str, str], Recipe]) -> Mixture:
+    """Return the tokens of the training data's sources, with their weights."""
+    weights = weights_of(config)
+    parts = [tokens_of(config.cache_dir, recipe(config, name, "train")) for name in weights]
+    return Mixture(parts, list(weights.values()), config.weigh_by)
 
 
 def learned(part: Tokens, length: int) -> Array:

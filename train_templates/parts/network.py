@@ -6,6 +6,11 @@ from __future__ import annotations
 import json
 
 # end: preset_model
+# feature: pretrained_model
+import os
+
+# end: pretrained_model
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +84,7 @@ class ResNet(nn.Module):
         return self.head(self.blocks(self.stem(pictures)).mean((2, 3)))
 
 
-def build(config: Any, outputs: int) -> nn.Module:
+def build(config: Any, outputs: int, names: Sequence[str] = ()) -> nn.Module:
     """Return the network with random weights in fp32. The engine moves, casts and shards it."""
     return ResNet(config, outputs)
 
@@ -102,7 +107,7 @@ def saved(config: Any, folder: Path, outputs: int) -> nn.Module:
 # end: preset_model
 # feature: named_model
 class Backbone(nn.Module):
-    """A network of timm with a new head. Batch norm keeps the statistics that the network was trained with.
+    """A network of timm. Batch norm keeps the statistics that the network was trained with.
 
     Statistics of micro-batches would depend on how the batch is split over ranks and micro-batches.
     """
@@ -155,14 +160,30 @@ def layers_of(network: nn.Module) -> list[str]:
 
 
 # feature: pretrained_model
-def build(config: Any, outputs: int) -> nn.Module:
-    """Return the pretrained network with a new head, in fp32. The engine moves, casts and shards it."""
-    return Backbone(config, outputs, pretrained=True)
+def build(config: Any, outputs: int, names: Sequence[str] = ()) -> nn.Module:
+    """Return the pretrained network, in fp32. Its head is new, unless it was trained for the same classes."""
+    backbone = Backbone(config, outputs, pretrained=True)
+    network = backbone.network
+    kept = network.pretrained_cfg.get("num_classes") == outputs and known_names(network) == list(names)
+    if not kept:
+        network.reset_classifier(outputs)
+    if os.environ.get("RANK", "0") == "0":
+        says = "stays, since it was trained for the same classes" if kept else "is new"
+        print(f"{config.model_name}: its head for {outputs} outputs {says}", flush=True)
+    return backbone
+
+
+def known_names(network: Any) -> list[str]:
+    """Return what the outputs of a network of timm stand for. Empty: nobody says it."""
+    if names := network.pretrained_cfg.get("label_names"):
+        return list(names)
+    subset = timm.data.infer_imagenet_subset(network)
+    return list(timm.data.ImageNetInfo(subset).label_names()) if subset else []
 
 
 # end: pretrained_model
 # feature: config_model
-def build(config: Any, outputs: int) -> nn.Module:
+def build(config: Any, outputs: int, names: Sequence[str] = ()) -> nn.Module:
     """Return the network with random weights in fp32. The engine moves, casts and shards it."""
     network = Backbone(config, outputs, pretrained=False)
     if network.batch_norms:

@@ -23,8 +23,17 @@ import chat
 import conversations
 import preferences
 from encoders import Notes, merge
+
+# feature: weighted
+from mixture import Mixture
+
+# end: weighted
 from preferences import Preference, preference_of
 
+# feature: weighted
+from source_weights import Part, times
+
+# end: weighted
 # feature: eval
 from sources import held_out, is_part
 
@@ -103,6 +112,10 @@ class Answers(Dataset[Any]):
     # feature: reference
     references: Tensor
     """Of each sample two log-probabilities in fp32, which references.py fills in: not a number until then."""
+    # feature: weighted
+    equal_to: Tensor
+    """Of each sample the first one that is the same: a source may be seen several times in an epoch."""
+    # end: weighted
     # end: reference
 
     def __init__(self, config: Any, tokens: Tokens, evaluation: bool = False) -> None:
@@ -118,6 +131,10 @@ class Answers(Dataset[Any]):
         self.bounds = np.stack((sizes.cumsum() - sizes, sizes.cumsum()), axis=1).reshape(-1, 2, 2)
         self.first = table["first"].astype(np.int64).reshape(-1, 2)
         kept = self.kept(evaluation)
+        # feature: weighted
+        if isinstance(tokens, Mixture) and not evaluation:
+            kept = kept.repeat(self.times(kept, tokens, np.bitwise_xor(*table["hash"].reshape(-1, 2).T)))
+        # end: weighted
         longest = np.minimum(sizes.reshape(-1, 2), self.length + 1)
         # feature: two_answers
         self.chosen = [(row, 0) for row in kept.tolist()]
@@ -134,6 +151,10 @@ class Answers(Dataset[Any]):
             self.mates.append(self.mates[-1] if same else i - 1)
         # end: kto
         # feature: reference
+        # feature: weighted
+        first: dict[tuple[int, int], int] = {}
+        self.equal_to = torch.tensor([first.setdefault(place, i) for i, place in enumerate(self.chosen)])
+        # end: weighted
         self.references = torch.full((len(self.chosen), 2), float("nan"))
         # end: reference
 
@@ -161,6 +182,23 @@ class Answers(Dataset[Any]):
         # end: eval
         return np.flatnonzero(used)
 
+    # feature: weighted
+    def times(self, kept: Ids, tokens: Mixture, hashes: Ids) -> Ids:
+        """Return how many times an epoch has each row that is kept: its answers count, or what is learned of them."""
+        if tokens.by == "tokens":
+            counts = [sum(int((self.ids(row, side) >= 0).sum()) for side in (0, 1)) for row in kept.tolist()]
+        else:
+            answers = (self.bounds[kept, :, 1] > self.bounds[kept, :, 0]).sum(1)
+            counts = answers if SINGLE else np.ones_like(answers)
+        sizes, parts, begin = np.array(counts, dtype=np.int64), [], 0
+        for part in tokens.parts:
+            end = begin + sum(map(len, part.documents())) // 2
+            own = (kept >= begin) & (kept < end)
+            parts.append(Part(part.about["data"], sizes[own], hashes[kept[own]]))
+            begin = end
+        return np.concatenate(times(parts, tokens.weights, tokens.by))
+
+    # end: weighted
     # feature: prompts
     def prompt(self, row: int) -> Ids:
         """Return the tokens before a row's answer."""

@@ -1,6 +1,6 @@
 """Pictures with labels: where they are read from, their size, and how training pictures are augmented.
 
-A source is one of these:
+A source is one of these; several are separated by commas:
 
 - a folder with one folder of pictures per class, at any depth, or with `train/` and `val/` that hold such folders, also
   as `seg_train` and `seg_test` (splits.py)
@@ -20,10 +20,6 @@ import contextlib
 import functools
 import io
 
-# feature: eval
-import itertools
-
-# end: eval
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -39,6 +35,18 @@ from torch.utils.data import Dataset
 
 import splits
 
+# feature: cropped
+from augmentation import LARGER, cropped
+
+# end: cropped
+# feature: shifted
+from augmentation import shifted
+
+# end: shifted
+# feature: colored
+from augmentation import colored
+
+# end: colored
 # feature: names
 from labels import as_classes
 
@@ -49,11 +57,15 @@ from labels import as_numbers
 # end: scored
 from labels import label_of
 
+# feature: weighted
+from source_weights import places
+
+# end: weighted
 # feature: eval
 from sources import hash_of, held_out, is_part
 
 # end: eval
-from sources import STORED, Row, Sources, is_saved, kind, value_of
+from sources import STORED, Row, Sources, is_saved, kind, listed, value_of
 from splits import is_shown
 
 Batch = dict[str, Tensor]
@@ -157,53 +169,22 @@ def in_bytes(picture: Image.Image, file: Path | Stored) -> Image.Image:
     return picture
 
 
-# feature: shifted
-def shifted(picture: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the picture moved by up to an eighth of its size, with black behind it."""
-    _, height, width = picture.shape
-    margin = max(1, height // 8)
-    top, left = torch.randint(2 * margin + 1, (2,), generator=generator).tolist()
-    padded = torch.nn.functional.pad(picture, (margin,) * 4)
-    return padded[:, top : top + height, left : left + width]
-
-
-# end: shifted
-# feature: cropped
-LARGER = 1.5
-"""How much larger than the model's input training pictures are read, so that a part of them is not blurred."""
-
-
-def cropped(picture: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Return a part of the picture as a square: 35 % to 100 % of its area, with sides like 3 : 4 to 4 : 3."""
-    _, height, width = picture.shape
-    share, lean, down, right = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
-    area, ratio = (0.35 + 0.65 * share) * height * width, (4 / 3) ** (2 * lean - 1)
-    tall, wide = min(height, round((area / ratio) ** 0.5)), min(width, round((area * ratio) ** 0.5))
-    top, left = int(down * (height - tall + 1)), int(right * (width - wide + 1))
-    part = picture[None, :, top : top + tall, left : left + wide].float()
-    part = torch.nn.functional.interpolate(part, (size, size), mode="bilinear", antialias=True)
-    return part[0].round().clamp(0, 255).byte()
-
-
-# end: cropped
-# feature: colored
-def colored(picture: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the picture with other brightness, contrast and saturation: between 0.6 and 1.4 of its own."""
-    brightness, contrast, saturation = (0.6 + 0.8 * torch.rand(3, generator=generator)).tolist()
-    pixels = picture.float() * brightness
-    pixels = pixels.mean() + (pixels - pixels.mean()) * contrast
-    grey = pixels.mean(0, keepdim=True)
-    return (grey + (pixels - grey) * saturation).round().clamp(0, 255).byte()
-
-
-# end: colored
 def reading(config: Any) -> tuple[str, str, int]:
     """Return what decides how a table is read: the columns of files and labels, and how many rows."""
     return config.image_column, config.label_column, config.max_rows
 
 
+def read(sources: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
+    """Return the pictures of all sources, with the labels as they stand there."""
+    names = listed(sources)
+    if len(names) == 1:
+        return read_one(names[0], split, image_column, label_column, max_rows)
+    found = [read_one(name, split, image_column, label_column, max_rows) for name in names]
+    return [each for pictures, _ in found for each in pictures], [label for _, labels in found for label in labels]
+
+
 @functools.cache
-def read(source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
+def read_one(source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
     """Return the pictures of a source, with the labels as they stand there."""
     if source == "embedded":
         return embedded_digits(split)
@@ -373,34 +354,53 @@ def is_picture(file: Path) -> bool:
 
 
 # feature: eval
-def part_of(found: Labelled, share: str, *, evaluation: bool) -> Labelled:
-    """Return the pictures that are kept for evaluation (`5%`, `200`), or the rest, by their files' names or pixels."""
-    pictures, labels = found
-    names = [
-        str(each).encode() if isinstance(each, Path) else each.content if isinstance(each, Stored) else each.tobytes()
-        for each in pictures
-    ]
-    chosen = held_out(np.array([hash_of(name) for name in names], dtype=np.uint64), share) == evaluation
-    return list(itertools.compress(pictures, chosen)), list(itertools.compress(labels, chosen))
+def part_of(pictures: Sequence[Any], share: str, *, evaluation: bool) -> list[int]:
+    """Return which pictures are kept for evaluation (`5%`, `200`), or the rest, by their files' names or pixels."""
+    chosen = held_out(np.array([hash_of(content_of(each)) for each in pictures], dtype=np.uint64), share)
+    return np.flatnonzero(chosen == evaluation).tolist()
 
 
 # end: eval
+# feature: identified
+def content_of(picture: Any) -> bytes:
+    """Return what tells a picture from others: its file's name, or its bytes."""
+    if isinstance(picture, Path):
+        return str(picture).encode()
+    return picture.content if isinstance(picture, Stored) else picture.tobytes()
+
+
+# end: identified
+# feature: weighted
+def weighted(config: Any, pictures: Sequence[Any], kept: Sequence[int]) -> list[int]:
+    """Return these training pictures, those of each source as often as its weight asks for."""
+    names = listed(config.train_data)
+    origins = [name for name in names for _ in read_one(name, "train", *reading(config))[1]]
+    chosen = places(config, [origins[i] for i in kept], [], [content_of(pictures[i]) for i in kept])
+    return [kept[i] for i in chosen]
+
+
+# end: weighted
 Labels = Callable[[str, list[Any], str], Sequence[Any]]
 """Makes what is learned of a source's name, its labels as they stand there, and the split. Exits at wrong ones."""
 
 
 def load(config: Any, split: str, labels_of: Labels, classes: Sequence[str] | None = None) -> Pictures:
     """Return the training or the evaluation data."""
-    source, training = config.train_data, split == "train"
+    source, training, part = config.train_data, split == "train", split
     # feature: eval
-    if is_part(config.eval_data):
-        whole = read(source, "train", *reading(config))
-        pictures, labels = part_of(whole, config.eval_data, evaluation=not training)
-        return Pictures(config, pictures, labels_of(source, labels, split), classes, training=training)
-    source = source if training else config.eval_data
+    held = is_part(config.eval_data)
+    source, part = (source, "train") if held or training else (config.eval_data, split)
     # end: eval
-    pictures, labels = read(source, split, *reading(config))
-    return Pictures(config, pictures, labels_of(source, labels, split), classes, training=training)
+    pictures, labels = read(source, part, *reading(config))
+    kept: Sequence[int] = range(len(labels))
+    # feature: eval
+    kept = part_of(pictures, config.eval_data, evaluation=not training) if held else kept
+    # end: eval
+    # feature: weighted
+    kept = weighted(config, pictures, kept) if training else kept
+    # end: weighted
+    shown = labels_of(source, [labels[i] for i in kept], split)
+    return Pictures(config, [pictures[i] for i in kept], shown, classes, training=training)
 
 
 # feature: final_weights

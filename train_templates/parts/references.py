@@ -40,6 +40,9 @@ def add_references(config: Config, agreement: Agreement, model: nn.Module, data:
     if agreement.group is not None:
         dist.broadcast(known, 0, group=agreement.group)
     missing = known.isnan().any(1).nonzero().flatten()
+    # feature: weighted
+    missing = missing[data.equal_to[missing] == missing]
+    # end: weighted
     if len(missing) == 0:
         return
     was_training = model.training
@@ -58,6 +61,9 @@ def add_references(config: Config, agreement: Agreement, model: nn.Module, data:
         due_anywhere, stop = agreement.reach(int(is_due))
         if due_anywhere or stop or done == len(chunks):
             share(agreement, found, known)
+            # feature: weighted
+            known.copy_(known[data.equal_to])
+            # end: weighted
             if agreement.rank == 0:
                 replace(path, known.numpy())
         if is_due:
@@ -100,6 +106,9 @@ def key_of(config: Config, data: Any) -> str:
     samples = hashlib.blake2b(repr((data.chosen, getattr(data, "mates", None))).encode()).hexdigest()
     keys = [samples, config.sequence_length, config.mixed_precision, torch.__version__, transformers.__version__]
     keys.append(getattr(config, "weights", "float32"))
+    # feature: weighted
+    keys.append(repr(getattr(data.tokens, "key", None)))  # the folder is that of one source
+    # end: weighted
     # feature: fp8
     keys.append("fp8")  # beside it, mixed_precision says bf16
     # end: fp8

@@ -47,13 +47,17 @@ from transformers.models.auto.modeling_auto import (
 import adapter
 
 # end: enlarged_base
+# feature: documents
 # feature: weighted
 import mixture
 
 # end: weighted
-# feature: documents
 import packing
 
+# feature: weighted
+import source_weights
+
+# end: weighted
 # end: documents
 # feature: flash
 from attention import Shape, agrees, shapes_of
@@ -82,12 +86,10 @@ from long_rows import block_mask
 from long_rows import document_bounds
 
 # end: long_cpu
-# end: documents
 # feature: weighted
 from mixture import Mixture
 
 # end: weighted
-# feature: documents
 from packing import FILES, Selection, write_rows
 from sources import hash_file
 from token_cache import Tokens, stoppable
@@ -145,7 +147,7 @@ def rows_of(tokens: Tokens, selection: Selection) -> Rows:
     decided_by: list[Any] = [hash_file(Path(packing.__file__)), np.__version__, selection]  # packing.py: or without it
     # feature: weighted
     if isinstance(tokens, Mixture):
-        decided_by += [hash_file(Path(mixture.__file__)), tokens.key]
+        decided_by += [*(hash_file(Path(part.__file__)) for part in (mixture, source_weights)), tokens.key]
     # end: weighted
     key = hashlib.blake2b(repr(decided_by).encode(), digest_size=12).hexdigest()
     folder = tokens.folder / f"rows-{key}"

@@ -15,7 +15,7 @@ import zlib
 
 # end: hashes
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -54,6 +54,11 @@ from labels import as_numbers
 
 # end: scored
 from labels import label_of
+
+# feature: weighted
+from source_weights import places
+
+# end: weighted
 from sources import Row, Sources, columns, hash_of, held_out, kind, text_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -68,6 +73,14 @@ FP32 = {"dtype": torch.float32}
 # feature: torch_dtype
 FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
 # end: torch_dtype
+
+
+class Labelled(NamedTuple):
+    """A text of a data set."""
+
+    text: str
+    label: Any
+    source: str = ""
 
 
 # feature: tokenizer
@@ -113,12 +126,24 @@ class Texts(Dataset[Sample]):
     """Labelled texts as token ids. The loop groups them by `sizes`, their lengths, within a real batch."""
 
     def __init__(
-        self, config: Any, texts: Sequence[str], labels: Sequence[Any], classes: Sequence[str] | None = None
+        self,
+        config: Any,
+        texts: Sequence[str],
+        labels: Sequence[Any],
+        classes: Sequence[str] | None = None,
+        # feature: weighted
+        sources: Sequence[str] | None = None,
+        # end: weighted
     ) -> None:
         tokens = Tokens(config)
         self.ids = [torch.tensor(tokens.encode(text), dtype=torch.int32) for text in texts]
         self.labels, self.pad = labels, tokens.pad
         self.classes = classes  # their names by number, which a resume compares
+        # feature: weighted
+        if sources is not None:  # each text as often as the weight of its source asks for
+            chosen = places(config, sources, [len(ids) for ids in self.ids], [text.encode() for text in texts])
+            self.ids, self.labels = [self.ids[i] for i in chosen], [labels[i] for i in chosen]
+        # end: weighted
         self.sizes = torch.tensor([len(ids) for ids in self.ids])
 
     def __len__(self) -> int:
@@ -142,23 +167,27 @@ def reading(config: Any) -> tuple[str, str, int]:
     return config.text_column, config.label_column, config.max_rows
 
 
-def read(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, Any]]:
+def read(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
     """Return the texts of some sources with their labels."""
     data = Sources(source, split, max_rows)
-    found = [(one_text(row, text_column), label_of(row, label_column)) for row in data]
+    found = [
+        Labelled(one_text(row, text_column), label_of(row, label_column), name)
+        for name in data.found
+        for row in Sources(name, split, max_rows)
+    ]
     if not found:
         raise SystemExit(f"{source}: no text to train on")
-    if (empty := sum(not text.strip() for text, _ in found)) and os.environ.get("RANK", "0") == "0":
+    if (empty := sum(not one.text.strip() for one in found)) and os.environ.get("RANK", "0") == "0":
         print(f"{source}: {empty} of {len(found)} texts are empty, and learned with their labels", flush=True)
     if {kind(file) for file in data.all_files()} <= {".csv", ".tsv"} and all(data.found.values()):
-        labels = [label for _, label in found]
+        labels = [one.label for one in found]
         # feature: names
         labels = as_classes(labels)
         # end: names
         # feature: scored
         labels = as_numbers(labels)
         # end: scored
-        found = [(text, label) for (text, _), label in zip(found, labels, strict=True)]
+        found = [one._replace(label=label) for one, label in zip(found, labels, strict=True)]
     return found
 
 
@@ -174,13 +203,13 @@ def one_text(row: Row, column: str) -> str:
     return text_of(row, column)
 
 
-def part_of(samples: list[tuple[str, Any]], part: str, *, evaluation: bool) -> list[tuple[str, Any]]:
+def part_of(samples: list[Labelled], part: str, *, evaluation: bool) -> list[Labelled]:
     """Return the samples that are kept for evaluation (`5%`, `200`), or the rest. Equal texts stay together."""
-    chosen = held_out(np.array([hash_of(text.encode()) for text, _ in samples], dtype=np.uint64), part)
+    chosen = held_out(np.array([hash_of(one.text.encode()) for one in samples], dtype=np.uint64), part)
     return list(itertools.compress(samples, (chosen == evaluation).tolist()))
 
 
-def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
+def embedded_paragraphs(split: str) -> Iterator[Labelled]:
     """Yield paragraphs of five chapters of Python's reference with the chapter. Every fifth is for evaluation."""
     from pydoc_data.topics import topics
 
@@ -188,7 +217,7 @@ def embedded_paragraphs(split: str) -> Iterator[tuple[str, str]]:
         paragraphs = (" ".join(paragraph.split()) for paragraph in topics[chapter].split("\n\n"))
         for i, paragraph in enumerate(text for text in paragraphs if len(text) >= 40):
             if (i % 5 == 4) == (split == "validation"):
-                yield paragraph, chapter
+                yield Labelled(paragraph, chapter)
 
 
 # feature: names

@@ -40,17 +40,13 @@ import sharding
 from documents import Tokens
 
 # feature: weighted
-from mixture import Mixture
+from mixture import mixture_of
 
 # end: weighted
 # feature: eval
 from sources import is_part
 
 # end: eval
-# feature: weighted
-from sources import listed
-
-# end: weighted
 from token_cache import tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -133,9 +129,7 @@ def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = Fa
     )
     # feature: weighted
     if split == "train":
-        parts = [tokens_of(config.cache_dir, documents.recipe(config, name, split)) for name in listed(source)]
-        weights = [float(weight) for weight in config.source_weights.split(",")]
-        return rows.rows_of(Mixture(parts, weights, config.weigh_by), selection)
+        return rows.rows_of(mixture_of(config, documents.recipe), selection)
     # end: weighted
     return rows.rows_of(tokens_of(config.cache_dir, documents.recipe(config, source, split)), selection)
 

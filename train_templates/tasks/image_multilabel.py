@@ -47,6 +47,10 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "samples"
+    # end: weighted
     image_column: str = "image"  # of a table: the files
     label_column: str = "label"  # labels with | or ; or , between; or several columns of 0 and 1: cat,dog
     max_rows: int = 0  # pictures that are read of each source; 0: all
@@ -111,7 +115,8 @@ def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
 
 def build_model(config: TaskConfig) -> nn.Module:
     """Return the network with an output for each class, in fp32. The engine moves, casts and shards it."""
-    return network.build(config, len(classes_of(config).names))
+    names = classes_of(config).names
+    return network.build(config, len(names), names)
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:

@@ -41,6 +41,10 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "samples"
+    # end: weighted
     image_column: str = "image"  # of a table: the files
     label_column: str = "label"
     max_rows: int = 0  # pictures that are read of each source; 0: all

@@ -46,6 +46,10 @@ import sharding
 
 # end: built_once
 # end: loaded_weights
+# feature: weighted
+from mixture import mixture_of
+
+# end: weighted
 # feature: eval
 from sources import is_part
 
@@ -67,6 +71,10 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "tokens"  # or samples
+    # end: weighted
     # feature: own_columns
     columns: str = "prompt=question,completion=answer"  # what columns of other names are read as
     # end: own_columns
@@ -124,6 +132,10 @@ class TaskConfig:
 
 def load_pairs(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> pairs.Answers:
     """Return the preferences as samples, from files that the first rank of each machine writes once."""
+    # feature: weighted
+    if split == "train":
+        return pairs.Answers(config, mixture_of(config, pairs.recipe), evaluation)
+    # end: weighted
     return pairs.Answers(config, tokens_of(config.cache_dir, pairs.recipe(config, source, split)), evaluation)
 
 

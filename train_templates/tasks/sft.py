@@ -42,17 +42,13 @@ import sharding
 # end: built_once
 # end: loaded_weights
 # feature: weighted
-from mixture import Mixture
+from mixture import mixture_of
 
 # end: weighted
 # feature: eval
 from sources import is_part
 
 # end: eval
-# feature: weighted
-from sources import listed
-
-# end: weighted
 from token_cache import tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -140,9 +136,7 @@ def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = Fa
     )
     # feature: weighted
     if split == "train":
-        parts = [tokens_of(config.cache_dir, chat.recipe(config, name, split)) for name in listed(source)]
-        weights = [float(weight) for weight in config.source_weights.split(",")]
-        return rows.rows_of(Mixture(parts, weights, config.weigh_by), selection)
+        return rows.rows_of(mixture_of(config, chat.recipe), selection)
     # end: weighted
     return rows.rows_of(tokens_of(config.cache_dir, chat.recipe(config, source, split)), selection)
 

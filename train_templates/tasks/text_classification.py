@@ -52,7 +52,19 @@ from texts import FP32
 from texts import part_of
 
 # end: eval
-from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, named, padded, read, reading
+from texts import (
+    Batch,
+    Labelled,
+    Sample,
+    Texts,
+    Tokens,
+    build_encoder,
+    embedded_paragraphs,
+    named,
+    padded,
+    read,
+    reading,
+)
 
 IGNORED = -100  # a label that does not count; the default of cross_entropy
 SHARDED_LAYERS: tuple[str, ...] = ()
@@ -67,6 +79,10 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "tokens"  # or samples
+    # end: weighted
     text_column: str = "text"
     label_column: str = "label"
     max_rows: int = 0  # rows that are read of each source; 0: all
@@ -106,19 +122,19 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, Any]]:
+def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
     """Return the texts of a data set with their labels."""
     if source == "embedded":
         found = list(embedded_paragraphs(split))
     else:
         found = read(source, split, text_column, label_column, max_rows)
-    refuse_labels(source, [label for _, label in found], split, "text")
+    refuse_labels(source, [one.label for one in found], split, "text")
     return found
 
 
 def class_names(config: TaskConfig) -> Classes:
     """Return the labels of the training data in order. A label's index is its class."""
-    return in_order([label for _, label in labelled(config.train_data, "train", *reading(config))])
+    return in_order([one.label for one in labelled(config.train_data, "train", *reading(config))])
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
@@ -130,9 +146,17 @@ def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) 
     if is_part(config.eval_data):
         texts = part_of(texts, config.eval_data, evaluation=evaluation)
     # end: eval
-    if strange := sorted({class_of(label) for _, label in texts} - set(numbers)):
+    if strange := sorted({class_of(one.label) for one in texts} - set(numbers)):
         raise SystemExit(f"{source}: labels that {config.train_data} does not have: {', '.join(strange[:5])}")
-    return Texts(config, [text for text, _ in texts], [numbers[class_of(label)] for _, label in texts], classes)
+    return Texts(
+        config,
+        [one.text for one in texts],
+        [numbers[class_of(one.label)] for one in texts],
+        classes,
+        # feature: weighted
+        sources=[one.source for one in texts] if split == "train" and not evaluation else None,
+        # end: weighted
+    )
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:
@@ -238,7 +262,7 @@ def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     # end: lora
     tokens, texts = Tokens(config), labelled(config.train_data, "train", *reading(config))
     lines = []
-    for text, label in texts[:: max(1, len(texts) // count)][:count]:
+    for text, label, _ in texts[:: max(1, len(texts) // count)][:count]:
         seen = model(input_ids=torch.tensor([tokens.encode(text)])).logits.argmax()
         lines.append(f"{label}, seen as {model.config.id2label[int(seen)]}: {text[:80]}")
     return "\n".join(lines)

@@ -52,7 +52,19 @@ from texts import FP32
 from texts import part_of
 
 # end: eval
-from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, named, padded, read, reading
+from texts import (
+    Batch,
+    Labelled,
+    Sample,
+    Texts,
+    Tokens,
+    build_encoder,
+    embedded_paragraphs,
+    named,
+    padded,
+    read,
+    reading,
+)
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
@@ -66,6 +78,10 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "tokens"  # or samples
+    # end: weighted
     text_column: str = "text"
     label_column: str = "label"  # lists (cat|dog), or several columns of 0 and 1: cat,dog
     max_rows: int = 0  # rows that are read of each source; 0: all
@@ -105,10 +121,10 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, Any]]:
+def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
     """Return the texts of a data set with their labels, as they stand there."""
     if source == "embedded":
-        return [(text, embedded_words(text)) for text, _ in embedded_paragraphs(split)]
+        return [one._replace(label=embedded_words(one.text)) for one in embedded_paragraphs(split)]
     return read(source, split, text_column, label_column, max_rows)
 
 
@@ -122,7 +138,7 @@ def classes_of(config: TaskConfig) -> multilabel.Classes:
     """Return the classes of the training data."""
     texts = labelled(config.train_data, "train", *reading(config))
     columns = "" if config.train_data == "embedded" else config.label_column
-    return multilabel.classes_of(config.train_data, [label for _, label in texts], columns)
+    return multilabel.classes_of(config.train_data, [one.label for one in texts], columns)
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
@@ -134,8 +150,16 @@ def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) 
         split = "validation" if evaluation else split
     # end: eval
     classes = classes_of(config)
-    flags = multilabel.flags_of(classes, source, [label for _, label in texts], split)
-    return Texts(config, [text for text, _ in texts], flags, classes.names)
+    flags = multilabel.flags_of(classes, source, [one.label for one in texts], split)
+    return Texts(
+        config,
+        [one.text for one in texts],
+        flags,
+        classes.names,
+        # feature: weighted
+        sources=[one.source for one in texts] if split == "train" and not evaluation else None,
+        # end: weighted
+    )
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:
@@ -229,7 +253,7 @@ def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     # end: lora
     tokens, texts, classes = Tokens(config), labelled(config.train_data, "train", *reading(config)), classes_of(config)
     lines = []
-    for text, label in texts[:: max(1, len(texts) // count)][:count]:
+    for text, label, _ in texts[:: max(1, len(texts) // count)][:count]:
         (flags,) = multilabel.flags_of(classes, config.train_data, [label], "sample")
         seen = model(input_ids=torch.tensor([tokens.encode(text)])).logits[0]
         said = (multilabel.shown(classes.names, values) for values in (flags, seen))

@@ -50,7 +50,7 @@ from texts import FP32
 from texts import part_of
 
 # end: eval
-from texts import Batch, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read, reading
+from texts import Batch, Labelled, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read, reading
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
@@ -64,6 +64,10 @@ class TaskConfig:
     # feature: eval
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
+    # feature: weighted
+    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    weigh_by: str = "tokens"  # or samples
+    # end: weighted
     text_column: str = "text"
     label_column: str = "label"
     max_rows: int = 0  # rows that are read of each source; 0: all
@@ -103,15 +107,15 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[tuple[str, float]]:
+def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
     """Return the texts of a data set with their numbers."""
     if source == "embedded":
-        return [(text, symbols(text)) for text, _ in embedded_paragraphs(split)]
+        return [one._replace(label=symbols(one.text)) for one in embedded_paragraphs(split)]
     found = read(source, split, text_column, label_column, max_rows)
-    for number, (_, label) in enumerate(found, start=1):
+    for number, label in enumerate((one.label for one in found), start=1):
         if isinstance(label, bool) or not isinstance(label, int | float) or not abs(label) < 3e38:
             raise SystemExit(f"{source}: sample {number}: the label is {label!r}, not a finite number")
-    return [(text, float(label)) for text, label in found]
+    return [one._replace(label=float(one.label)) for one in found]
 
 
 def symbols(text: str) -> float:
@@ -126,7 +130,14 @@ def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) 
     if is_part(config.eval_data):
         texts = part_of(texts, config.eval_data, evaluation=evaluation)
     # end: eval
-    return Texts(config, [text for text, _ in texts], [label for _, label in texts])
+    return Texts(
+        config,
+        [one.text for one in texts],
+        [one.label for one in texts],
+        # feature: weighted
+        sources=[one.source for one in texts] if split == "train" and not evaluation else None,
+        # end: weighted
+    )
 
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:
@@ -224,7 +235,7 @@ def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     # end: lora
     tokens, texts = Tokens(config), labelled(config.train_data, "train", *reading(config))
     lines = []
-    for text, label in texts[:: max(1, len(texts) // count)][:count]:
+    for text, label, _ in texts[:: max(1, len(texts) // count)][:count]:
         predicted = float(model(input_ids=torch.tensor([tokens.encode(text)])).logits)
         lines.append(f"{label:.4g}, predicted {predicted:.4g}: {text[:80]}")
     return "\n".join(lines)

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from trainwiz.adoption import accelerate as accelerates
+from trainwiz.adoption import data_sources, free, fsdp, settings
 from trainwiz.adoption import deepspeed as deepspeeds
-from trainwiz.adoption import free, fsdp, settings
 from trainwiz.adoption import script as scripts
 from trainwiz.adoption import tool_file as tool_files
 from trainwiz.adoption.ledger import Carried, Kind, Ledger, Left, Page
@@ -70,7 +70,10 @@ class Adoption:
         """Everything that the files say and the project does otherwise, or not at all; by file and line."""
         ledger = self._ledger.copy()
         for key, one in self._ledger.carried.items():
-            if not one.why and plan.get(key) != one.value:
+            same = plan.get(key) == one.value or (
+                key in data_sources.SOURCES and data_sources.is_same(one.value, plan.get(key))
+            )
+            if not one.why and not same:
                 ledger.add("lost", one.path, str(one.value), one.place, say("a different value was set"), key=key)
         if self._settings is not None:
             deepspeeds.compare(self._settings.page(ledger), self._settings, self._accelerate, plan)

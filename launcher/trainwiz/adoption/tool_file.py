@@ -22,6 +22,7 @@ _COUNTS = {
     "logging_steps": "tracking.logging_steps",
     "save_steps": "checkpoint.checkpointing_steps",
     "save_total_limit": "checkpoint.checkpoints_total_limit",
+    "max_rows": "data.max_rows",
 }
 _NUMBERS = {
     "learning_rate": "optimizer.learning_rate",
@@ -41,7 +42,14 @@ _LISTED = {
     "modules_to_save": "model.modules_to_save",
 }
 _TOKENS = (*words.TOKEN_ROLES, words.MORE_SPECIAL_TOKENS)
-_TASKS = {"pt": "causal_lm", "sft": "sft", "dpo": "preference", "kto": "preference", "orpo": "preference"}
+_TASKS = {
+    "pt": "causal_lm",
+    "sft": "sft",
+    "rm": "reward_model",
+    "dpo": "preference",
+    "kto": "preference",
+    "orpo": "preference",
+}
 _DATA = ("dataset", "datasets", "pretraining_dataset", "test_datasets", "eval_dataset", "val_dataset", "dataset_name")
 _TARGETS = ("lora_target", "target_modules", "lora_target_linear")
 _ALL_LAYERS = ("all", "all-linear", True)

@@ -161,8 +161,10 @@ def _of(
     found = recognise(lines, rank=rank)
     if exception is not None and found is not None and found.signature.name == "child_failed":
         found = None  # a rank said more than its launcher
-    if found is None and exception is not None and (words := log_text.words_of(exception, own)) != exception.text:
-        found = recognise([dataclasses.replace(exception, text=words)])  # a terminal broke its line
+    if found is None and exception is not None:
+        words = log_text.words_of(exception, own)
+        if words != exception.text or exception not in own:  # a terminal broke its line, or a sentence quotes it
+            found = recognise([dataclasses.replace(exception, text=words)])
     if found is None and rank is not None and (exception is None or exception.rank not in (None, rank)):
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
         found = recognise(lines, [s for s in SIGNATURES if not s.secondary])
@@ -314,7 +316,7 @@ def _ended_well(lines: Sequence[Line]) -> bool:
 
 def _as_signal(code: int | None) -> int | None:
     # A shell or a container between trainwiz and the rank reports signal n as 128 + n.
-    return SIGNAL_BASE - code if code and SIGNAL_BASE - code in BY_CODE else code
+    return SIGNAL_BASE - code if code and code > SIGNAL_BASE and SIGNAL_BASE - code in BY_CODE else code
 
 
 def _how(rank: int | None, code: int | None) -> Message:

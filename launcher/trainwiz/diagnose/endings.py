@@ -69,6 +69,12 @@ BY_CODE: Mapping[int, Signature] = {
         remedy="run trainwiz in tmux or with nohup; to continue, run: trainwiz launch --resume",
         transient=True,
     ),
+    2: Signature(
+        name="usage",
+        cause="exit code 2 without an exception: the command line was refused before the script began",
+        remedy="the line above the launcher's report says which option or file it is; under torch.distributed.launch "
+        "it is often --local-rank: read LOCAL_RANK in the script and start it with torchrun",
+    ),
     -25: _NAMED["file_too_large"],
     -24: Signature(
         name="cpu_time",

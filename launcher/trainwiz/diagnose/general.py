@@ -34,6 +34,29 @@ EXPLANATIONS = {
         remedy="find out at {where} which name is None: an option that is not set, a file or a key that was not found, "
         "or a function without return",
     ),
+    "http_status": Signature(
+        rf"{_ENDS}\w*(?:HTTP|Http|Hub)\w*Error: (?P<words>(?:\(Request ID[^)]*\) ?)?40[13]\b.*)$",
+        cause="a server refuses the access: {words}",
+        remedy="log in with a token that may read or write there (hf auth login, wandb login), and accept the terms "
+        "of a gated model on its page",
+    ),
+    "http_missing": Signature(
+        rf"{_ENDS}\w*(?:HTTP|Http|Hub)\w*Error: (?P<words>(?:HTTP Error )?404\b.*)$",
+        cause="a server does not have what is asked for: {words}",
+        remedy="check the name, the revision and the address at {where}; what is private reads as missing without a "
+        "token",
+    ),
+    "http_busy": Signature(
+        rf"{_ENDS}\w*(?:HTTP|Http|Hub)\w*Error: (?P<words>(?:HTTP Error )?(?:429|5\d\d)\b.*)$",
+        cause="a server is busy or out of order: {words}",
+        remedy="wait and start again; download models and data once, before the launch, and not on every rank",
+    ),
+    "own_attribute": Signature(
+        r"AttributeError: '(?P<type>\w+)' object has no attribute '(?P<name>\w+)' <- .*\bself\.(?P=name)\b",
+        cause="a method of {type} uses its own {name}, which was never set",
+        remedy="something that sets it was left out: a call that must come before (prepare, setup, init_trackers), "
+        "super().__init__() in a class of yours, or a step that failed without a word; it was asked for at {raised}",
+    ),
     "exception_as_value": Signature(
         rf"{_ENDS}AttributeError: '(?P<type>[\w.]*(?:Error|Exception))' object has no attribute '(?P<name>\w+)'",
         cause="a caught {type} was passed on as if it were a result, which would have {name}",
@@ -111,6 +134,14 @@ EXPLANATIONS = {
         remedy="print the length at {where}: usually a sample, a batch or a list of files is empty or shorter than "
         "expected",
     ),
+    "empty": Signature(
+        rf"{_ENDS}\w*Error: (?P<problem>(?:max|min)\(\)(?: arg| iterable argument) is (?:an )?empty.*|"
+        r"(?:torch\.cat|stack)\(\): expected a non-empty list.*|reduce\(\) of empty .*|"
+        r"stack expects a non-empty TensorList|need at least one array to (?:stack|concatenate))",
+        cause="a list that must hold something is empty: {problem}",
+        remedy="find out at {raised} what the list holds: the files or samples that were found, the outputs of an "
+        "evaluation, or the parameters that are trained (all frozen, or an adapter that matched no module)",
+    ),
     "unpacking": Signature(
         rf"{_ENDS}ValueError: (?P<problem>(?:too many|not enough) values to unpack .+)$",
         cause="the number of values to unpack does not match: {problem}",
@@ -160,7 +191,7 @@ EXPLANATIONS = {
     ),
     "check_failed": Signature(
         rf"{_ENDS}AssertionError:? <- assert ?(?P<words>.+)$",
-        rf"{_ENDS}AssertionError: (?P<words>\S+ \S.*?)(?: <- .*)?$",
+        rf"{_ENDS}AssertionError:\s+(?P<words>\S+ \S.*?)(?: <- .*)?$",
         cause="a check failed at {raised}: {words}",
         remedy="print both sides of the check; in a package's code it is a condition on your settings, data or "
         "versions",
@@ -171,8 +202,8 @@ EXPLANATIONS = {
         remedy="the earlier one is above `The above exception was the direct cause` in the log; raised at {raised}",
     ),
     "stopped": Signature(
-        rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S.*?)(?: <- .*)?$",
-        rf"{_ENDS}\w*(?:Error|Exception): (?P<words>\S+ \S+ \S.*) <- raise\b.*$",
+        rf"{_ENDS}\w+:\s+(?P<words>\S+ \S.*?)(?: <- .*)?$",
+        rf"{_ENDS}\w+:\s+(?P<words>\S+ \S+ \S.*) <- raise\b.*$",
         cause="the code at {raised} stopped with this message: {words}",
         remedy="look at the condition above that line: it compares your settings or data with what the code can do",
     ),

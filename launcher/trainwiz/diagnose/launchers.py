@@ -17,7 +17,9 @@ _SUBPROCESS = re.compile(
     r"returned non-zero exit status (?P<code>\d{1,10})\.|died with <Signals\.\w+: (?P<signal>\d{1,9})>"
 )
 # A report that was cut: `exitcode  : -11 (pid: 7)`, `traceback : Signal 11 (SIGSEGV) received by PID 7`
-_CUT = re.compile(r"^\s*(?:exitcode +: (?P<code>-\d{1,9}) |traceback : Signal (?P<signal>\d{1,9}) \(SIG)", re.MULTILINE)
+_CUT = re.compile(
+    r"^\s*(?:exitcode +: (?P<code>-\d{1,9}|2) |traceback : Signal (?P<signal>\d{1,9}) \(SIG)", re.MULTILINE
+)
 # libstdc++: native code that an exception ends
 _UNCAUGHT = re.compile(r"terminate called after throwing an (?P<word>instance) of '")
 # torch.multiprocessing.spawn: its workers are ranks by convention

@@ -31,6 +31,10 @@ _QUOTED = re.compile(
 _LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
 # What collectors put before each line: containers and clouds a time, compose a service, kubectl a pod, pdsh a host.
 _COLLECTED = (
+    re.compile(  # what Python's logging and hydra put there by default: a time, a name, a level
+        r"^\[?\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[\d.,]*\]?(?: ?[-|:]? ?\[?[\w.]+\]?){0,2} ?[-|:]? ?"
+        r"\[?(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\]?(?: ?[-|:] ?| )"
+    ),
     re.compile(
         r"^(?:time=)?\"?\[?\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d[\d.,]*(?:Z|[+-]\d\d:?\d\d)?\]?\"?"
         r"(?: std(?:err|out) [FP])? ?"
@@ -90,6 +94,21 @@ _HEAD = 2
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 # A question that quotes the exception: `after an hour it says KeyError: 'labels'`
 _NAMED_IN_WORDS = re.compile(r"(?<![A-Za-z0-9_.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
+# Python's own words name their exception, also where the sentence around them does not.
+_IMPLIED = tuple(
+    (exception, re.compile(words))
+    for exception, words in (
+        (
+            "TypeError",
+            r"(?<![\w.])((?:[\w.]+\.)?\w+\(\) (?:got an unexpected keyword argument '\w+'|missing \d+ required .+))",
+        ),
+        ("AttributeError", r"((?:'[\w.]+' object|module '[\w.]+'|type object '[\w.]+') has no attribute '\w+')"),
+        ("ModuleNotFoundError", r"(?<!: )(No module named '[\w.]+')"),
+        ("ImportError", r"(cannot import name '\w+' from '[\w.]+')"),
+        ("ConnectionError", r"(\('Connection aborted\.', .+\))"),
+        ("OSError", r"^(\[(?:Errno|WinError) \d+\] .+)$"),
+    )
+)
 _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
 _PROGRESS = re.compile(r"(?<!\d)\d{1,3}%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,300}\] *$")
 _FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
@@ -217,7 +236,8 @@ def _collected(raw: Sequence[str]) -> Sequence[str]:
     raw = _unwrapped(raw)
     for prefix in _COLLECTED:
         starts = ((line, prefix.match(line)) for line in raw if '  File "' in line)
-        if any(found and line[found.end() :].lstrip().startswith('File "') for line, found in starts):
+        rests = (_BRACKETED.sub("", line[found.end() :]) for line, found in starts if found)
+        if any(rest.lstrip().startswith('File "') for rest in rests):
             raw = [prefix.sub("", line, count=1) for line in raw]
     return raw
 
@@ -305,11 +325,22 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         ]
     if not said and len(lines) <= _PASTED:
         said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
+    if not said and len(lines) <= _SHORT:
+        said = list(_implied(ranks[-_PASTED:]))
     if not said and is_cut(lines):  # a question's title, before a traceback that was cut
         before = lines[: _starts(lines)[-1]]
         titles = [*before[:_HEAD], *before[-_PASTED:]]
         said = [replace(line, text=named[1]) for line in titles if (named := _NAMED_IN_WORDS.search(line.text))]
     return said[-1] if said else None
+
+
+def _implied(lines: Sequence[Line]) -> Iterator[Line]:
+    """The lines that quote what only one exception says, with its name before the words."""
+    for line in lines:
+        found = ((exception, pattern.search(line.text)) for exception, pattern in _IMPLIED)
+        said = next((f"{exception}: {match[1]}" for exception, match in found if match), "")
+        if said:
+            yield replace(line, text=said)
 
 
 def _ends(lines: Sequence[Line]) -> list[Line]:

@@ -56,6 +56,23 @@ SUBJECTS = (
         Message("try the same without compiling: TORCHDYNAMO_DISABLE=1; then clear the caches of earlier builds"),
     ),
     Subject(
+        r"\b[Xx][Ll][Aa]\b|\b[Tt][Pp][Uu]\b|xmp\.spawn|\b[Pp][Jj][Rr][Tt]\b",
+        Message("TPUs and XLA"),
+        Message(
+            "use torch and torch_xla of the same version; touch the XLA device only inside the function that is "
+            "spawned, and put model and batch on it; restart a TPU that a cancelled run left busy"
+        ),
+    ),
+    Subject(
+        r"MASTER_(?:ADDR|PORT)|master_(?:addr|port)|(?:single|multi|multiple)[- ]?nodes?\b|nnodes|num_nodes|rendezvous|"
+        r"main_process_(?:ip|port)",
+        Message("how the machines find each other"),
+        Message(
+            "give all machines the same MASTER_ADDR (one of machine 0's addresses) and MASTER_PORT (a free port), the "
+            "same number of machines, and each its own rank"
+        ),
+    ),
+    Subject(
         r"process group|[Ww]orld[ _]size|\bcollective|all_?reduce|all_?gather|\bbroadcast\b|device mesh|DeviceMesh"
         r"|(?:pipeline|tensor|model|expert|context|data)[ _]parallel|\branks?\b",
         Message("communication between the ranks"),

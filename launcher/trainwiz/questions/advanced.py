@@ -41,7 +41,7 @@ def _adapts(values: Values) -> bool:
 
 
 def _mixes(values: Values) -> bool:
-    return packs_rows(values) and "," in str(values.get("data.train") or "")
+    return tasks.named(values.get("task", v.USUAL_TASK)).weighs and "," in str(values.get("data.train") or "")
 
 
 def _converses(values: Values) -> bool:
@@ -413,10 +413,9 @@ ADVANCED: tuple[Question, ...] = (
         key="data.source_weights",
         prompt=say("Weights of the sources, in their order (3,1; null: none)"),
         when=_mixes,
-        help="The share of the training that each source of data.train gets: 3,1 takes three quarters of an epoch "
-        "from the first. Every document is seen at least once in an epoch: the source that is largest for "
-        "its weight once, the others as often as their shares require; the training logs how often. null "
-        "takes each document once.",
+        help="The share of the training that each source of data.train gets: 3,1 takes three quarters of an epoch from "
+        "the first. Every sample is seen at least once in an epoch: the source that is largest for its weight once, "
+        "the others as often as their shares require; the training logs how often. null takes each sample once.",
     ),
     Question(
         key="data.weigh_by",
@@ -424,10 +423,10 @@ ADVANCED: tuple[Question, ...] = (
         when=_mixes,
         choices=(
             Choice(value="tokens", label=say("predicted tokens")),
-            Choice(value="samples", label=say("documents or conversations")),
+            Choice(value="samples", label=say("documents, conversations or samples with labels")),
         ),
-        help="Whether data.source_weights are shares of the tokens or of the documents (in sft: conversations). "
-        "Sources with long documents need fewer of them for the same number of tokens.",
+        help="Whether data.source_weights are shares of the tokens or of the samples (documents, conversations, pairs "
+        "of answers, texts). Sources with long samples need fewer of them for the same tokens. Images are samples.",
     ),
     Question(
         key="data.train_on",

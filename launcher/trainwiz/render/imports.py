@@ -13,6 +13,7 @@ NEIGHBOURS = frozenset(
     {
         "adapter",
         "attention",
+        "augmentation",
         "average",
         "batches",
         "chat",
@@ -56,6 +57,7 @@ NEIGHBOURS = frozenset(
         "schedule",
         "scores",
         "sharding",
+        "source_weights",
         "sources",
         "splits",
         "staging",
@@ -89,7 +91,8 @@ def joined(source: str) -> str:
         if rest:
             names = sorted((name.name for node in (first, *rest) for name in node.names), key=_by_kind)
             lines[first.lineno - 1] = _line(f"from {first.module} import", names)
-            dropped.update(node.lineno - 1 for node in rest)
+            dropped.update(range(first.lineno, first.end_lineno or first.lineno))
+            dropped.update(i for node in rest for i in range(node.lineno - 1, node.end_lineno or node.lineno))
     return "".join(f"{line}\n" for i, line in enumerate(lines) if i not in dropped)
 
 

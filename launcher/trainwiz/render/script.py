@@ -32,6 +32,7 @@ _HOOKS, _FLOPS, _KERNELS = "hooks.py", "flops.py", "kernels.py"
 OPTIONAL = {
     "adapter.py": "lora",
     "attention.py": "mfu",
+    "augmentation.py": "augmented_samples",
     "average.py": "ema",
     "chat_template.py": "own_template",
     "column_names.py": "own_columns",
@@ -40,7 +41,7 @@ OPTIONAL = {
     "fp8.py": "fp8",
     "frozen.py": "frozen",
     "generation.py": "generated",
-    "mixture.py": "weighted",
+    "mixture.py": "mixed",
     "head_loss.py": "fused",
     "heads.py": "own_head",
     "kernels.py": "liger",
@@ -55,6 +56,7 @@ OPTIONAL = {
     "schedule.py": "own_schedule",
     "scores.py": "scores",
     "sharding.py": "built_once",
+    "source_weights.py": "weighted",
     "staging.py": "staged",
     "tracking.py": "named_run",
 }
@@ -181,6 +183,7 @@ def _row_features(plan: Plan) -> dict[str, bool]:
     task = tasks.of(plan)
     embedded = vocabulary.EMBEDDED in (plan.data.train, plan.data.eval)
     packed = plan.data.packing and task.packs
+    weighted = plan.data.source_weights is not None and task.weighs
     # The kernels for documents without a mask compute in 16 bits, on GPUs only.
     half = plan.machine.device == "cuda" and plan.precision.mixed_precision in ("bf16", "fp16", "fp8")
     attention = plan.model.attention
@@ -195,9 +198,12 @@ def _row_features(plan: Plan) -> dict[str, bool]:
         "attention": flash or attention != "auto",
         "found_attention": attention == "auto",
         "chosen_attention": attention != "auto",
-        # docs/decisions/tasks.md: Weights of sources are for tasks whose data is cut into rows of tokens
-        "weighted": plan.data.source_weights is not None and task.packs,
-        "unweighted": plan.data.source_weights is None or not task.packs,
+        # docs/decisions/tasks.md: Weights of sources repeat samples after a part is held out
+        "weighted": weighted,
+        "unweighted": not weighted,
+        "mixed": weighted and (task.generative or task.pairs),  # tables of the token cache
+        "identified": weighted or plan.data.eval is not None,
+        "sampled": weighted and not (task.generative or task.pairs),
         "answers_learned": plan.data.train_on == "answers" or not task.packs,
         "all_learned": plan.data.train_on == "all" and task.packs,
         "own_columns": plan.data.columns is not None and task.chats,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +36,8 @@ class Job:
     """The scheduler's name, as `cluster.kind` has it."""
     id: str
     """As the scheduler's commands take it."""
+    task: str = field(default="", compare=False)
+    """Of one task of an array, its name for commands that would take the id for the whole array."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,8 @@ class Scheduler:
     """The program that submits."""
     id_pattern: str = r"[0-9]{1,18}"
     """All of a job's id. Ids also come from a project's files, and become arguments of commands."""
+    task_pattern: str = ""
+    """What the names of an array's tasks look like; empty where it has no arrays."""
     keys: frozenset[str]
     """The keys of `cluster:` that its file needs, beside `kind`, `job_name` and `grace`."""
     file: str

@@ -84,6 +84,7 @@ class Slurm(Scheduler):
     program = "sbatch"
     file = "job.sbatch"
     logs = ("/slurm-*.log",)
+    task_pattern = r"[0-9]{1,18}_[0-9]{1,9}"
     keys = frozenset(
         {"time_limit", "requeue", "gpu_type", "cpus", "memory", "setup", "folder", "partition", "account", "qos"}
     )
@@ -104,7 +105,9 @@ class Slurm(Scheduler):
     def around(self, environ: Mapping[str, str]) -> Job | None:
         """Of a job array, the id of the one job."""
         found = environ.get("SLURM_JOB_ID", "")
-        return Job(scheduler=self.name, id=found) if found.isdecimal() else None
+        task = "_".join(environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK"))
+        task = task if re.fullmatch(self.task_pattern, task) else ""
+        return Job(scheduler=self.name, id=found, task=task) if found.isdecimal() else None
 
     def outside(self, environ: Mapping[str, str]) -> dict[str, str]:
         """sbatch passes all on, and srun takes the memory or the tasks of the job that it was typed in for its own."""
@@ -156,10 +159,14 @@ class Slurm(Scheduler):
         return None
 
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
-        """A job that was asked to stop would be requeued, unless that is turned off first."""
+        """A job that was asked to stop would be requeued, unless that is turned off first.
+
+        The last task of an array has the number of the whole.
+        """
+        own = job.task or job.id
         if not runs:
-            return (("scancel", job.id),)
-        return (("scontrol", "update", f"JobId={job.id}", "Requeue=0"), ("scancel", "--signal=TERM", job.id))
+            return (("scancel", own),)
+        return (("scontrol", "update", f"JobId={own}", "Requeue=0"), ("scancel", "--signal=TERM", own))
 
 
 def _is_ending(fields: Mapping[str, str], now: float, notice: float) -> bool:

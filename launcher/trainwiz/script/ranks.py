@@ -47,6 +47,7 @@ _ALONE = re.compile(
     r"^not .*(is_initialized|is_available|distributed|ddp|multi_gpu)|world_size(\(\))? ((==|<=) 1|< 2)$"
 )
 """Conditions that hold where there is one process only."""
+_RANK_TESTS = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Gt, ast.Lt)
 _MOST_SITES = 60
 """Calls of one function that are held against each other, each against all."""
 
@@ -83,7 +84,9 @@ class Ranks:
             return None
         if node not in self._own_guards:
             guards = self.tree.guards(node)
-            self._own_guards[node] = next((g for g in guards if self.differs(g.test, g.positive)), None)
+            self._own_guards[node] = next(
+                (g for g in guards if not g.raised and self.differs(g.test, g.positive)), None
+            )
         return self._own_guards[node]
 
     def differs(self, test: ast.expr, positive: bool) -> bool:
@@ -101,7 +104,7 @@ class Ranks:
                 return False  # `local_rank != -1` is true on all ranks, or there is one process
             if isinstance(test.ops[0], ast.IsNot if positive else ast.Is) and constant(test.comparators[0]) is None:
                 return _WRITER.search(dotted(test.left)) is not None or self._is_made_on_one(test.left)
-            return self.is_rank(test.left) and isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.In | ast.Gt | ast.Lt)
+            return self.is_rank(test.left) and isinstance(test.ops[0], _RANK_TESTS)
         return self.is_main(test)
 
     def _is_made_on_one(self, node: ast.expr) -> bool:

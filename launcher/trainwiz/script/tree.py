@@ -36,6 +36,8 @@ class Guard:
     """The condition."""
     positive: bool
     """Whether it is true there, or false."""
+    raised: bool = False
+    """Whether the other branch only raises: what does so ends the job, and nobody waits for it."""
 
 
 def walk(node: ast.AST) -> tuple[ast.AST, ...]:
@@ -260,7 +262,8 @@ def _early_exits(parent: ast.AST, child: ast.AST) -> list[Guard]:
         block = getattr(parent, name, None)
         if isinstance(block, list) and child in block:
             before = block[: block.index(child)]
-            return [Guard(s.test, False) for s in before if isinstance(s, ast.If) and not s.orelse and leaves(s.body)]
+            exits = [s for s in before if isinstance(s, ast.If) and not s.orelse and leaves(s.body)]
+            return [Guard(s.test, False, isinstance(s.body[-1], ast.Raise)) for s in exits]
     return []
 
 

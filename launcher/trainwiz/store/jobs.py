@@ -75,4 +75,8 @@ def _job(value: object) -> Job | None:
         return None
     # An id becomes an argument of a command: one that could be an option, or mean several jobs, is nobody's.
     known = schedulers.named(scheduler)
-    return Job(scheduler=scheduler, id=id) if known is None or re.fullmatch(known.id_pattern, id) else None
+    if known is None:
+        return Job(scheduler=scheduler, id=id)
+    task = str(value.get("task", ""))
+    task = task if known.task_pattern and re.fullmatch(known.task_pattern, task) else ""
+    return Job(scheduler=scheduler, id=id, task=task) if re.fullmatch(known.id_pattern, id) else None

@@ -118,6 +118,11 @@ class Task:
         return self.generative and not self.compares
 
     @property
+    def weighs(self) -> bool:
+        """Its data may be several sources with weights."""
+        return self.from_hub or self.backbones
+
+    @property
     def cuts(self) -> bool:
         """A long document becomes several samples; else what is too long for one is cut off."""
         return self.samples == "documents"

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
 from trainwiz.config.document import Document
-from trainwiz.config.tools.tool import Tool, switched_on
+from trainwiz.config.tools import data_set
+from trainwiz.config.tools.data_set import DataSet, NamedData
+from trainwiz.config.tools.tool import Tool, ToolFile, switched_on
 from trainwiz.config.tools.trainer import DEFAULTS, WORDS
 from trainwiz.engines.axolotl import KEYS, TRIED
 
@@ -39,6 +45,72 @@ def _packed_together(document: Document) -> str | None:
     apart = apart or bool(document.get("gemma4_hybrid_attn_impl"))
     apart = apart or any(switched_on(document.get(key)) for key in _OLD_SWITCHES)
     return None if apart or not switched_on(document.get("sample_packing")) else "sample_packing"
+
+
+_LOADERS = frozenset({"json", "csv", "parquet", "text", "arrow"})
+"""Names that stand for a kind of files: the files themselves are in data_files."""
+_OF_FIELDS = {
+    "field_messages": "messages",
+    "field_system": "system",
+    "field_tools": "tools",
+    "field_instruction": "prompt",
+    "field_input": "input",
+    "field_output": "completion",
+    "field_chosen": "chosen",
+    "field_rejected": "rejected",
+    "field": data_set.TEXT,
+    "text_column": data_set.TEXT,
+}
+"""Its keys for columns, of an entry or of a type that a file spells out, by the words of a plan."""
+_READ = frozenset({"path", "name", "split", "data_files", "ds_type", *_OF_FIELDS})
+"""Keys of an entry that a source or data.columns of a plan has, too."""
+_COMPLETION = "completion"
+_ROLE_AND_CONTENT = ({"role": "role", "content": "content"}, {"role": "from", "content": "value"})
+"""How the fields of a message may be called without being named in a plan."""
+
+
+def _data(tool_file: ToolFile) -> Iterator[NamedData]:
+    for key in _DATA:
+        entries = [
+            entry if isinstance(entry, Mapping) else {"path": entry} for entry in data_set.listed(tool_file.get(key))
+        ]
+        documents = key == "pretraining_dataset" or (
+            bool(entries) and all(str(entry.get("type", "")).startswith(_COMPLETION) for entry in entries)
+        )
+        yield NamedData(
+            key=key,
+            evaluates=key == "test_datasets",
+            sets=tuple(_entry(entry, documents=documents) for entry in entries),
+            task="causal_lm" if documents else "",
+        )
+
+
+def _entry(entry: Mapping[str, Any], *, documents: bool) -> DataSet:
+    how = entry.get("type")
+    spelled = how if isinstance(how, Mapping) else {}
+    columns = {
+        word: str(name)
+        for values in (entry, spelled)
+        for key, word in _OF_FIELDS.items()
+        if (name := values.get(key)) and (word == data_set.TEXT) is documents
+    }
+    known = {"message_property_mappings"} if entry.get("message_property_mappings") in _ROLE_AND_CONTENT else set()
+    if spelled or documents:
+        known.add("type")
+    beside = (
+        *data_set.said(entry, _READ | known),
+        *(f"type.{each}" for each in data_set.said(spelled, frozenset(_OF_FIELDS))),
+    )
+    files, path = data_set.listed(entry.get("data_files")), entry.get("path")
+    if path not in _LOADERS:
+        # Some files of a data set of the hub have no name in a plan.
+        named = DataSet() if files else data_set.of_hub(path, entry.get("name"), entry.get("split"))
+        return replace(named, columns=columns, beside=beside)
+    sources = tuple(file for file in files if data_set.is_source(file))
+    part = entry.get("split")
+    fewer = (f"split: {part}",) if part and not data_set.is_part(part) else ()
+    whole = sources if len(sources) == len(files) else ()
+    return DataSet(sources=whole, columns=columns, beside=beside, fewer=fewer)
 
 
 TOOL = Tool(
@@ -81,4 +153,5 @@ TOOL = Tool(
     quantized=_quantized,
     adapted=lambda document: bool(document.get("adapter")),
     separated=_packed_together,
+    data=_data,
 )

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
 from trainwiz.config.document import Document
-from trainwiz.config.tools.tool import Tool
+from trainwiz.config.tools import data_set
+from trainwiz.config.tools.data_set import DataSet, NamedData
+from trainwiz.config.tools.tool import Tool, ToolFile, switched_on
 from trainwiz.config.tools.trainer import WORDS
 
 _OWN = ("tuner_type", "train_type", "split_dataset_ratio", "model_author", "rlhf_type", "torch_dtype", "val_dataset")
@@ -25,6 +32,71 @@ def _quantized(document: Document) -> str | None:
     return "quant_bits" if document.get("quant_bits") is not None and document.get("quant_method") == "bnb" else None
 
 
+_WORDS = {
+    "messages": "messages",
+    "conversations": "messages",
+    "conversation": "messages",
+    "system": "system",
+    "tools": "tools",
+    "history": "history",
+    "query": "prompt",
+    "prompt": "prompt",
+    "instruction": "prompt",
+    "input": "input",
+    "response": "completion",
+    "output": "completion",
+    "rejected_response": "rejected",
+    "label": "label",
+}
+"""Its names of columns, by the words of a plan."""
+
+
+def _data(tool_file: ToolFile) -> Iterator[NamedData]:
+    documents = tool_file.document.syntax == "shell" and tool_file.get("program") == "swift pt"
+    columns, beside = _columns(tool_file.get("columns"), compares=bool(tool_file.get("rlhf_type")))
+    for key in ("dataset", "val_dataset"):
+        named = [_named(name, tool_file) for name in _names(tool_file, key)]
+        yield NamedData(
+            key=key,
+            evaluates=key == "val_dataset",
+            sets=tuple(replace(each, columns=columns, beside=beside) for each in named),
+            task="causal_lm" if documents else "",
+            with_keys=("columns", "use_hf") if named else (),
+        )
+
+
+def _names(tool_file: ToolFile, key: str) -> list[str]:
+    names = [str(name) for name in data_set.listed(tool_file.get(key))]
+    return " ".join(names).split() if tool_file.document.syntax == "shell" else names
+
+
+def _named(name: str, tool_file: ToolFile) -> DataSet:
+    """The data set of `HF::organisation/name:subset/subset#rows`."""
+    hub, mark, rest = name.rpartition("::")
+    rest, _, rows = rest.partition("#")
+    path, _, subsets = rest.partition(":")
+    from_hub = switched_on(tool_file.get("use_hf")) or str(tool_file.get("variables.USE_HF")) in ("1", "true")
+    if not data_set.is_file(path) and not (hub.lower() == "hf" if mark else from_hub):
+        return data_set.of_model_scope(path)
+    found = [data_set.of_hub(path, subset or None) for subset in subsets.split("/")]
+    return DataSet(
+        sources=tuple(source for each in found for source in each.sources),
+        fewer=(f"#{rows}",) if rows else (),
+    )
+
+
+def _columns(given: Any, *, compares: bool) -> tuple[dict[str, str], tuple[str, ...]]:
+    """The column of each word, and what the file says of other columns."""
+    if isinstance(given, str):  # JSON, in a shell script without its quotes
+        given = dict(re.findall(r"""["']?([^{}:,"']+?)["']?\s*:\s*["']?([^{}:,"']+)""", given))
+    words = {**_WORDS, "response": "chosen"} if compares else _WORDS
+    pairs = (
+        {str(column).strip(): str(name).strip() for column, name in given.items()} if isinstance(given, Mapping) else {}
+    )
+    columns = {words[name]: column for column, name in pairs.items() if name in words}
+    return columns, tuple(f"columns.{column}: {name}" for column, name in pairs.items() if name not in words)
+
+
 TOOL = Tool(
     name="ms-swift",
     version="4.6.0",
@@ -41,7 +113,9 @@ TOOL = Tool(
         "lora_rank": "lora_rank",
         "lora_alpha": "lora_alpha",
         "lora_dropout": "lora_dropout",
+        "eval_part": "split_dataset_ratio",
     },
     quantized=_quantized,
     adapted=lambda document: "full" not in (document.get("tuner_type"), document.get("train_type")),
+    data=_data,
 )

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainwiz.config.document import Document
 from trainwiz.config.kinds import DeepSpeed
+from trainwiz.config.tools.data_set import NamedData
 from trainwiz.config.tools.job import Job
 
 _STAGE_IN_NAME = re.compile(r"(?:zero|(?<![a-z0-9])z|stage)[-_]?([0-3])(?![0-9])", re.IGNORECASE)
@@ -53,6 +54,10 @@ class Tool:
     """The machines and the launcher that a file asks for; None where it starts nothing."""
     evaluation_data: Callable[[Document], bool] = lambda _: True
     """Whether there is something to evaluate on."""
+    data: Callable[[ToolFile], Iterable[NamedData]] = lambda _: ()
+    """The data that a file names."""
+    catalogue: Callable[[Document], str | None] = lambda _: None
+    """The path of another file, which says what the names of data sets stand for; None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,8 @@ class ToolFile:
     """The tool that reads it."""
     deepspeed: DeepSpeed | None = None
     """The DeepSpeed file that it names, where it was found."""
+    catalogue: Document | None = None
+    """The file that says what its names of data sets stand for, where it was found."""
 
     @property
     def name(self) -> str:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
+
 from trainwiz.config.document import Document
-from trainwiz.config.tools.tool import Tool, switched_on
+from trainwiz.config.tools import data_set
+from trainwiz.config.tools.data_set import NamedData
+from trainwiz.config.tools.tool import Tool, ToolFile, switched_on
 from trainwiz.config.tools.trainer import WORDS
 from trainwiz.engines.trainer import ARGUMENTS, OLD_ARGUMENTS
 from trainwiz.engines.trl import OWN_ARGUMENTS, TRIED
@@ -28,6 +32,24 @@ def _packed_together(document: Document) -> str | None:
     return "packing" if switched_on(document.get("packing")) and not apart and not cut else None
 
 
+def _data(tool_file: ToolFile) -> Iterator[NamedData]:
+    name, subset = tool_file.get("dataset_name"), tool_file.get("dataset_config")
+    if name:
+        train = data_set.of_hub(name, subset, tool_file.get("dataset_train_split"))
+        yield NamedData(key="dataset_name", sets=(train,), with_keys=("dataset_config", "dataset_train_split"))
+        part = tool_file.get("dataset_test_split")
+        if part and train.sources:
+            held_out = data_set.of_hub(name, subset, part)
+            yield NamedData(key="dataset_test_split", evaluates=True, sets=(held_out,))
+    entries = [entry if isinstance(entry, Mapping) else {} for entry in data_set.listed(tool_file.get("datasets"))]
+    known = frozenset({"path", "name", "split"})
+    sets = tuple(
+        data_set.of_hub(each.get("path"), each.get("name"), each.get("split"), beside=data_set.said(each, known))
+        for each in entries
+    )
+    yield NamedData(key="datasets", sets=sets)
+
+
 TOOL = Tool(
     name="TRL",
     version=TRIED,
@@ -50,4 +72,5 @@ TOOL = Tool(
     adapted=lambda document: switched_on(document.get("use_peft")),
     adapters=(True,),
     separated=_packed_together,
+    data=_data,
 )

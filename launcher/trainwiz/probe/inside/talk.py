@@ -8,6 +8,7 @@ answer early. The answer comes as `{"piece": …}`, and ends with `{"end": …}`
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import resource
@@ -117,6 +118,19 @@ class Model:
             "chat": self.tokenizer.chat_template is not None,
         }
 
+    @functools.cached_property
+    def takes_parts(self) -> bool:
+        """Whether the template takes content as a list, as those of models that also see pictures may."""
+        question = {"role": "user", "content": MARK}
+        return not self.shows([question]) and self.shows([in_parts(question)])
+
+    def shows(self, messages: list[dict[str, Any]]) -> bool:
+        """Whether the template writes what the question says."""
+        try:
+            return MARK in self.rendered(messages)
+        except Exception:  # it is met again, and reported, where a question is asked
+            return False
+
     def end_tokens(self) -> list[int]:
         """The tokens that end an answer: the model's own, the tokenizer's, and what its template puts behind one."""
         own = self.model.generation_config.eos_token_id
@@ -181,12 +195,21 @@ class Model:
 
     def templated(self, messages: list[dict[str, str]], **options: Any) -> str:
         """What the template makes of messages."""
-        with within(TEMPLATE_SECONDS), in_memory(TEMPLATE_BYTES):
-            text = str(self.tokenizer.apply_chat_template(messages, tokenize=False, **options))
+        text = self.rendered([in_parts(m) for m in messages] if self.takes_parts else [*messages], **options)
         given = sum(len(message["content"]) for message in messages)
         if len(text) > 2 * given + TEMPLATE_CHARACTERS:
             raise ValueError(f"its chat template makes {len(text):,} characters of {given:,}")
         return text
+
+    def rendered(self, messages: list[dict[str, Any]], **options: Any) -> str:
+        """What the template makes of messages whose content is as it takes it."""
+        with within(TEMPLATE_SECONDS), in_memory(TEMPLATE_BYTES):
+            return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **options))
+
+
+def in_parts(message: dict[str, str]) -> dict[str, Any]:
+    """A message with its content as a list with one part."""
+    return {**message, "content": [{"type": "text", "text": message["content"]}]}
 
 
 @contextlib.contextmanager

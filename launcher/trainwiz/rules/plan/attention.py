@@ -257,31 +257,20 @@ def only_conversations_have_words_for_columns(plan: Plan) -> Violations:
 
 @rule("TW547", level=Level.ERROR, field="data.source_weights")
 def each_source_has_a_weight(plan: Plan) -> Violations:
-    """data.source_weights needs a positive number for each source of data.train, and a task that learns documents.
+    """data.source_weights needs a positive number for each source of data.train.
 
     Without it: the training stops before its first update, or the weights are ignored.
-    Why: the weights are in the order of the sources. Documents and conversations are mixed when they are packed into
-    rows; the other tasks use each sample once.
-    Instead: give as many weights as there are sources, or leave data.source_weights empty. In the other tasks, to use a
-    source twice per epoch, list a copy of its file in data.train as well; if a part is held out, equal samples stay on
-    one side.
-    Source: the generated mixture.py
+    Why: the weights are in the order of the sources. A custom task's data is what its task.py creates.
+    Instead: give as many weights as there are sources, or leave data.source_weights empty.
+    Source: the generated source_weights.py
     """
     if plan.data.source_weights is None:
         return
     fix = remedy("leave {key} empty", {"data.source_weights": None}, key="data.source_weights")
     names = [name for name in re.split(r",(?![^\[]*\])", plan.data.train) if name.strip()]
     weights = [float(number) for number in plan.data.source_weights.split(",")]
-    if not tasks.of(plan).packs:
-        yield violation(
-            "data.source_weights is {source_weights}, but the task {task} uses each sample exactly once",
-            remedy(
-                "leave {key} empty; to use a source twice, copy its file, and list the copy in data.train as well",
-                {"data.source_weights": None},
-                key="data.source_weights",
-            ),
-            task=plan.task,
-        )
+    if not tasks.of(plan).weighs:
+        yield violation("data.source_weights is {source_weights}, but task.py loads the data of the task {task}", fix)
     elif len(weights) != len(names):
         yield violation(
             "data.source_weights has {numbers} numbers, but data.train has {sources} sources",

@@ -101,6 +101,39 @@ def _missing_column(plan: Plan, data: DataFacts) -> str | None:
     return next((key for key, name in wanted.items() if name and data.first and name not in data.first), None)
 
 
+@rule("TW558", level=Level.ERROR, field="data.label_column")
+def columns_differ(plan: Plan) -> Violations:
+    """What is to be predicted is in another column than what it is predicted from.
+
+    Without it: the model sees the answer that it should give. The loss and the metrics of the evaluation are far too
+    good, and the trained model has learned to copy. Of equal preferences it learns nothing: the loss stays at 0.693.
+    Why: data.text_column and data.image_column name the inputs, data.label_column what is learned of them. The words of
+    data.columns stand for different parts of a row.
+    Instead: name the column of the labels, or of the answers.
+    Source: the generated task.py and column_names.py, which read each column by its name
+    """
+    task = tasks.of(plan)
+    pairs: list[tuple[str, str]] = []
+    if task.chats and plan.data.columns:
+        pairs = list(chat_columns.named(plan.data.columns).items())
+    elif task.labelled and (task.text_column or task.backbones):
+        key = "image_column" if task.backbones else "text_column"
+        labels = plan.data.label_column.split(",") if task.several_columns else [plan.data.label_column]
+        pairs = [(key, getattr(plan.data, key)), *(("label_column", label.strip()) for label in labels)]
+    names = [name for _, name in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        one, other = [word for word, name in pairs if name == twice][:2]
+        field = "data.columns" if task.chats else "data.label_column"
+        yield violation(
+            "the column {column} is both {one} and {other}",
+            remedy("name another column in {key}", key=field),
+            column=twice,
+            one=one,
+            other=other,
+            where=field,
+        )
+
+
 @rule("TW513", level=Level.ERROR, field="model.name")
 def model_is_found(plan: Plan, project: Project) -> Violations:
     """The model named in the plan must exist, with all of its weights.

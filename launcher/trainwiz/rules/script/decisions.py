@@ -191,7 +191,7 @@ def _steps(script: Script, part: ast.AST) -> Iterator[tuple[set[str], bool, list
         if statement.value is None:
             continue
         targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
-        bound = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)}
+        bound = {n.id for t in targets for n in walk(t) if isinstance(n, ast.Name)} - {"self", "cls"}
         decided = [a.test for a in script.tree.inside(statement) if isinstance(a, ast.If) and a in within]
         yield bound, _agrees(script, statement.value), [statement.value, *decided]
 
@@ -220,7 +220,9 @@ def _batch_names(script: Script, loop: Loop) -> set[str]:
     counted = isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] == "enumerate"
     if isinstance(source, ast.Call) and not counted:
         return set()  # a range, or something that is not known to be a loader
-    if counted and isinstance(target, ast.Tuple) and len(target.elts) > 1:
+    # A loop that shows how far it came may count, too: for i, (x, y) in log_every(…)
+    apart = isinstance(target, ast.Tuple) and isinstance(target.elts[-1], ast.Tuple) and source is not loop.iter
+    if (counted or apart) and isinstance(target, ast.Tuple) and len(target.elts) > 1:
         target = ast.Tuple(target.elts[1:], ast.Store())
     return {n.id for n in walk(target) if isinstance(n, ast.Name)}
 

@@ -46,8 +46,15 @@ _WRITES = (
     *_WRITING_METHODS,
 )
 """The last names of all that may write a file."""
-_ONE_WRITES = r"rank|main|master|zero|gpu_id|is_first|process_index|primary|leader|should_save|should_log"
+_ONE_WRITES = (
+    r"rank|main|master|zero|gpu_id|is_first|process_index|primary|leader|should_save|should_log|save_to_disk|"
+    r"coordinator"
+)
 """In the words of a condition that may be about ranks."""
+_HANDS_ON = re.compile(
+    r"coordinator|(?:rank|process)_?(?:0|zero)|(?:main|master)_(?:rank|process)|(?:main|master)_only"
+)
+"""In the name of what calls a function that it is handed on one rank."""
 _DEEP = 3
 """Functions that call each other, down to the backward pass."""
 _FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
@@ -240,6 +247,8 @@ def _written(script: Script, call: Call) -> ast.expr | None:
     if call.name in _OPENS and any(constant(mode) in _WRITING for mode in _modes(call)):
         return call.node.args[0] if call.node.args else None
     if call.method == "save_pretrained" and call.node.args and call.keyword("is_main_process") is None:
+        if dotted(call.node.func).startswith("self.save") and script.origins.called(call.node) is not None:
+            return None  # a method of its own, which is looked at itself
         owner = dotted(call.node.func).lower()
         helper = any(word in owner for word in ("token", "processor", "config", "extractor"))
         return None if helper or call.keyword("save_function") is not None else call.node.args[0]
@@ -339,6 +348,8 @@ def _is_guarded(script: Script, node: ast.AST, *, near: bool = True) -> bool:
         return True
     words = " ".join(ast.unparse(test) for test in tests).lower()
     if re.search(_ONE_WRITES, words) or (near and "distributed" in words):
+        return True
+    if isinstance(node, ast.Call) and not near and _HANDS_ON.search(dotted(node.func)):
         return True
     blocks = [item.context_expr for block in script.tree.withs(node) for item in block.items]
     return any("process" in ast.unparse(b) or "rank" in ast.unparse(b) for b in blocks) or _in_decorated(script, node)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainwiz import config
-from trainwiz.config import Accelerate, DeepSpeed, ToolFile
+from trainwiz.config import Accelerate, DeepSpeed, Document, ToolFile
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.store import configurations as files_on_disk
@@ -117,7 +117,15 @@ def _of_tool(by_kind: dict[str, str], files: Files) -> Imports:
             say("{file} refers to {named}, not to {other}", file=path, named=named, other=given),
             say("import only {file}, or make it refer to {other}", file=path, other=given),
         )
+    tool_file = replace(tool_file, catalogue=_catalogue(tool_file))
     return Imports(tool_file=tool_file, deepspeed=_deepspeed(files, given) if given else tool_file.deepspeed)
+
+
+def _catalogue(tool_file: ToolFile) -> Document | None:
+    """The file that says what the names of data sets stand for. Raises `UsageError` where it cannot be read."""
+    named = tool_file.tool.catalogue(tool_file.document)
+    found = files_on_disk.resolve(named, tool_file.document.path) if named else None
+    return files_on_disk.readable(files_on_disk.read(found)) if found else None
 
 
 def _by_kind(paths: Sequence[str]) -> dict[str, str]:

@@ -48,6 +48,8 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
         if sys.stdin.isatty():
             raise UsageError(say("no prompt"), say('pass one: trainwiz sample DIR "Once upon a time"'))
         prompts = [sys.stdin.read().rstrip("\n")]
+        if not prompts[0].strip():  # known before a model is looked for and loaded
+            raise answers.problem({"problem": "empty"})
     found = model.found(wanted)
     written = []
     with answers.started(found, wanted.python) as talker:
