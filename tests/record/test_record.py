@@ -418,6 +418,7 @@ SAID = {"template": "rank {rank} failed first with exit code {code}", "values": 
         ),
         (run(outcome={"exit_code": 3, "diagnosis": {"how": TORN}}), State.FAILED, "kept"),
         (run(outcome={"exit_code": 3, "diagnosis": "nonsense"}), State.FAILED, "exit code 3"),
+        (run(outcome={"exit_code": 1, "lost_machines": {"1": "silent"}}), State.FAILED, "machine 1 was lost: silent"),
         (
             run(outcome={"exit_code": 0, "interrupted": True, "signal": 2}),
             State.STOPPED,

@@ -23,7 +23,7 @@ from trainwiz.schedulers.slurm import SCHEDULER as SLURM
 from trainwiz.store import jobs, liveness
 from trainwiz.store.runs import Run
 from trainwiz.ui.live import Screen
-from trainwiz.workflows.jobs import submit
+from trainwiz.workflows.jobs import output, submit
 from trainwiz.workflows.launch.telling import Telling
 
 RUN = "2026-01-31_10-22-05-1"
@@ -142,9 +142,6 @@ def test_a_job_does_not_inherit_the_one_that_it_is_submitted_in(
     assert cli("submit")[0] == 0
     seen = {line.partition("=")[0] for line in (project.parent / "environ").read_text().splitlines()}
     assert {name for name in seen if name.startswith("SLURM")} == {"SLURM_CONF"}
-    around = SLURM.around({"SLURM_JOB_ID": "17", "SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "3"})
-    assert around
-    assert around.task == "17_3"
 
 
 def test_what_slurm_says_of_other_jobs_and_in_names_is_not_believed() -> None:
@@ -173,11 +170,23 @@ def test_a_running_job_is_asked_to_save_and_not_queued_again(project: Path, cli:
         assert cli(*words)[0] == 0
     assert scontrol.read_text().count("update JobId=17 Requeue=0") == 4
     assert scancel.read_text() == "--signal=TERM 17\n" * 4
-    # The last task of an array has the number of the whole, which would end with it.
-    record = {"job": {"scheduler": "slurm", "id": "17", "task": "17_3"}, "pid": 1, "hostname": "node1"}
-    (project / "runs" / RUN / "command.json").write_text(json.dumps(record))
-    assert cli("stop", RUN[:10])[0] == 0
-    assert scancel.read_text().endswith("--signal=TERM 17_3\n")
+
+
+def test_one_job_of_an_array_is_stopped_or_all_of_them(project: Path, cli: Cli) -> None:
+    """The number of an array is that of its last job, too, and what waits begins when the others were stopped."""
+    program(project, "sbatch", "echo 17")
+    program(project, "scontrol", 'echo "JobId=17 ArrayJobId=17 JobState=PENDING Reason=JobArrayTaskLimit"')
+    scancel = program(project, "scancel", "true")
+    assert cli("submit")[0] == 0
+    made_run(project, {"job": {"scheduler": "slurm", "id": "17_0"}})
+    (project / "runs" / RUN / "beat").touch()
+    (line,) = json.loads(cli("runs", "--json")[1])
+    assert line["job"] == "17_0"
+    program(project, "scontrol", "echo JobId=18 ArrayJobId=17 JobState=RUNNING")
+    assert cli("stop")[0] == 0
+    program(project, "scontrol", "echo JobId=17 ArrayJobId=17 JobState=PENDING")
+    assert cli("stop", "17")[0] == 0
+    assert scancel.read_text().splitlines() == ["--signal=TERM 17_0", "--state=PENDING 17", "--signal=TERM 17_0"]
 
 
 @pytest.mark.parametrize(
@@ -483,6 +492,43 @@ def test_stop_takes_what_began_last_and_goes_on(
     finally:
         sleeper.kill()
         sleeper.wait()
+
+
+@pytest.mark.parametrize(
+    ("outcome", "why"),
+    [
+        ({"exit_code": 75, "stopped": True, "signal": 15, "ranks": {}}, "stopped by SIGTERM; it saved and exited"),
+        ({"exit_code": 1, "lost_machines": {"1": "silent"}, "ranks": {"0": 1}}, "machine 1 was lost: silent"),
+    ],
+)
+def test_a_run_whose_job_is_queued_again_is_followed_and_explained(
+    project: Path, cli: Cli, outcome: dict[str, Any], why: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits = "JobId=17 JobState=PENDING Reason=BeginTime Restarts=1"
+    job = {"job": {"scheduler": "slurm", "id": "17"}}
+    made_run(project, job, outcome)
+    next_run = project / "runs" / RUN.replace("10-22", "10-25")
+    shutil.copytree(project / "runs" / RUN, next_run)
+    for each in (project / "runs" / RUN, next_run):
+        (each / "logs").mkdir()
+        (each / "logs" / "rank-0.log").write_text(f"{each.name} writes\n")
+    (next_run / "outcome.json").unlink()
+    next_run.rename(hidden := project / next_run.name)
+    program(project, "scontrol", f"echo {waits}")
+    said = cli("diagnose", ".")[1]
+    assert f"run {RUN}: {why}" in said
+    assert "job 17: requeued, it cannot start yet" in said
+
+    def begins(_seconds: float) -> None:
+        if hidden.exists():
+            (hidden / "outcome.json").write_text('{"exit_code": 0}')
+            hidden.rename(next_run)
+
+    monkeypatch.setattr(output, "time", SimpleNamespace(sleep=begins))
+    _, written, told = cli("logs", ".", "-f")
+    assert written == f"{RUN} writes\n{next_run.name} writes\n"
+    assert "job 17: requeued" in told
+    assert f"now run {next_run.name}:" in told
 
 
 def test_a_job_that_waits_says_why_instead_of_a_log(project: Path, cli: Cli) -> None:

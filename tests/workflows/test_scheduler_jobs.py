@@ -21,7 +21,7 @@ from trainwiz.cluster import Place
 from trainwiz.outcome import Outcome
 from trainwiz.store import runs
 from trainwiz.store.runs import Run
-from trainwiz.workflows.launch import conclusion, vanished
+from trainwiz.workflows.launch import conclusion, requeue, vanished
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
 STATE = "JobId=7 JobName=a=b JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1"
@@ -118,6 +118,32 @@ def test_a_job_that_may_not_be_queued_again_is_left(tmp_path: Path, state: str, 
     assert why in said
     assert "Slurm restarts job 7" not in said
     assert "requeue 7" not in asked(folder)
+
+
+@pytest.mark.parametrize(
+    ("rank", "lost", "more", "again"),
+    [
+        (0, {1: "silent"}, {}, True),
+        (1, {0: "silent"}, {}, True),
+        (1, {2: "silent"}, {}, False),  # machine 0 asks
+        (0, {1: "silent"}, {"first_failed": 0}, False),
+        (0, {1: "silent"}, {"signal": signal.SIGINT}, False),
+        (0, {}, {}, False),
+    ],
+)
+def test_a_job_that_lost_a_machine_is_queued_again(
+    rank: int, lost: dict[int, str], more: dict[str, Any], again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """srun would wait for processes that froze until the time is over, and keep all nodes."""
+    for name, value in slurm(tmp_path, f"{STATE} EndTime=2999-01-01T00:00:00").items():
+        monkeypatch.setenv(name, value)
+    place = Place(rank=rank, machines=3, address="node1", port=29500)
+    prepared: Any = SimpleNamespace(place=place, request=SimpleNamespace(grace=30))
+    requeue.after(prepared, Outcome(exit_code=1, lost=lost, **more), trained=True)
+    assert ("requeue 7" in asked(tmp_path)) is again
+    monkeypatch.setenv("SLURM_RESTART_COUNT", "10")
+    requeue.after(prepared, Outcome(exit_code=1, lost=lost, **more), trained=True)
+    assert asked(tmp_path).count("requeue 7") == again
 
 
 def test_a_person_who_stops_a_run_does_not_want_it_again(tmp_path: Path) -> None:

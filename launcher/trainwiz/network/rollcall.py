@@ -44,6 +44,10 @@ Secret = Callable[[], str]
 """The launch's secret; empty while it is not known. It is asked again before each attempt."""
 
 
+class PortInUse(TrainwizError):
+    """Another program listens where the others expect machine 0."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Roll:
     """What machine 0 heard."""
@@ -139,12 +143,14 @@ def host(
     agreed: Mapping[str, str],
     least: int = 0,
     notice: Notice = lambda _roll, _seconds: None,
+    patience: float = 0.0,
 ) -> Roll:
     """Machine 0: hold the roll-call. Raises `TrainwizError` naming who is missing, there twice, or of another plan.
 
-    When the time is over, `least` machines are enough to begin (0: all are needed).
+    When the time is over, `least` machines are enough to begin (0: all are needed). A port that another program uses is
+    waited for during `patience` seconds.
     """
-    server = listen(address, port)
+    server = listen(address, port, patience=patience)
     result: list[Roll] = []
     began = Roll(machines=me.machines, plan=me.plan, facts=me.facts, present=(me,), agreed=agreed, least=least)
     thread = threading.Thread(target=lambda: result.append(_hold(server, me, began, wait, secret, notice)), daemon=True)
@@ -266,8 +272,19 @@ def _joined(problems: Sequence[Message]) -> Message:
     return say("{first}\n  {rest}", first=first, rest=_joined(rest)) if rest else first
 
 
-def listen(address: str, port: int) -> socket.socket:
+def listen(address: str, port: int, *, patience: float = 0.0) -> socket.socket:
     """A server at the address by which the others know machine 0. Raises `TrainwizError`."""
+    until = time.monotonic() + patience
+    while True:
+        try:
+            return _server(address, port)
+        except PortInUse:
+            if time.monotonic() + _RETRY_SECONDS >= until:
+                raise
+            time.sleep(_RETRY_SECONDS)
+
+
+def _server(address: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     own = _own(address, port, family)
     try:
@@ -281,7 +298,7 @@ def listen(address: str, port: int) -> socket.socket:
     except OSError as error:
         if error.errno != errno.EADDRINUSE:
             raise TrainwizError(say("cannot listen on port {port}: {error}", port=port, error=error)) from None
-        raise TrainwizError(
+        raise PortInUse(
             say("port {port} is in use on this machine, but the other machines expect machine 0 there", port=port),
             say(
                 "stop the program that uses the port (`ss -ltnp`), or change machine.main_process_port in the plan "

@@ -501,7 +501,13 @@ class Plan(_Section):
 
     def digest(self) -> str:
         """sha256 of what decides the training: not how large the model is said to be, who watches over it, or where."""
-        ignored: Any = {"supervision": True, "cluster": True, "model": {"parameters"}}
+        ignored: Any = {
+            "supervision": True,
+            "cluster": True,
+            "ignore": True,
+            "model": {"parameters"},
+            "machine": {"main_process_ip", "main_process_port"},
+        }
         decisive = self.model_dump(mode="json", exclude=ignored)
         text = json.dumps(decisive, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -196,6 +196,8 @@ def why(run: Recorded) -> Message | None:
             return say("trainwiz was killed, or the machine went down")
         case State.STOPPED:
             return _stopped(run.outcome)
+    if lost := _lost(run.outcome):
+        return lost
     told = run.outcome.get("diagnosis")
     diagnosis = told if isinstance(told, Mapping) else {}
     if diagnosis.get("known") and (cause := message(diagnosis.get("cause"))):
@@ -203,6 +205,15 @@ def why(run: Recorded) -> Message | None:
     if exception := diagnosis.get("exception"):
         return say("{text}", text=str(exception))
     return message(diagnosis.get("how")) or say("exit code {code}", code=run.outcome.get("exit_code"))
+
+
+def _lost(outcome: Mapping[str, Any]) -> Message | None:
+    """The first of several machines that was lost, where no rank failed by itself."""
+    lost = outcome.get("lost_machines")
+    if not isinstance(lost, Mapping) or not lost or outcome.get("first_failed_rank") is not None:
+        return None
+    rank, how = next(iter(lost.items()))
+    return say("machine {rank} was lost: {how}", rank=rank, how=how)
 
 
 def message(recorded: object) -> Message | None:

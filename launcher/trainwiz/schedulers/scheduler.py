@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,6 @@ class Job:
     """The scheduler's name, as `cluster.kind` has it."""
     id: str
     """As the scheduler's commands take it."""
-    task: str = field(default="", compare=False)
-    """Of one task of an array, its name for commands that would take the id for the whole array."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,6 @@ class Scheduler:
     """The program that submits."""
     id_pattern: str = r"[0-9]{1,18}"
     """All of a job's id. Ids also come from a project's files, and become arguments of commands."""
-    task_pattern: str = ""
-    """What the names of an array's tasks look like; empty where it has no arrays."""
     keys: frozenset[str]
     """The keys of `cluster:` that its file needs, beside `kind`, `job_name` and `grace`."""
     file: str
@@ -90,6 +86,10 @@ class Scheduler:
     def submitted(self, plan: Plan, stdout: str) -> Job | None:
         """The job, by what the last command printed."""
         raise NotImplementedError
+
+    def whole(self, job: Job) -> Job:
+        """What was submitted, where a job is one of several that were submitted at once."""
+        return job
 
     def around(self, environ: Mapping[str, str]) -> Job | None:
         """The job that a process with this environment runs in."""
@@ -144,6 +144,10 @@ class Scheduler:
         `now` is the time (seconds since 1970); a scheduler asks for the end at most `notice` seconds before it.
         """
         raise NotImplementedError
+
+    def drop_waiting(self, job: Job) -> tuple[Argv, ...]:  # noqa: ARG002 (most submit one job at a time)
+        """The commands that remove those jobs from the queue that `job` is as a whole, and that have not begun."""
+        return ()
 
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
         """The commands that end a job: one that runs saves a checkpoint first, and neither starts again."""

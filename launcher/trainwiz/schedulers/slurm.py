@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -84,7 +85,7 @@ class Slurm(Scheduler):
     program = "sbatch"
     file = "job.sbatch"
     logs = ("/slurm-*.log",)
-    task_pattern = r"[0-9]{1,18}_[0-9]{1,9}"
+    id_pattern = r"[0-9]{1,18}(?:_[0-9]{1,9})?"
     keys = frozenset(
         {"time_limit", "requeue", "gpu_type", "cpus", "memory", "setup", "folder", "partition", "account", "qos"}
     )
@@ -103,11 +104,16 @@ class Slurm(Scheduler):
         return Job(scheduler=self.name, id=found[1]) if found else None
 
     def around(self, environ: Mapping[str, str]) -> Job | None:
-        """Of a job array, the id of the one job."""
+        """Of a job array, the one job: the last one's own number is also that of all of them."""
         found = environ.get("SLURM_JOB_ID", "")
-        task = "_".join(environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK"))
-        task = task if re.fullmatch(self.task_pattern, task) else ""
-        return Job(scheduler=self.name, id=found, task=task) if found.isdecimal() else None
+        array = [environ.get(f"SLURM_ARRAY_{name}_ID", "") for name in ("JOB", "TASK")]
+        if found.isdecimal() and all(map(str.isdecimal, array)):
+            return Job(scheduler=self.name, id="_".join(array))
+        return Job(scheduler=self.name, id=found) if found.isdecimal() else None
+
+    def whole(self, job: Job) -> Job:
+        """Of `17_3`, the array 17."""
+        return Job(scheduler=job.scheduler, id=job.id.partition("_")[0])
 
     def outside(self, environ: Mapping[str, str]) -> dict[str, str]:
         """sbatch passes all on, and srun takes the memory or the tasks of the job that it was typed in for its own."""
@@ -158,15 +164,15 @@ class Slurm(Scheduler):
             )
         return None
 
-    def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
-        """A job that was asked to stop would be requeued, unless that is turned off first.
+    def drop_waiting(self, job: Job) -> tuple[Argv, ...]:
+        """Those of an array that have begun are left alone."""
+        return (("scancel", "--state=PENDING", job.id),)
 
-        The last task of an array has the number of the whole.
-        """
-        own = job.task or job.id
+    def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:
+        """A job that was asked to stop would be requeued, unless that is turned off first."""
         if not runs:
-            return (("scancel", own),)
-        return (("scontrol", "update", f"JobId={own}", "Requeue=0"), ("scancel", "--signal=TERM", own))
+            return (("scancel", job.id),)
+        return (("scontrol", "update", f"JobId={job.id}", "Requeue=0"), ("scancel", "--signal=TERM", job.id))
 
 
 def _is_ending(fields: Mapping[str, str], now: float, notice: float) -> bool:
@@ -174,7 +180,7 @@ def _is_ending(fields: Mapping[str, str], now: float, notice: float) -> bool:
     if fields.get("PreemptTime", "None") not in ("None", "Unknown"):
         return True
     end = fields.get("EndTime")
-    if end is None:
+    if end is None or notice == math.inf:
         return True
     if end == "Unknown":  # without a time limit only a preemption is Slurm's
         return False

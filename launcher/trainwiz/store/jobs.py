@@ -16,6 +16,7 @@ from trainwiz.message import say
 from trainwiz.schedulers import Job
 from trainwiz.store import jsonl
 from trainwiz.store.runs import RUNS, Run
+from trainwiz.store.runs import every as every_run
 
 _FILE = "jobs.jsonl"
 _NEWEST_BYTES = 1 << 20
@@ -57,6 +58,18 @@ def every(project: Path) -> tuple[Submitted, ...]:
     return tuple(each for each in found if each)
 
 
+def begun(project: Path) -> frozenset[Job]:
+    """The jobs that runs here are, or were, part of; with arrays of jobs as a whole."""
+    jobs = [job for run in every_run(project) if (job := of_run(run))]
+    return frozenset([*jobs, *map(whole, jobs)])
+
+
+def whole(job: Job) -> Job:
+    """What was submitted, of which a job may be a part."""
+    scheduler = schedulers.named(job.scheduler)
+    return scheduler.whole(job) if scheduler else job
+
+
 def of_run(run: Run) -> Job | None:
     """The job that a run is, or was, part of."""
     return _job(run.read("command").get("job"))
@@ -75,8 +88,4 @@ def _job(value: object) -> Job | None:
         return None
     # An id becomes an argument of a command: one that could be an option, or mean several jobs, is nobody's.
     known = schedulers.named(scheduler)
-    if known is None:
-        return Job(scheduler=scheduler, id=id)
-    task = str(value.get("task", ""))
-    task = task if known.task_pattern and re.fullmatch(known.task_pattern, task) else ""
-    return Job(scheduler=scheduler, id=id, task=task) if re.fullmatch(known.id_pattern, id) else None
+    return Job(scheduler=scheduler, id=id) if known is None or re.fullmatch(known.id_pattern, id) else None

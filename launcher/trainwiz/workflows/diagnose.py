@@ -12,18 +12,18 @@ from pathlib import Path
 from trainwiz.diagnose import SIGNATURES, Diagnosis, flight_recorder, of_log
 from trainwiz.diagnose import diagnose as of_outcome
 from trainwiz.errors import UsageError
-from trainwiz.language import t
+from trainwiz.language import t, text
 from trainwiz.message import say
 from trainwiz.outcome import Outcome
-from trainwiz.record.run import message
+from trainwiz.record.run import message, why
 from trainwiz.schedulers import Job, Seen
-from trainwiz.store import history, logs, runs
+from trainwiz.store import history, jobs, logs, runs
 from trainwiz.store import recordings as dumps
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import diagnosis as shown
 from trainwiz.workflows import recorded_fix
-from trainwiz.workflows.jobs import output
+from trainwiz.workflows.jobs import output, states
 
 _PATIENCE_SECONDS = 2.0
 
@@ -51,16 +51,33 @@ def diagnose(target: str, *, json: bool) -> int:
     outcome = Outcome.of_record(run.read("outcome"))
     if outcome is None and history.without_metrics(run).alive:
         console.talk(t("run {name} is still running", name=run.name), style="warning")
-    if outcome is not None and (outcome.exit_code == 0 or outcome.stopped):
-        if json:
-            console.data_json(None)
-        else:
-            console.data(t("run {name} ended normally", name=run.name))
+    if outcome is not None and (outcome.exit_code == 0 or outcome.stopped or _only_lost(outcome)):
+        _show_end(run, outcome, json)
         return 0
     if outcome is not None and outcome.first_failed is None and _show_stall(run, json):
         return 0
     diagnosis, log = of_run(run, outcome)
     return _show(_observed(run, diagnosis), log, json, recorded_fix.of_run(run))
+
+
+def _show_end(run: Run, outcome: Outcome, json: bool) -> None:
+    """How a run ended that no rank of its own has failed, and what its scheduler makes of that."""
+    if json:
+        lost = {str(rank): how for rank, how in outcome.lost.items()}
+        console.data_json({"name": "lost machine", "machines": lost} if lost else None)
+        return
+    if not outcome.exit_code:
+        console.data(t("run {name} ended normally", name=run.name))
+        return
+    if ended := why(history.without_metrics(run)):
+        console.data(t("run {name}: {why}", name=run.name, why=text(ended)))
+    if (job := jobs.of_run(run)) and (seen := states.seen([job]).get(job)) and not seen.over:
+        console.data(output.line(job, seen))
+
+
+def _only_lost(outcome: Outcome) -> bool:
+    """Whether a machine of several was lost, and no rank failed by itself."""
+    return bool(outcome.lost) and outcome.first_failed is None
 
 
 @contextlib.contextmanager

@@ -36,15 +36,22 @@ def show(target: str, run: str | None, rank: int, *, follow: bool) -> int:
                 _copy(file, lambda: False)
             return 0
     found = history.find(run, Path(target)) if run else history.find(target)
-    file = _file(found, rank, follow)
     try:
-        _copy(file, lambda: follow and _is_running(found))
+        _show_run(found, rank, follow=follow)
+        while follow and not run and (again := output.next_of_job(found)):
+            found = again
+            console.talk(t("now run {name}:", name=found.name))
+            _show_run(found, rank, follow=follow)
     except KeyboardInterrupt:
         sys.stdout.flush()
-        return 0
-    if file.is_file() and not file.stat().st_size:
-        console.talk(t("rank {rank} of run {name} has no output yet", rank=rank, name=found.name), style="dim")
     return 0
+
+
+def _show_run(run: Run, rank: int, *, follow: bool) -> None:
+    file = _file(run, rank, follow)
+    _copy(file, lambda: follow and _is_running(run))
+    if file.is_file() and not file.stat().st_size:
+        console.talk(t("rank {rank} of run {name} has no output yet", rank=rank, name=run.name), style="dim")
 
 
 def _file(run: Run, rank: int, follow: bool) -> Path:

@@ -140,9 +140,10 @@ def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: 
 
     Without it: the kernel kills a rank before the first update. The only visible sign is `exit code: -9`.
     Why: the engine takes the model from host memory, where each rank has built it: 4 bytes per parameter and rank, or 2
-    for frozen weights in 16 bits. With zero.Init, ZeRO 3 shards the weights while they are loaded. Under fsdp, also
-    with an adapter, each rank reads its rows of the safetensors files; if these do not match the model's weights, only
-    rank 0 builds the model.
+    for frozen weights in 16 bits. With LoRA under DDP or ZeRO 0 to 2, language models are loaded onto the GPUs, tensor
+    by tensor. With zero.Init, ZeRO 3 shards the weights while they are loaded. Under fsdp, also with an adapter, each
+    rank reads its rows of the safetensors files; if these do not match the model's weights, only rank 0 builds the
+    model.
     Instead: use ZeRO 3 with strategy.zero3_init, or fsdp.
     Source: seen with transformers 5.23 and accelerate 1.15 on CPU ranks (tests/train_templates/test_sharding.py)
     """

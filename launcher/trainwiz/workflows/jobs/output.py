@@ -55,6 +55,24 @@ def waits(target: str, named: str | None, *, follow: bool) -> bool:
     return False
 
 
+def next_of_job(run: Run) -> Run | None:
+    """The run in which the same job goes on, once it has begun; None where the job is over, or nobody knows."""
+    job, project, told = jobs.of_run(run), run.folder.parent.parent, None
+    while job and run.read("outcome").get("exit_code") != 0:
+        every = runs.begun(project)
+        later = every[every.index(run) + 1 :] if run in every else ()
+        if again := next((each for each in later if jobs.of_run(each) == job), None):
+            return again
+        seen = states.seen([job]).get(job)
+        if seen is None or seen.over:
+            return None
+        if seen != told and seen.phase in (Phase.QUEUED, Phase.REQUEUED):
+            console.talk(line(job, seen))
+        told = seen
+        time.sleep(_EVERY_SECONDS)
+    return None
+
+
 def written(target: str, named: str | None = None) -> Path | None:
     """The file here with what the machines of a job wrote that has no run; None where there is none."""
     found = _without_run(target, named)
@@ -86,7 +104,7 @@ def _without_run(target: str, named: str | None) -> tuple[Job, Path] | None:
     if not found:
         return None
     every = runs.every(project)
-    if found[-1].job in {jobs.of_run(run) for run in every}:
+    if found[-1].job in jobs.begun(project):
         return None
     if word == runs.LATEST and every and is_newer(every[-1], found[-1]):
         return None
@@ -96,7 +114,7 @@ def _without_run(target: str, named: str | None) -> tuple[Job, Path] | None:
 def newest_without_run(project: Path) -> Submitted | None:
     """The newest job, where no run here is part of it: it has not begun, or its folder is elsewhere."""
     submitted = jobs.every(project)[-1:]
-    begun = {jobs.of_run(run) for run in runs.every(project)} if submitted else set()
+    begun = jobs.begun(project) if submitted else frozenset()
     return next((each for each in submitted if each.job not in begun), None)
 
 

@@ -15,7 +15,6 @@ from trainwiz.schedulers import Argv, Job, Phase, Scheduler, Seen
 from trainwiz.store import jobs
 from trainwiz.store.jobs import Submitted
 from trainwiz.store.runs import Run
-from trainwiz.store.runs import every as every_run
 
 _SECONDS = 20.0
 """A scheduler that is busy answers late; `trainwiz runs` does not wait for ever."""
@@ -50,7 +49,7 @@ def told(project: Path, runs: Sequence[Run], summaries: Sequence[Summary]) -> li
     of_runs = [jobs.of_run(run) for run in runs]
     newest = {job: i for i, job in enumerate(of_runs) if job}
     submitted = jobs.every(project)
-    begun = {jobs.of_run(run) for run in every_run(project)} if submitted else set()
+    begun = jobs.begun(project) if submitted else frozenset()
     without = [each for each in submitted[-_MOST:] if each.job not in begun]
     open_jobs = [job for job, i in newest.items() if summaries[i].state is not State.DONE]
     known = asked([*open_jobs[-_MOST:], *(each.job for each in without)])

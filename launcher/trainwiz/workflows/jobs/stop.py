@@ -36,7 +36,7 @@ def stop(target: str, named: str) -> None:
 def _stop(word: str, project: Path) -> None:
     submitted = [each.job for each in jobs.every(project)]
     if meant := [job for job in submitted if job.id == word]:
-        of_job = [run for run in runs.every(project) if jobs.of_run(run) == meant[-1]]
+        of_job = [run for run in runs.every(project) if meant[-1] in _names(run)]
         _stop_job(meant[-1], of_job[-1] if of_job else None)
         return
     if word == runs.LATEST and (waiting := output.newest_without_run(project)):
@@ -48,6 +48,12 @@ def _stop(word: str, project: Path) -> None:
         )
     else:
         _stop_run(history.find(word, project))
+
+
+def _names(run: Run) -> tuple[Job, ...]:
+    """The job of a run, and the array that this is part of."""
+    job = jobs.of_run(run)
+    return (job, jobs.whole(job)) if job else ()
 
 
 def _stop_run(run: Run) -> None:
@@ -93,10 +99,14 @@ def _stop_job(job: Job, run: Run | None = None) -> None:
     if seen and seen.over:
         raise UsageError(say("job {id} has already ended", id=job.id), say("list the runs: trainwiz runs"))
     scheduler = schedulers.named(job.scheduler)
-    is_running = seen is None or seen.phase is Phase.RUNNING
+    # Of an array, what runs is asked to save, once nothing waits any more that would begin in its place.
+    part = jobs.of_run(run) if run and not _has_ended(run) else None
+    is_array = part is not None and part != job
+    is_running = seen is None or seen.phase is Phase.RUNNING or is_array
     if run and is_running:
         _mark(run)
-    for argv in scheduler.stop(job, runs=is_running) if scheduler else ():
+    first = scheduler.drop_waiting(job) if scheduler and is_array else ()
+    for argv in (*first, *(scheduler.stop(part or job, runs=is_running) if scheduler else ())):
         answer = Running(argv).result(_SECONDS)
         if answer.code:
             raise TrainwizError(

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from trainwiz import cluster
 from trainwiz.cluster import Place
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
@@ -29,6 +30,8 @@ BUILDS = "builds"
 _SHORTEST = 8
 _FEW = 16
 """Up to so many machines, each lists all of them."""
+_PORT_SECONDS = 60.0
+"""How long machine 0 of a scheduler's job waits for its port; the others wait for machine 0 for longer."""
 _LATE_SECONDS = 1.0
 """Less than what machine 0 gives a connection to say who it is, and the secret is checked before."""
 
@@ -192,6 +195,8 @@ def _host(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple
             agreed=agreed,
             least=call.least if call.least < place.machines else 0,
             notice=lambda roll, seconds: _tell_progress(roll, seconds, call.wait),
+            # Where a job begins again, its own start before this one, or another job, may be about to end.
+            patience=_PORT_SECONDS if cluster.job(os.environ) else 0.0,
         )
         if not (agreed[GOES_ON] or agreed[BUILDS]):
             return roll, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import shlex
 import time
@@ -10,7 +11,7 @@ import time
 from trainwiz import cluster, schedulers
 from trainwiz.errors import Ended
 from trainwiz.language import t, text
-from trainwiz.outcome import PREEMPTING
+from trainwiz.outcome import PREEMPTING, Outcome
 from trainwiz.process.capture import capture
 from trainwiz.schedulers import Job, Scheduler
 from trainwiz.ui import console
@@ -21,13 +22,18 @@ _SECONDS = 20.0
 """For each of the scheduler's commands; a job that is being stopped has little time."""
 IDLE_STARTS = 3
 """So many starts of a job that trained nothing are not followed by another one."""
+MOST_LOSSES = 10
+"""As often as a job of Kubernetes: one that loses a machine each time would train for ever."""
 _NOTICE_SECONDS = 3600.0
 """Where the job's file does not say when it is asked to stop: a job whose end is farther away than this, and than twice
 the grace, was not stopped by its scheduler."""
 
 
-def ask(*, trained: bool, grace: float) -> None:
-    """Ask the scheduler to start this process's job again, and say what came of it."""
+def ask(*, trained: bool, grace: float, notice: float | None = None) -> None:
+    """Ask the scheduler to start this process's job again, and say what came of it.
+
+    `notice` is how many seconds before its end the job may be at most; None: as the scheduler announces it.
+    """
     around, job = cluster.job(os.environ), schedulers.around(os.environ)
     scheduler = schedulers.named(job.scheduler) if job else None
     if around is None or job is None or scheduler is None or not (requeue := scheduler.requeue(job)):
@@ -41,10 +47,14 @@ def ask(*, trained: bool, grace: float) -> None:
     status = capture(scheduler.questions(job)[0], timeout=_SECONDS)
     if status.code:
         console.talk(
-            t("cannot ask {scheduler} about this job: {problem}", scheduler=around.scheduler, problem=status.problem)
+            t("cannot ask {scheduler} about this job: {problem}", scheduler=around.scheduler, problem=status.problem),
+            style="warning",
         )
+        line = shlex.join(requeue)
+        console.talk(t("to let it go on, run where {program} is installed: {line}", program=requeue[0], line=line))
         return
-    notice = _announced(scheduler, job) or max(_NOTICE_SECONDS, 2 * grace)
+    if notice is None:
+        notice = _announced(scheduler, job) or max(_NOTICE_SECONDS, 2 * grace)
     if obstacle := scheduler.obstacle(job, status.stdout, now=time.time(), notice=notice):
         console.talk(text(obstacle))
         return
@@ -79,8 +89,27 @@ def before_start(request: Request, ended: Ended) -> int:
     return code
 
 
-def after(prepared: Prepared, *, trained: bool) -> None:
-    """After a run that a scheduler stopped; machine 0 asks, and has waited for the other machines' records."""
+def after(prepared: Prepared, outcome: Outcome, *, trained: bool) -> None:
+    """After a run that a scheduler stopped, or that lost a machine.
+
+    Machine 0 asks, and has waited for the other machines' records; where it is lost, the first of those that are left.
+    """
     place = prepared.place
-    if not (place and place.rank):
+    left = [rank for rank in range(place.machines) if rank not in outcome.lost] if place else []
+    if place and place.rank != left[0]:
+        return
+    if outcome.stopped and outcome.preempted:
         ask(trained=trained, grace=prepared.request.grace)
+    elif outcome.lost and outcome.first_failed is None and outcome.exit_code and not outcome.interrupted:
+        _replace(prepared, trained=trained)
+
+
+# docs/decisions/launching.md: A job that lost a machine is queued again
+def _replace(prepared: Prepared, *, trained: bool) -> None:
+    """Ask for other nodes; what froze on the lost one would else keep the job's nodes until its time is over."""
+    around = cluster.job(os.environ)
+    if around and around.restarts >= MOST_LOSSES:
+        words = t("the job is not queued again: it was started {n} times already", n=around.restarts + 1)
+        console.talk(words, style="warning")
+        return
+    ask(trained=trained, grace=prepared.request.grace, notice=math.inf)

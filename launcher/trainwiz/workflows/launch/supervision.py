@@ -100,10 +100,10 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
 
     exit_code = conclusion.conclude(prepared, outcome, metrics, attempts.entries)
     telling.end()
-    if outcome.stopped and outcome.preempted:
+    if outcome.exit_code or outcome.stopped:
         from trainwiz.workflows.launch import requeue
 
-        requeue.after(prepared, trained=metrics.update() > 0)
+        requeue.after(prepared, outcome, trained=metrics.update() > 0)
     return exit_code
 
 
