@@ -187,7 +187,7 @@ SIGNATURES = {
         "option whose code the traceback shows",
     ),
     "wrapped_model": Signature(
-        rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",
+        rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>(?!_)\w+)'",
         cause="{wrapper} wraps the model and does not have {name} itself",
         remedy="access it on the wrapped model: accelerator.unwrap_model(model).{name}, or .module.{name} "
         "(torch.compile: ._orig_mod.{name}); for the forward pass in training, call the wrapper itself",
