@@ -3,7 +3,7 @@
 Run it where there is a network. FOLDER then has what trainwiz and the trainings of part a to c need beside torch,
 accelerate and transformers, and FOLDER/colossalai what part d needs. Versions are those of the constraints, for Python
 3.12 on x86-64. Of bitsandbytes only the library for one version of CUDA is kept. Ends with an error if all of it is
-larger than 56 MiB: with the checkout it must stay below 64.
+larger than 56 MiB (with the checkout it must stay below 64), or if something needs a package that would not be there.
 """
 
 from __future__ import annotations
@@ -16,19 +16,34 @@ import tempfile
 import zipfile
 from pathlib import Path
 
+from packaging.requirements import Requirement
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT = 56 * 2**20
 CUDA = "130"
 """CUDA 13.0, which the machine's torch is built for."""
-OWN = ("pydantic", "pydantic-core", "annotated-types", "typing-inspection", "questionary", "prompt-toolkit", "wcwidth")
-"""trainwiz's own, and what they need; typer, rich, PyYAML, Jinja2 and psutil are there."""
-TRAINING = ("peft", "deepspeed", "hjson", "einops", "bitsandbytes", "liger-kernel", "torchao")
+THERE = (
+    *("torch", "accelerate", "transformers", "triton", "numpy", "packaging", "psutil", "pyyaml", "huggingface-hub"),
+    *("safetensors", "tokenizers", "tqdm", "typer", "rich", "jinja2"),
+)
+"""On the machine: the first three, and what these need."""
+OWN = (
+    *("pydantic", "pydantic-core", "annotated-types", "typing-inspection", "typing-extensions"),
+    *("questionary", "prompt-toolkit", "wcwidth", "nvidia-ml-py"),
+)
+"""trainwiz's own beside those, and what they need."""
+TRAINING = (
+    *("peft", "bitsandbytes", "liger-kernel", "torchao"),
+    *("deepspeed", "hjson", "einops", "msgpack", "ninja", "py-cpuinfo"),
+)
 COLOSSALAI = (
     *("colossalai", "transformers", "tokenizers", "huggingface_hub", "peft", "diffusers", "contexttimer", "fabric"),
     *("galore_torch", "rpyc", "plumbum", "invoke", "paramiko", "bcrypt", "PyNaCl", "Deprecated", "decorator"),
-    *("lazy-importer", "importlib_metadata"),
+    *("lazy-importer", "importlib_metadata", "requests", "urllib3", "charset-normalizer"),
 )
 """Beside what the machine has; versions of constraints-colossalai.txt."""
+MACHINE = {"python_version": "3.12", "python_full_version": "3.12.0", "sys_platform": "linux", "extra": ""}
+MACHINE |= {"platform_system": "Linux", "platform_machine": "x86_64", "implementation_name": "cpython"}
 SOURCES = ("deepspeed", "colossalai", "contexttimer")
 """There is no wheel of these: one is built, without anything compiled."""
 
@@ -56,6 +71,19 @@ def fetch(names: tuple[str, ...], constraints: Path, folder: Path) -> None:
     rest = [wanted[name] for name in names if name not in SOURCES]
     command = [*pip, "download", "--quiet", "--no-deps", "--dest", str(folder), *target, *platforms]
     subprocess.run([*command, "--platform=manylinux2014_x86_64", *rest], check=True)
+
+
+def lacking(folder: Path) -> list[str]:
+    """What the wheels of a folder need that is neither there nor among them."""
+    needs = set[str]()
+    wheels = sorted(folder.glob("*.whl"))
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as opened:
+            metadata = next(name for name in opened.namelist() if name.endswith(".dist-info/METADATA"))
+            lines = opened.read(metadata).decode().splitlines()
+        found = [Requirement(line.partition(":")[2]) for line in lines if line.startswith("Requires-Dist:")]
+        needs |= {_key(one.name) for one in found if one.marker is None or one.marker.evaluate(MACHINE)}
+    return sorted(needs - {_key(name) for name in (*THERE, *(wheel.name.partition("-")[0] for wheel in wheels))})
 
 
 def thin(wheel: Path, cuda: str = CUDA) -> None:
@@ -86,7 +114,9 @@ def main() -> int:
         thin(wheel)
     size = sum(wheel.stat().st_size for wheel in folder.rglob("*.whl"))
     print(f"{size / 2**20:.1f} MiB in {len(list(folder.rglob('*.whl')))} wheels; at most {LIMIT / 2**20:.0f}")
-    return int(size > LIMIT)
+    if lost := lacking(folder):
+        print(f"these need what is neither among them nor on the machine: {', '.join(lost)}", file=sys.stderr)
+    return int(size > LIMIT or bool(lost))
 
 
 if __name__ == "__main__":

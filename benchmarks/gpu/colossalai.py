@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -32,6 +33,8 @@ RUNS = {
 TOLERANCE = {"no": 1e-4, "bf16": 2e-2, "fp16": 2e-2}
 """How far a loss may lie from that of TorchDDP in fp32, as a share of it."""
 UPDATES, SAVED = 24, 8
+ERROR = re.compile(r"(\[rank\d+\]: )?[\w.]*(Error|Exception|Exit)\b")
+"""The last line of a traceback."""
 
 
 def main() -> int:
@@ -50,7 +53,7 @@ def main() -> int:
             except TimeUp as error:
                 row |= {"left out": str(error)}
             except subprocess.CalledProcessError as error:
-                row |= {"failed": (error.stderr or error.stdout or "").strip().splitlines()[-12:]}
+                row |= {"failed": raised(error.stderr or error.stdout or "")}
             rows.append(row)
             print(json.dumps(row), flush=True)
             Path(options.output).write_text(json.dumps(rows, indent=1) + "\n")
@@ -59,6 +62,14 @@ def main() -> int:
     return int(
         not all(row.get("resume is exact") and row["follows the curve"] for row in rows if "left out" not in row)
     )
+
+
+def raised(said: str) -> list[str]:
+    """The end of the first traceback, before what torchrun says of it; without one, the end of all."""
+    lines = said.strip().splitlines()
+    errors = (n for n, line in enumerate(lines, 1) if ERROR.match(line) and "ChildFailedError" not in line)
+    end = next(errors, len(lines))
+    return lines[max(0, end - 12) : end]
 
 
 class TimeUp(Exception):

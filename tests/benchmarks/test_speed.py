@@ -1,8 +1,10 @@
 """The benchmarks of speed at their smallest: what they measure is the same work, and what they say adds up."""
 
 import argparse
+import importlib.metadata
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -136,7 +138,8 @@ def test_the_rows_of_every_plugin_are_written_one_after_another(
     def measure(options: argparse.Namespace, *_: object) -> dict[str, Any]:
         found.append(len(json.loads(output.read_text())) if output.exists() else 0)
         if len(found) == 2:
-            plugins.said([sys.executable, "-c", "import sys; sys.exit('broken')"], options.end)
+            end = "\nTraceback:\ntorch.distributed.elastic.multiprocessing.errors.ChildFailedError: \ntrain.py FAILED"
+            plugins.said([sys.executable, "-c", f"import sys; sys.exit({'KeyError: broken' + end!r})"], options.end)
         if len(found) == 3:
             options.end = 0.0
         plugins.said([sys.executable, "-c", ""], options.end)
@@ -149,7 +152,7 @@ def test_the_rows_of_every_plugin_are_written_one_after_another(
     assert found == [0, 1, 2]
     rows = list(cases.plugins(output))
     assert [row["ok"] for row in rows] == [True, False, None]
-    assert rows[1]["failed"] == ["broken"]
+    assert rows[1]["failed"] == ["KeyError: broken"]
 
 
 def test_a_wheel_keeps_the_library_of_one_cuda_version(tmp_path: Path) -> None:
@@ -165,6 +168,21 @@ def test_a_wheel_keeps_the_library_of_one_cuda_version(tmp_path: Path) -> None:
         assert set(thinner.namelist()) == {*kept, "bitsandbytes-1.dist-info/RECORD"}
         lines = thinner.read("bitsandbytes-1.dist-info/RECORD").decode().splitlines()
         assert [line.partition(",")[0] for line in lines] == kept
+
+
+def test_what_wheels_need_is_brought_or_there(tmp_path: Path) -> None:
+    """Everything that deepspeed or peft is needed for failed on a bare machine where one package was left out."""
+    needs = ("torch>=2", "Inner_Part>1", 'old; python_version < "3.12"', 'dev-tool; extra == "dev"', "Lost.One")
+    for name, lines in {"first": needs, "inner_part": ()}.items():
+        with zipfile.ZipFile(tmp_path / f"{name}-1-py3-none-any.whl", "w") as written:
+            written.writestr(f"{name}-1.dist-info/METADATA", "".join(f"Requires-Dist: {line}\n" for line in lines))
+    assert bring.lacking(tmp_path) == ["lost-one"]
+    known = importlib.metadata.requires("deepspeed") or []
+    assert {bring._key(re.split(r"[^\w-]", line)[0]) for line in known if "extra" not in line} <= {
+        *bring.THERE,
+        *bring.TRAINING,
+        *bring.OWN,
+    }
 
 
 def test_the_ceiling_counts_every_product_once_and_no_gpu_is_above_it() -> None:

@@ -15,6 +15,7 @@ from trainwiz.estimate.datasheets import MODELS
 from trainwiz.estimate.device import Work, micro_batch, needs
 from trainwiz.estimate.forecast import forecast
 from trainwiz.estimate.gpus import gpu_model
+from trainwiz.estimate.loading import loaded_onto_device
 from trainwiz.estimate.speed import pace
 from trainwiz.estimate.state import work_of
 from trainwiz.models import known, of_config
@@ -627,6 +628,9 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
         ("lora", "ddp", "bf16", 8 * 2 * B),
         ("lora", "ddp", "fp16", 8 * 2 * B),
         ("lora", "ddp", "no", 8 * 4 * B),
+        ("lora", "deepspeed", "bf16", 8 * 2 * B),
+        ("lora", "deepspeed", "no", 8 * 4 * B),
+        ("none", "deepspeed", "bf16", 8 * 4 * B),
         ("lora", "fsdp", "bf16", 2 * B + 8 * 4 * trained_parameters(B, "lora", 16)),
         ("lora", "fsdp", "no", 4 * B + 8 * 4 * trained_parameters(B, "lora", 16)),
         ("qlora", "ddp", "bf16", 8 * B),
@@ -634,8 +638,33 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
 )
 def test_what_ranks_build_in_host_memory(adapter: str, kind: str, precision: str, expected: int) -> None:
     values = {"machine__num_processes": 8, "strategy__kind": kind, "precision__mixed_precision": precision}
+    values |= {"strategy__zero_stage": 2} if kind == "deepspeed" else {}
     plan = make(task="sft", model__name="org/model", model__adapter=adapter, model__from_scratch=False, **values)
     assert estimate(plan, B).load_bytes_per_machine == expected
+
+
+@pytest.mark.parametrize(
+    ("changed", "onto"),
+    [
+        ({}, True),
+        ({"strategy__kind": "deepspeed", "strategy__zero_stage": 2}, True),
+        ({"strategy__kind": "deepspeed", "strategy__zero_stage": 3}, False),
+        ({"data__added_tokens": "<a>"}, False),
+        ({"task": "reward_model"}, False),
+        ({"machine__device": "cpu"}, False),
+    ],
+)
+def test_frozen_weights_that_each_gpu_holds_are_loaded_onto_it(changed: dict[str, Any], onto: bool) -> None:
+    """A layer or the embeddings of each rank are in host memory at a time, in 16 bits, and the adapters."""
+    eight = known("meta-llama/Llama-3.1-8B")
+    assert eight
+    values = {"task": "sft", "strategy__kind": "ddp", "machine__num_processes": 8, "precision__mixed_precision": "bf16"}
+    values |= {"model__name": "org/model", "model__adapter": "lora", "model__from_scratch": False}
+    plan = make(**{**values, "machine__device": "cuda", **changed})
+    assert loaded_onto_device(plan) == onto
+    adapter = 8 * 4 * trained_parameters(eight.parameters, "lora", 16)
+    expected = 8 * 2 * 128256 * 4096 + adapter if onto else 8 * 2 * eight.parameters
+    assert estimate(plan, eight.parameters, eight).load_bytes_per_machine == expected
 
 
 def test_ranks_that_read_their_shards_hold_no_whole_model() -> None:

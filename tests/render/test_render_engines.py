@@ -194,5 +194,6 @@ def test_frozen_weights_are_loaded_in_the_format_that_is_computed_in() -> None:
         for precision in ("no", "bf16", "fp16")
     }
     assert found == {"no": "float32", "bf16": "bfloat16", "fp16": "float16"}
-    sharded = make(strategy__kind="fsdp", precision__mixed_precision="fp16")
-    assert script.settings(sharded)["frozen_dtype"] == "float16"
+    for engine in ({"strategy__kind": "fsdp"}, {"strategy__kind": "deepspeed", "strategy__zero_stage": 3}):
+        sharded = make(**engine, precision__mixed_precision="fp16")
+        assert script.settings(sharded)["frozen_dtype"] == "float16"

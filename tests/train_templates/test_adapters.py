@@ -199,6 +199,22 @@ def test_layers_out_of_an_adapters_reach_are_left_out_and_named(
     assert [name for name, part in model.named_parameters() if part.requires_grad and part.grad is None] == []
 
 
+def test_weights_that_are_loaded_onto_the_device_are_those_that_the_host_would_hold(tmp_path: Path) -> None:
+    """Without a GPU the device is the CPU; random numbers are drawn alike."""
+    saved, found = published(tmp_path / "model", "llama"), []
+    for device in ("cuda", "cpu"):
+        changes = {**ADAPTED, "model__name": saved, "machine__device": device, "precision__mixed_precision": "bf16"}
+        task = load(tmp_path / device, "causal_lm", **changes)
+        torch.manual_seed(1)
+        model = task.build_model(task.TaskConfig())
+        assert ("device_map" in (tmp_path / device / "adapter.py").read_text()) == (device == "cuda")
+        found.append({name: part.detach() for name, part in model.named_parameters()})
+    onto, held = found
+    assert onto.keys() == held.keys()
+    assert {part.dtype for part in onto.values()} == {torch.bfloat16, torch.float32}
+    assert all(onto[name].dtype == part.dtype and torch.equal(onto[name], part) for name, part in held.items())
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("task", ["causal_lm", "text_classification"])
 def test_an_adapter_learns_alike_on_two_ranks_and_goes_on_bit_for_bit(task: str, tmp_path: Path) -> None:

@@ -4,10 +4,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import accelerate
 import projects
 import pytest
 import torch
 import warm
+from accelerate.optimizer import AcceleratedOptimizer
 from projects import REGRESSION, make
 from safetensors.torch import load_file
 from test_evaluation import untimed, weights
@@ -35,6 +37,30 @@ OWN: dict[str, dict[str, object]] = {
 
 def project(folder: Path, name: str, **values: object) -> Path:
     return make(folder, {**BASE, "optimizer.name": name, **OWN[name], **values})
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_an_update_that_fp16_skips_has_a_norm_that_is_not_finite(fused: bool) -> None:
+    """A fused optimizer is called anyway, and leaves the weights alone by itself: accelerate takes that for a step.
+
+    So train.py counts norms; the scaler runs on GPUs, and here on a CPU.
+    """
+    accelerate.Accelerator(cpu=True)
+    weights = nn.Parameter(torch.ones(4))
+    plain = torch.optim.AdamW([weights], lr=0.1, fused=fused)
+    scaler = torch.amp.GradScaler("cpu")
+    optimizer = AcceleratedOptimizer(plain, device_placement=False, scaler=scaler)
+    skipped: Any = 0
+    for factor, moves in ((1e38, False), (1e-3, True), (1e38, False)):
+        before = weights.detach().clone()
+        scaler.scale(weights.sum() * factor).backward()
+        scaler.unscale_(plain)
+        skipped += ~torch.isfinite(nn.utils.clip_grad_norm_([weights], 1.0))
+        optimizer.step()
+        optimizer.zero_grad()
+        assert bool((weights != before).any()) == moves
+        assert optimizer.step_was_skipped == (not fused and not moves)
+    assert int(skipped) == 2
 
 
 @pytest.mark.train

@@ -1,5 +1,6 @@
 """Rows of documents: nothing is lost, hardly a place is wasted, and no document sees another."""
 
+import functools
 import itertools
 import json
 import os
@@ -260,10 +261,15 @@ def reference(  # as PyTorch 2.13 has it
     return torch.cat(parts)
 
 
+def reference_before_gqa(*given: Any, scale: float | None, window_size: tuple[int, int]) -> Tensor:
+    """As PyTorch 2.11 has it: heads may share keys and values without a word."""
+    return reference(*given, scale=scale, window_size=window_size, enable_gqa=True)
+
+
 # docs/decisions/tasks.md: PyTorch's own kernel for documents is used only where it agrees with a mask
 @pytest.mark.parametrize("kind", ["llama", "mistral", "gemma3_text", "gpt2"])
 def test_pytorch_s_kernel_gives_what_masks_give(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel needs a GPU: a reference with its signature stands in its place."""
+    """The kernel needs a GPU: a reference with its signature, and that of PyTorch 2.11, stands in its place."""
     varlen = pytest.importorskip("torch.nn.attention.varlen")
     rows, model = load(tmp_path, "causal_lm", "rows", **CUDA), decoder(kind)
     inputs, positions = three_documents()
@@ -279,10 +285,13 @@ def test_pytorch_s_kernel_gives_what_masks_give(kind: str, tmp_path: Path, monke
         lambda q, k, v, *rest, **told: reference(q, k, v[..., : q.shape[2] // 2], *rest, **told),
     ]
     for kernel in wrong:
-        monkeypatch.setattr(varlen, "varlen_attn", kernel)
+        monkeypatch.setattr(varlen, "varlen_attn", functools.wraps(reference)(kernel))
         assert not rows.kernel_agrees(attention.Shape(2, 2, 16, 16), "cpu"), "one that gives something else"
-    monkeypatch.setattr(varlen, "varlen_attn", reference)
-    assert rows.kernel_agrees(attention.Shape(4, 2, 24, 16), "cpu")
+    for kernel in (reference, reference_before_gqa):
+        rows.shared_heads.clear()
+        monkeypatch.setattr(varlen, "varlen_attn", kernel)
+        assert rows.kernel_agrees(attention.Shape(4, 2, 24, 16), "cpu")
+        assert rows.shared_heads == ({"enable_gqa": True} if kernel is reference else {})
     kernel_agrees = rows.kernel_agrees
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(rows, "kernel_agrees", lambda shape: kernel_agrees(shape, "cpu"))

@@ -832,7 +832,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
 
     loss_since, updates_since = torch.zeros((), device=accelerator.device), 0
     # feature: fp16
-    skipped = 0  # updates that the scaler skipped because a gradient overflowed fp16
+    skipped: Any = 0  # updates that the scaler skipped because a gradient overflowed fp16
     # end: fp16
     # On a CPU, `torch.manual_seed` formats the stack for each device that may start later, which takes 0.2 ms.
     seed_generators = torch.default_generator.manual_seed if accelerator.device.type == "cpu" else torch.manual_seed
@@ -891,7 +891,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         hooks.after_update(config, model, update + 1)
         # end: after_update
         # feature: fp16
+        # feature: engine_backward
         skipped += accelerator.optimizer_step_was_skipped
+        # end: engine_backward
+        # feature: plain_backward
+        skipped += ~torch.isfinite(norm)  # on the device; accelerate sees no skip of a fused optimizer
+        # end: plain_backward
         # end: fp16
         updates_since, done = updates_since + 1, update + 1
         meter.count += count
@@ -929,7 +934,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                     "weight_norm": weight_norm(accelerator, model),
                     # end: weight_norm
                     # feature: fp16
-                    "skipped_updates": skipped,
+                    "skipped_updates": int(skipped),
                     # end: fp16
                     **meter.record(),
                 }

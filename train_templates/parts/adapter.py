@@ -17,6 +17,11 @@ import peft
 import torch
 import transformers
 
+# feature: onto_device
+from accelerate import PartialState
+
+# end: onto_device
+
 # feature: enlarged_base
 from safetensors.torch import save_file
 
@@ -80,6 +85,9 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     # feature: qlora
     arguments |= four_bits([*whole, *heads_of(loader, config)])
     # end: qlora
+    # feature: onto_device
+    arguments["device_map"] = {"": PartialState().device}  # tensor by tensor, so that no rank has all in host memory
+    # end: onto_device
     arguments |= {"dtype": config.frozen_dtype, "output_loading_info": True}
     model, loaded = loader.from_pretrained(config.model_name, **arguments)
     lacking = {name for name in loaded["missing_keys"] if not any(f".{part}." in f".{name}" for part in whole)}

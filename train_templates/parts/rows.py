@@ -9,6 +9,10 @@ from __future__ import annotations
 import hashlib
 
 # end: documents
+# feature: flash
+import inspect
+
+# end: flash
 import os
 
 # feature: documents
@@ -209,6 +213,10 @@ def attention_of(_config: Any) -> str | None:
 
 
 # end: found_attention
+shared_heads: dict[str, bool] = {}
+"""What the kernel must be told where several heads have the same keys and values: from PyTorch 2.12 on."""
+
+
 def attend(
     _module: Any,
     query: Tensor,
@@ -225,19 +233,23 @@ def attend(
     ends, longest = told["cu_seq_lens_q"], told["max_length_q"]
     window = ((told.get("sliding_window") or 0) - 1, 0)  # places before (-1: all) and after
     scale = told.get("scaling")
-    return varlen_attn(*parts, ends, ends, longest, longest, scale=scale, window_size=window, enable_gqa=True)[
+    return varlen_attn(*parts, ends, ends, longest, longest, scale=scale, window_size=window, **shared_heads)[
         None
     ], None
 
 
 def kernel_agrees(shape: Shape, device: str = "cuda") -> bool:
-    """Return whether the kernel exists (PyTorch 2.13) and gives the same as a mask on two documents."""
+    """Return whether the kernel exists (PyTorch 2.11) and gives the same as a mask on two documents."""
     ends, begin = torch.tensor([0, 20, 48], device=device).int(), (torch.arange(48, device=device) >= 20) * 20
 
     def kernel(*parts: Tensor) -> Tensor:
         return attend(None, *parts, None, cu_seq_lens_q=ends, max_length_q=48)[0]
 
     try:
+        from torch.nn.attention.varlen import varlen_attn
+
+        takes = inspect.signature(varlen_attn).parameters
+        shared_heads.update({"enable_gqa": True} if "enable_gqa" in takes else {})
         return agrees(kernel, shape, begin)
     except (ImportError, RuntimeError, TypeError, ValueError):
         return False

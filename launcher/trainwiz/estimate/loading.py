@@ -31,17 +31,36 @@ def read_in_parts(plan: Plan, transformer: Transformer | None) -> bool:
     return built_once(plan) and loaded and as_saved and not changed
 
 
+# docs/decisions/deepspeed.md: Beside an adapter, ranks that hold all weights load them onto their GPUs
+def loaded_onto_device(plan: Plan) -> bool:
+    """Whether each rank loads frozen weights straight onto its GPU, where all of them will be anyway.
+
+    What task.py makes new (heads, rows of new tokens) begins with random numbers of the CPU, as under every strategy.
+    """
+    strategy, data = strategies.of(plan), plan.data
+    frozen = plan.model.adapter == "lora" and plan.machine.device == "cuda" and plan.engine == "accelerate"
+    whole = not strategy.partitions_weights and not strategy.builds_once
+    return frozen and whole and tasks.of(plan).generative and not (data.special_tokens or data.added_tokens)
+
+
 def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = None) -> int:
     """Host memory on rank 0's machine: each rank builds the model, or rank 0 does, or it is cut at once."""
     if strategies.of(plan).builds_in_parts(plan):
         return 0
     each = bytes_built(strategies.of(plan), adapter=plan.model.adapter, precision=plan.precision.mixed_precision)
+    if transformer and loaded_onto_device(plan):
+        return each * _at_once(transformer) * plan.machine.ranks_per_machine + _adapter_bytes(plan, parameters)
     if not built_once(plan):
         return each * parameters * plan.machine.ranks_per_machine
     at_once = parameters
-    if transformer and read_in_parts(plan, transformer):  # rows of one tensor at a time
-        at_once = max(transformer.largest_table, transformer.largest_layer)
+    if transformer and read_in_parts(plan, transformer):
+        at_once = _at_once(transformer)
     return each * at_once + _adapter_bytes(plan, parameters)
+
+
+def _at_once(transformer: Transformer) -> int:
+    """Of weights that are read tensor by tensor."""
+    return max(transformer.largest_table, transformer.largest_layer)
 
 
 # docs/decisions/loop.md: Beside an adapter, each rank reads frozen weights in 16 bits

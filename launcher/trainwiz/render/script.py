@@ -136,6 +136,7 @@ def features(plan: Plan) -> frozenset[str]:
         "plain_samples": True,
         "built_once": loading.built_once(plan),
         "built_by_all": not loading.built_once(plan),
+        "onto_device": loading.loaded_onto_device(plan),
         **strategy.regions(plan),
         **_hook_features(plan),
         **_row_features(plan),

@@ -25,7 +25,7 @@ def settings(plan: Plan) -> dict[str, Any]:
     by_steps = schedule.train_strategy == "steps"
     shape = tasks.of(plan).shape(plan.model.name)
     hub_id = (shape.hub_id if isinstance(shape, ModelShape) else "") or plan.model.name
-    # Weights that no optimizer changes need no fp32. DeepSpeed casts them itself.
+    # Weights that no optimizer changes need no fp32.
     half = _HALF.get(plan.precision.mixed_precision) if strategies.of(plan).keeps_frozen_dtype else None
     return {
         **{key.rpartition(".")[2]: value for key, value in flat(plan).items()},

@@ -54,6 +54,8 @@ class Zero(Strategy):
     kind = "deepspeed"
     uses_deepspeed: ClassVar[bool] = True
     autocasts: ClassVar[bool] = False
+    # docs/decisions/deepspeed.md: Beside an adapter, DeepSpeed too is given frozen weights in 16 bits
+    keeps_frozen_dtype: ClassVar[bool] = True
     runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "model"
     refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
         {

@@ -139,9 +139,10 @@ def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: 
 
     Without it: the kernel kills a rank before the first update. The only visible sign is `exit code: -9`.
     Why: the engine takes the model from the host's memory, where each rank has built it: 4 bytes per parameter and
-    rank, or 2 of frozen weights in 16 bits. With zero.Init, ZeRO 3 cuts the weights while they are loaded. Under fsdp,
-    also beside an adapter, each rank reads its rows of the safetensors files; where these do not hold the weights as
-    the model has them, rank 0 alone builds the model.
+    rank, or 2 of frozen weights in 16 bits. Beside LoRA under DDP or ZeRO 0 to 2, models that write are loaded onto the
+    GPUs, tensor by tensor. With zero.Init, ZeRO 3 cuts the weights while they are loaded. Under fsdp, also beside an
+    adapter, each rank reads its rows of the safetensors files; where these do not hold the weights as the model has
+    them, rank 0 alone builds the model.
     Instead: use ZeRO 3 with strategy.zero3_init, or fsdp.
     Source: seen with transformers 5.23 and accelerate 1.15 on CPU ranks (tests/train_templates/test_sharding.py)
     """
