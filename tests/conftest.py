@@ -37,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ[COMPILED] = "yes" if operators.place().is_dir() else ""
         if config.option.basetemp is None:
             config.option.basetemp = OWN.parent / "t"
+        warm.share()
 
 
 def _compile_catalogue() -> None:

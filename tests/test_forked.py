@@ -77,7 +77,7 @@ def test_an_engine_answers_a_fork_as_it_does_an_interpreter(monkeypatch: pytest.
 
 def test_a_server_outlives_those_who_ask_it_and_are_killed(tmp_path: Path) -> None:
     """Launchers are killed at any moment: before they have said what they want, and together with what they began."""
-    server, environ = warm.Server(sys.executable, os.environ, "killed"), projects.environment()
+    server, environ = warm.Server(sys.executable, os.environ, tmp_path), projects.environment()
     words = (str(tmp_path / "script.py"),)
     Path(*words).write_text("import time; time.sleep(60)")
     streams = (0, 1, 2)

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import fcntl
+import hashlib
 import itertools
 import json
 import os
@@ -26,6 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import apart
 import projects
 import psutil
 from engine_children import claimed
@@ -52,6 +55,8 @@ ENGINE = {"deepspeed.ops.op_builder.all_ops", "deepspeed.runtime.zero.muon.muon_
 """What DeepSpeed imports once it prepares a model, and torch's compiler with it."""
 PROCESSOR = {"cpuinfo"}
 """By what DeepSpeed's CPU Adam asks for the processor: the server asks once, for all its ranks."""
+SHARED, LIFE = "warm", "life"
+"""In the folder of a run of the tests: what its servers lie in, and the pipe that they read until nobody holds it."""
 cold = False
 """`pytest --cold`."""
 
@@ -102,32 +107,52 @@ def begun(
 
 
 class Server:
-    """One interpreter in one environment; it ends with this process, or earlier."""
+    """One interpreter in one environment. It ends when nobody has `life` open for writing: by default, with this."""
 
-    def __init__(self, python: str, environ: Mapping[str, str], use: str) -> None:
-        self.folder = tempfile.TemporaryDirectory(prefix=f"{use}-")  # seen among the words of the processes
-        self.address = f"{self.folder.name}/socket"
+    def __init__(self, python: str, environ: Mapping[str, str], folder: Path, life: int = subprocess.PIPE) -> None:
+        self.address = str(folder / "socket")
         command = [python, str(SERVER), self.address, ROOM]
         environ = {**environ, "WARM_ROOM": ROOM}
-        self.process = subprocess.Popen(command, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = subprocess.Popen(command, env=environ, stdin=life, stdout=subprocess.PIPE)
         assert self.process.stdout
         assert self.process.stdout.readline() == b"listening\n"
 
     def close(self) -> None:
         self.process.communicate()
-        self.folder.cleanup()
 
 
-_servers: dict[object, Server] = {}
+_addresses: dict[object, str] = {}
+_begun: list[Server] = []
+"""By this process, and for it alone."""
+_outlived: list[subprocess.Popen[bytes]] = []
+"""Servers that this process began for all workers of its run."""
+_own = tempfile.TemporaryDirectory(prefix="warm-")
+_life: list[int] = []
+"""In the process that the workers of a run come from: what its servers live by."""
 _behind: dict[str, str] = {}
 """The interpreters whose scripts `python` forks, by what it returned."""
 _beginning = threading.Lock()
 
 
+def share() -> None:
+    """Let the servers of all workers of this run be the same, and end with this process."""
+    folder = Path(os.environ[apart.RUN], SHARED)
+    with contextlib.suppress(FileExistsError):  # else a test runs tests
+        folder.mkdir()
+        os.mkfifo(folder / LIFE)
+        _life.append(os.open(folder / LIFE, os.O_RDWR))
+
+
 def close() -> None:
-    """End all servers."""
-    while _servers:
-        _servers.popitem()[1].close()
+    """End the servers that nobody else asks any more."""
+    while _life:
+        os.close(_life.pop())
+        for ended in Path(os.environ[apart.RUN], SHARED).glob("*/pid"):
+            with contextlib.suppress(psutil.Error):
+                psutil.Process(int(ended.read_text())).wait(60)
+    while _begun:
+        _begun.pop().close()
+    _addresses.clear()
 
 
 def server(python: str, environ: Mapping[str, str], use: str = "warm") -> str:
@@ -139,10 +164,30 @@ def server(python: str, environ: Mapping[str, str], use: str = "warm") -> str:
         environ.pop("ACCELERATE_TORCH_DEVICE", None)
     environ |= {"PYTHONPATH": os.pathsep.join(path)} if path else {}
     key = (use, python, *(environ.get(name) for name in IN_STANDIN))
+    name = f"{use}-{hashlib.sha256(repr(key).encode()).hexdigest()[:8]}"  # seen among the words of the processes
     with _beginning:  # threads of a test may want the first one at once
-        if key not in _servers:
-            _servers[key] = Server(python, {**environ, "DS_ACCELERATOR": "cpu"}, use)
-    return _servers[key].address
+        if key not in _addresses:
+            _addresses[key] = _asked(name, python, {**environ, "DS_ACCELERATOR": "cpu"})
+    return _addresses[key]
+
+
+def _asked(name: str, python: str, environ: Mapping[str, str]) -> str:
+    """The address of the server of this name, begun if it was not yet."""
+    shared = Path(os.environ.get(apart.RUN, ""), SHARED)
+    if apart.RUN not in os.environ or not (shared / LIFE).exists():
+        folder = Path(_own.name, name)
+        folder.mkdir()
+        _begun.append(Server(python, environ, folder))
+        return _begun[-1].address
+    folder = shared / name
+    with (shared / "lock").open("w") as lock, (shared / LIFE).open("rb") as life:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "pid").exists():
+            folder.mkdir()
+            server = Server(python, environ, folder, life.fileno())
+            (folder / "pid").write_text(str(server.process.pid))
+            _outlived.append(server.process)
+    return str(folder / "socket")
 
 
 EARLY = ("HF_", "HOME", "LANG", "LC_", "LD_", "PYTHON", "TRANSFORMERS_", "XDG_", *IN_STANDIN)
@@ -169,7 +214,8 @@ def python(own: str = sys.executable, *, offspring: bool = False) -> str:
         "LAUNCHER": str(Path(trainwiz_package.__file__).parents[1]),
         "COMMAND": str(COMMAND) if offspring else "",
     }
-    made = Path(values["ADDRESS"]).parent / f"venv{'-of-all' * offspring}" / "bin" / "python"
+    known = Path(values["ADDRESS"]).parent.name
+    made = Path(_own.name, known, f"venv{'-of-all' * offspring}", "bin", "python")
     if not made.exists():
         made.parent.mkdir(parents=True)
         (made.parents[1] / "lib").symlink_to(prefix / "lib")

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import json
 import shutil
+import sys
 import textwrap
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -234,3 +237,91 @@ def test_without_a_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) ->
     assert run(["adopt", str(tmp_path / "none.py"), "--yes", *CPU]) == 2
     assert "none.py" in capsys.readouterr().err
     assert run(["adopt", "--yes", *CPU]) == 2
+
+
+SCHEDULED = """
+import torch
+from torch.optim import lr_scheduler
+from torch.utils.data import DataLoader, TensorDataset
+
+EPOCHS, WARM = 3, 2
+
+def warm(step):
+    return min(1, (step + 1) / WARM)
+
+def train(model, loader, optimizer, scheduler):
+    for x, y in loader:
+        optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        BATCH
+
+def main():
+    data = TensorDataset(torch.ones(10, 2), torch.ones(10, 1))
+    loader = DataLoader(data, batch_size=4, shuffle=True)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    MADE
+    for epoch in range(1, EPOCHS + 1):
+        train(model, loader, optimizer, scheduler)
+        EPOCH
+
+if __name__ == "__main__":
+    main()
+"""
+STEP = "scheduler.step()"
+SEQUENCE = """one = lr_scheduler.LinearLR(optimizer, 0.1, total_iters=2)
+    two = lr_scheduler.ExponentialLR(optimizer, 0.9)
+    scheduler = lr_scheduler.SequentialLR(optimizer, [one, two], milestones=[2])"""
+
+
+@pytest.mark.parametrize(
+    ("made", "batch", "epoch"),
+    [
+        ("scheduler = lr_scheduler.StepLR(optimizer, 1, gamma=0.7)", "pass", STEP),
+        ("scheduler = lr_scheduler.MultiStepLR(optimizer, milestones=[2, 5], gamma=0.1)", STEP, "pass"),
+        ("scheduler = lr_scheduler.LambdaLR(optimizer, lr_lambda=warm)", STEP, "pass"),
+        ("scheduler = lr_scheduler.LambdaLR(optimizer, lambda e: 0.5**e)", "pass", STEP),
+        (
+            "scheduler = lr_scheduler.CosineAnnealingLR(optimizer, T_max=EPOCHS * len(loader), eta_min=0.01)",
+            STEP,
+            "pass",
+        ),
+        ("scheduler = lr_scheduler.OneCycleLR(optimizer, 2.0, 9, len(loader), cycle_momentum=False)", STEP, "pass"),
+        (SEQUENCE, STEP, "pass"),
+    ],
+)
+def test_a_schedule_of_torch_gives_the_rates_of_the_script(
+    made: str, batch: str, epoch: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = SCHEDULED.replace("MADE", made).replace("BATCH", batch).replace("EPOCH\n", f"{epoch}\n")
+    (tmp_path / "job.py").write_text(text)
+    rates: list[float] = []
+    noted = text.replace("optimizer.step()", 'optimizer.step(); RATES.append(optimizer.param_groups[0]["lr"])')
+    exec(compile(noted, "job.py", "exec"), {"__name__": "__main__", "RATES": rates})
+    project = adopted(tmp_path, "job", *PLANNED)
+    monkeypatch.syspath_prepend(str(project))
+    for name in ("task", "own"):
+        sys.modules.pop(name, None)
+    task = importlib.import_module("task")
+    config = SimpleNamespace(learning_rate=0.5, n_epochs=3, real_batch_size=4)
+    assert [0.5 * task.schedule(config, update, 9) for update in range(9)] == pytest.approx(rates, abs=1e-12)
+    assert "n_epochs: 3" in (project / "trainwiz.yaml").read_text(), "range(1, 4) counts three"
+    for name in ("task", "own"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("made", "batch", "epoch"),
+    [
+        ("scheduler = lr_scheduler.ReduceLROnPlateau(optimizer)", "pass", "scheduler.step(1.0)"),
+        ("scheduler = lr_scheduler.OneCycleLR(optimizer, 2.0, total_steps=9)", STEP, "pass"),
+        ("scheduler = lr_scheduler.StepLR(optimizer, 1)", "pass", f"if epoch > 1: {STEP}"),
+        ("scheduler = lr_scheduler.StepLR(optimizer, 1)", STEP, STEP),
+    ],
+)
+def test_a_schedule_whose_rates_are_not_known_beforehand_is_named(made: str, batch: str, epoch: str) -> None:
+    text = SCHEDULED.replace("MADE", made).replace("BATCH", batch).replace("EPOCH\n", f"{epoch}\n")
+    assert found(text).schedule is None
+    assert said(text)["schedule"] is None

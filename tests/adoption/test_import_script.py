@@ -231,7 +231,7 @@ def test_the_numbers_of_a_loop_by_hand() -> None:
         "schedule": "constant",
         "warmup": 0,
         "clipping": 0.0,
-        "epochs": 5,
+        "epochs": 4,
     }
 
 

@@ -149,8 +149,9 @@ def test_errors_fit_the_terminal_though_results_go_to_a_file(tmp_path: Path) -> 
     assert all(wcwidth.wcswidth(line) <= 50 for line in lines), lines
 
 
-def test_an_encoding_without_chinese_is_no_error() -> None:
-    environ = {**os.environ, "PYTHONIOENCODING": "ascii", "TRAINWIZ_LANG": "zh"}
+@pytest.mark.parametrize("encoding", ["ascii", "ascii:surrogateescape"])
+def test_an_encoding_without_chinese_is_no_error(encoding: str) -> None:
+    environ = {**os.environ, "PYTHONIOENCODING": encoding, "TRAINWIZ_LANG": "zh"}
     done = subprocess.run(
         [sys.executable, "-m", "trainwiz", "explain", "TW401"], env=environ, capture_output=True, text=True
     )

@@ -231,6 +231,17 @@ def test_the_guide_for_agents_names_what_can_be_typed(capsys: pytest.CaptureFixt
     assert {name for _, name, *_ in typed} <= set(COMMANDS)
 
 
+def test_a_folder_that_is_gone_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    for name in ("runs", "check", "init"):
+        assert run([name]) == 2
+        assert "the current folder no longer exists" in capsys.readouterr().err
+
+
 def test_ctrl_c_is_told_and_has_its_code(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever typer makes of it: 0.29 ended every command without a word."""
 

@@ -87,7 +87,7 @@ def test_what_the_remedies_name_is_really_there() -> None:
     sections = "|".join(sorted({key.partition(".")[0] for key in plan.fields() if "." in key}))
     keys = {key for words in remedies for key in re.findall(rf"\b(?:{sections})\.[a-z_0-9]+", words)}
     python = {"model.resize_token_embeddings", "model.enable_input_require_grads", "model.save_pretrained"}
-    python |= {"model.to_empty", "checkpoint.state_dict", "model.train"}
+    python |= {"model.to_empty", "checkpoint.state_dict", "model.train", "model.load_state_dict"}
     assert len(keys) > 10
     assert keys - python <= set(plan.fields())
     named = [match for words in remedies for match in re.findall(r"trainwiz (?!in tmux)(\w+)(?: (--[a-z-]+))?", words)]

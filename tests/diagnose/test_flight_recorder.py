@@ -128,7 +128,7 @@ def test_a_pickle_does_not_ask_for_more_memory_than_it_has_bytes() -> None:
 @pytest.mark.parametrize(
     "data",
     [b"", b"\x80", b"\x80\x04garbage", b"{", b'{"a": 1}', b'{"entries": 3}', b'{"entries": [{}]}', b"{" * 9999]
-    + [pickle.dumps(value) for value in ([], {"entries": [5]}, dump(entry(1, input_sizes=[["x"]])))]
+    + [pickle.dumps(value) for value in ([], {"entries": {}}, {"entries": [5]}, dump(entry(1, input_sizes=[["x"]])))]
     + [b"\x80\x04Nr\xff\xff\xff\x7f."]  # a place in the memo of C's unpickler: 32 GiB
     + [pickle.dumps(dump(entry(10**6000))), pickle.dumps(dump(entry(1, process_group=[NESTED, ""])))],
 )

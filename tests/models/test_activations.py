@@ -17,7 +17,7 @@ from transformers import CONFIG_MAPPING, AutoModel
 
 from trainwiz import models
 from trainwiz.models import Transformer
-from trainwiz.models.activations import Arithmetic, Checkpointing, activation_bytes
+from trainwiz.models.activations import Arithmetic, Checkpointing, live_bytes, saved_bytes
 from trainwiz.render import script
 from trainwiz.store import templates
 
@@ -46,6 +46,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 TOKENS = 64
 TINY = {"vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": TOKENS}
+
+
+def activation_bytes(
+    model: Transformer, arithmetic: Arithmetic, checkpointing: Checkpointing = "none", scored: int = 0
+) -> int:
+    """Bytes of one token over all layers at their peak, which is the backward pass of the last layer.
+
+    With `full` checkpointing each layer keeps its input, with `selective` the results of its matrices and its attention
+    as well; one layer at a time is computed again, and then keeps everything. The loss is not in it.
+    """
+    again = 0 if checkpointing == "none" else live_bytes(model, arithmetic, scored)
+    return saved_bytes(model, arithmetic, checkpointing, scored=scored) + again
 
 
 def built(kind: str, layers: int, attention: str = "sdpa", **more: Any) -> nn.Module:

@@ -1,9 +1,9 @@
 """The shape that stands for a model of which only the number of parameters is known."""
 
 import pytest
+from test_activations import activation_bytes
 
 from trainwiz.models import known, of_parameters
-from trainwiz.models.activations import activation_bytes
 
 
 @pytest.mark.parametrize("parameters", [10**8, 5 * 10**8, 10**9, 3 * 10**9, 7 * 10**9, 32 * 10**9, 70 * 10**9])

@@ -303,6 +303,7 @@ def test_every_config_field_is_set_from_the_plan_or_named_here(
         "resume",
         "trust",
         "n_samples",
+        "n_eval_samples",
         "n_features",
         "hidden_size",
         "n_blocks",

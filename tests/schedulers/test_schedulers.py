@@ -153,13 +153,13 @@ def test_no_setup_takes_the_launch_along(tmp_path: Path, setup: str) -> None:
 @pytest.mark.parametrize("keys", [{}, FULL])
 @pytest.mark.parametrize("device", get_args(v.Device))
 def test_a_batch_script_is_a_script(tmp_path: Path, device: str, keys: dict[str, Any]) -> None:
-    plan = make(**SLURM, **TWO, **keys, machine__device=device, cluster__time_limit="36h", cluster__requeue=False)
+    plan = make(**SLURM, **TWO, **keys, machine__device=device, cluster__time_limit="37:05:09", cluster__requeue=False)
     file = tmp_path / "job.sbatch"
     file.write_text(text_of(plan, "job.sbatch"))
     subprocess.run(["bash", "-n", str(file)], check=True)
     lines = file.read_text().splitlines()
     assert lines[0] == "#!/bin/bash"
-    for line in ("--nodes=2", "--ntasks-per-node=1", "--time=1-12:00:00", "--no-requeue", "--open-mode=append"):
+    for line in ("--nodes=2", "--ntasks-per-node=1", "--time=1-13:05:09", "--no-requeue", "--open-mode=append"):
         assert f"#SBATCH {line}" in lines
     # Directives behind the first command would be comments.
     first = next(i for i, line in enumerate(lines) if line and not line.startswith("#"))

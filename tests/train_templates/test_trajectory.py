@@ -273,7 +273,7 @@ POISON = ""
 def load_train_data(config):
     global POISON
     POISON = config.poison
-    return Regression(config, seed=0)
+    return Regression(config, config.n_samples, seed=0)
 '''
 
 

@@ -151,6 +151,7 @@ def test_a_chinese_keyboard_and_tab(tmp_path: Path, start: Start) -> None:
         ("ｄｄｐ", "ddp"),
         ("a.jsonl，b.jsonl", "a.jsonl,b.jsonl"),
         ("数据，一", "数据，一"),
+        ("a.jsonl\r\n\n数据.jsonl\n", "a.jsonl, 数据.jsonl"),
     ],
 )
 def test_full_width_forms_count_as_the_plain_ones(typed: str, meant: str) -> None:

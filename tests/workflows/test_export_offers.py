@@ -271,4 +271,5 @@ def test_a_checkpoint_becomes_a_gguf_file(tmp_path: Path) -> None:
         "export", str(project), "--gguf", "q8_0", "--output", str(other), "--python", warm.python()
     )
     assert (done.code, "ended with exit code 3" in done.err) == (1, True)
-    assert other.is_dir()
+    assert f"then: {warm.python()}" in done.err
+    assert len({file.stat().st_mode for file in other.iterdir()}) == 1, "whoever may read one may serve all"

@@ -27,6 +27,9 @@ class TaskConfig:
     """Settings of the task. `--name value` overrides one."""
 
     n_samples: int = 2048
+    # feature: eval
+    n_eval_samples: int = 256
+    # end: eval
     n_features: int = 16
     hidden_size: int = 128
     n_blocks: int = 2
@@ -36,11 +39,11 @@ class TaskConfig:
 class Regression(Dataset[tuple[Tensor, Tensor]]):
     """edit: your data. A sample must depend only on its index, so that epochs and resumed runs see the same."""
 
-    def __init__(self, config: TaskConfig, *, seed: int) -> None:
+    def __init__(self, config: TaskConfig, n_samples: int, *, seed: int) -> None:
         self.noise = config.noise
         generator = torch.Generator().manual_seed(seed)
-        self.inputs = torch.randn(config.n_samples, config.n_features, generator=generator)
-        noise = 0.01 * torch.randn(config.n_samples, generator=generator)
+        self.inputs = torch.randn(n_samples, config.n_features, generator=generator)
+        noise = 0.01 * torch.randn(n_samples, generator=generator)
         self.targets = torch.sin(2 * self.inputs[:, 0]) + self.inputs[:, 1] * self.inputs[:, 2] + noise
 
     def __len__(self) -> int:
@@ -61,13 +64,13 @@ class Regression(Dataset[tuple[Tensor, Tensor]]):
 
 def load_train_data(config: TaskConfig) -> Dataset[Any]:
     """Return the training data: a length, and items by index."""
-    return Regression(config, seed=0)
+    return Regression(config, config.n_samples, seed=0)
 
 
 # feature: eval
 def load_eval_data(config: TaskConfig) -> Dataset[Any]:
     """Return the evaluation data."""
-    return Regression(config, seed=1)
+    return Regression(config, config.n_eval_samples, seed=1)
 
 
 # end: eval

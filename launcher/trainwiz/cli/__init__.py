@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 
-from trainwiz.errors import Cancelled, Ended, TrainwizError
+from trainwiz.errors import Cancelled, Ended, TrainwizError, UsageError
 from trainwiz.language import t
+from trainwiz.message import say
 from trainwiz.ui import console
 
 BUG = 3
@@ -25,6 +27,7 @@ def run(arguments: Sequence[str]) -> int:
 
     before, built = console.results(), None
     try:
+        _check_current_folder()
         built = command(arguments)
         result = built(list(arguments), prog_name="trainwiz", standalone_mode=False)
     except TrainwizError as error:
@@ -53,6 +56,14 @@ def run(arguments: Sequence[str]) -> int:
         bug_report.write(error)
         return BUG
     return result if isinstance(result, int) else 0
+
+
+def _check_current_folder() -> None:
+    """Raise `UsageError` where the folder that this was typed in is gone."""
+    try:
+        os.getcwd()
+    except OSError:
+        raise UsageError(say("the current folder no longer exists"), say("change to one that does: cd ~")) from None
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:

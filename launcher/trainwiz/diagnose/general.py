@@ -216,12 +216,16 @@ IN_ITS_OWN_WORDS = (EXPLANATIONS["check_failed"], EXPLANATIONS["stopped"])
 
 
 # docs/decisions/diagnosis.md: What an unknown exception means is said, but not taken for its cause
-def explanation(exception: str, source: str = "") -> tuple[Signature, re.Match[str]] | None:
-    """What the line that names an exception means, and that of the code which raised it; None: nothing in general."""
+def explanation(exception: str, source: str = "", *, installed: bool = True) -> tuple[Signature, re.Match[str]] | None:
+    """What the line that names an exception means, and that of the code which raised it; None: nothing in general.
+
+    `installed` is whether a package raised it: a class of one's own may lack what its base had in another version.
+    """
     texts = (exception, f"{exception.rstrip(': ')} <- {source}") if source else (exception,)
     matches = (
         (signature, pattern.search(text))
         for signature in EXPLANATIONS.values()
+        if installed or signature is not EXPLANATIONS["own_attribute"]
         for text in texts
         for pattern in signature.patterns
     )

@@ -45,7 +45,9 @@ def _by_its_words(
     exception: Line, calls: Sequence[Frame], lines: Sequence[Line], log: str
 ) -> tuple[Message, Message] | None:
     said = log_text.words_of(exception, lines)
-    meaning = general.explanation(said, calls[-1].source if calls else "")
+    meaning = general.explanation(
+        said, calls[-1].source if calls else "", installed=bool(calls) and calls[-1].package is not None
+    )
     if meaning is None:
         return None
     signature, match = meaning

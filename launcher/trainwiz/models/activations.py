@@ -107,18 +107,6 @@ def _eager_bytes(model: Transformer, block: Block, arithmetic: Arithmetic, score
     return each * block.heads * scored + 2 * number * (block.query_size - block.key_value_size)
 
 
-def activation_bytes(
-    model: Transformer, arithmetic: Arithmetic, checkpointing: Checkpointing = "none", scored: int = 0
-) -> int:
-    """Bytes of one token over all layers at their peak, which is the backward pass of the last layer.
-
-    With `full` checkpointing each layer keeps its input, with `selective` the results of its matrices and its attention
-    as well; one layer at a time is computed again, and then keeps everything. The loss is not in it.
-    """
-    again = 0 if checkpointing == "none" else live_bytes(model, arithmetic, scored)
-    return saved_bytes(model, arithmetic, checkpointing, scored=scored) + again
-
-
 def saved_bytes(
     model: Transformer,
     arithmetic: Arithmetic,

@@ -95,12 +95,6 @@ class Transformer:
         return max(self.embedding_weights, self.head_weights)
 
     @property
-    def active_parameters(self) -> int:
-        """The parameters that one token is computed with: of the experts only those that see it."""
-        idle = sum(block.count * (block.mlp_weights - block.active_mlp_weights) for block in self.blocks)
-        return self.parameters - idle
-
-    @property
     def matrix_weights(self) -> int:
         """The weights of all linear layers inside the blocks."""
         return sum(block.count * block.matrix_weights for block in self.blocks)

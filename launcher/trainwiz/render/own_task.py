@@ -12,6 +12,7 @@ from trainwiz.fields import with_constant
 from trainwiz.render.artifact import Artifact
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.pieces import Counted, Piece, Pieces
+from trainwiz.script.schedules import Schedule
 from trainwiz.script.slices import DEVICE, OWN, Slice
 
 _COUNTS: dict[Counted, str] = {
@@ -64,6 +65,9 @@ def files(
     if pieces.late_warmup:
         text = text.replace("def save_model(", f"{_SCHEDULE}def save_model(")
         slices.append(Slice(expression="", imports=("import math",)))
+    if pieces.schedule and not pieces.late_warmup:
+        text = text.replace("def save_model(", f"{_schedule(pieces.schedule)}def save_model(")
+        slices += [pieces.schedule.taken, Slice(expression="", imports=("import functools",))]
     if decided and (function := _optimizer(pieces, decided)):
         text = text.replace("def save_model(", f"{function}def save_model(")
         slices += [pieces.optimizer.taken] if pieces.optimizer and pieces.optimizer.taken else []
@@ -141,6 +145,36 @@ def _stepped(found: Lightning) -> str:
         '        """Return the loss of a micro-batch, a mean."""\n'
         f"        step = self.module.training_step({given})\n"
         '        return step["loss"] if isinstance(step, dict) else step\n\n\n'
+    )
+
+
+def _schedule(found: Schedule) -> str:
+    """The hook that gives the rates of the script's own schedule, which steps beside an optimizer of one number."""
+    every = "if update % epoch == 0:" if found.by_epoch else ""
+    step = "scheduler.step()"
+    lines = [
+        f"{found.optimizer} = torch.optim.SGD([torch.zeros((), requires_grad=True)], lr=rate)",
+        *([f"{found.loader} = range(epoch)"] if found.loader else []),
+        *(*found.taken.outer, *found.taken.inner),
+        f"scheduler = {found.taken.expression}",
+        "found = []",
+        "for update in range(1, total + 1):",
+        f'    found.append({found.optimizer}.param_groups[0]["lr"] / rate)',
+        f"    {found.optimizer}.step()",
+        *([f"    {every}", f"        {step}"] if every else [f"    {step}"]),
+        "return found",
+    ]
+    body = textwrap.indent("\n".join(lines), "    ")
+    return (
+        "@functools.cache\n"
+        "def shares(rate: float, total: int, epoch: int) -> list[float]:\n"
+        '    """Return the share of the rate for each update, as the script\'s own schedule steps."""\n'
+        f"{body}\n\n\n"
+        "def schedule(config: Any, update: int, total: int) -> float:\n"
+        '    """Return the share of the learning rate. `epoch` is how many updates an epoch has."""\n'
+        "    epoch = total // config.n_epochs if config.n_epochs else 0\n"
+        "    epoch = epoch or -(-len(load_train_data(config)) // config.real_batch_size)\n"
+        "    return shares(config.learning_rate, total, epoch)[update]\n\n\n"
     )
 
 

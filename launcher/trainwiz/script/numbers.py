@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
@@ -226,7 +227,7 @@ def _of_epochs(script: Script) -> Iterator[Number]:
     """The loop over epochs: of those around micro-batches the one that is called so, else the outermost."""
     loops: dict[Loop, None] = {}
     for backward in script.training.backwards:
-        around = script.tree.loops(backward.call)[1:]
+        around = script.tree.loops_around(backward.call)[1:]
         named = [loop for loop in around if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower()]
         loops |= dict.fromkeys((named or around)[-1:])
     for loop in loops:
@@ -235,8 +236,11 @@ def _of_epochs(script: Script) -> Iterator[Number]:
             source = source.args[0]
         ranges = isinstance(source, ast.Call) and dotted(source.func).rpartition(".")[2] in ("range", "trange")
         if ranges and isinstance(source, ast.Call) and source.args:
-            # range(start, epochs) goes on after a resume; a whole training is all of them.
-            yield from _epochs(script, f"for … in {ast.unparse(source)}", source.args[:2][-1], loop)
+            # range(start, epochs) goes on after a resume; a whole training is all of them. range(1, …) only counts.
+            start = constant(source.args[0]) if len(source.args) > 1 else 0
+            for one in _epochs(script, f"for … in {ast.unparse(source)}", source.args[:2][-1], loop):
+                counts = one.kind == "epochs" and isinstance(start, int) and isinstance(one.value, int)
+                yield replace(one, value=one.value - start) if counts else one
 
 
 def _epochs(script: Script, name: str, given: ast.expr, loop: ast.AST) -> Iterator[Number]:

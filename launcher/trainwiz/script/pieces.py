@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainwiz.message import say
-from trainwiz.script import lightning
+from trainwiz.script import lightning, schedules
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.numbers import numbers
+from trainwiz.script.schedules import Schedule
 from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat, only_places
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk
@@ -77,6 +78,8 @@ class Pieces:
     """Statements of the loop that the project's loop has no counterpart for."""
     optimizer: Piece | None = None
     """The only optimizer, where the script makes it from the model's name."""
+    schedule: Schedule | None = None
+    """The only schedule of torch, where its rates are known before the training."""
     lightning: Lightning | None = None
     """The LightningModule that makes loss and optimizer."""
     sums_means: ast.AST | None = None
@@ -165,6 +168,7 @@ class _Reader:
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             rest=tuple(self._rest(block)),
             optimizer=self._optimizer(models),
+            schedule=None if self.trainer else schedules.of(self.script, loader),
             sums_means=self._sums_means(),
             late_warmup=bool(self.trainer) or any(_is_schedule(call) for call in self.script.calls),
         )

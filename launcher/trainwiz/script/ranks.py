@@ -16,7 +16,7 @@ MAIN = names(
     """
     is_chief is_global_primary is_global_zero is_last_process is_local_main_process is_local_process_zero is_main
     is_main_node is_main_process is_main_rank is_master is_primary is_rank0 is_rank_0 is_rank_zero is_world_process_zero
-    main_process master_process
+    main_process master_process should_save
     """
 )
 _MAIN = re.compile(

@@ -190,6 +190,19 @@ class Tree:
             child, above = above, above.__dict__.get("_parent")
         return found
 
+    def calls_to(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> list[ast.Call]:
+        """The calls of a function of the script by its own name, or as a method of its own object."""
+        return [one for one in self.calls if dotted(one.func) in (function.name, f"self.{function.name}")]
+
+    def loops_around(self, node: ast.AST) -> list[Loop]:
+        """The loops around a node, innermost first, and those around its function, where one place calls it."""
+        found, scope = self.loops(node), self.scope(node)
+        if not isinstance(scope, ast.FunctionDef | ast.AsyncFunctionDef):
+            return found
+        calls = self.calls_to(scope)
+        inside = len(calls) == 1 and scope in (calls[0], *self.above(calls[0]))
+        return found if len(calls) != 1 or inside else [*found, *self.loops_around(calls[0])]
+
     def without_gradient(self, node: ast.AST) -> bool:
         """Whether no_grad or inference_mode holds here, by a block or by the function's decorator."""
         scope = self.scope(node)

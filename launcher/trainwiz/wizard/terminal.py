@@ -61,8 +61,10 @@ class Reply:
 def plain(typed: str) -> str:
     """What was typed, with the full-width forms of a Chinese keyboard as ASCII: ８，０００ is 8,000, and 0。1 is 0.1.
 
-    A text with other characters than these stays as it is, and so does the name of a file that exists.
+    A text with other characters than these stays as it is, and so does the name of a file that exists. Several lines,
+    as somebody pastes them, have commas between.
     """
+    typed = ", ".join(filter(None, map(str.strip, typed.splitlines())))
     halved = unicodedata.normalize("NFKC", typed.replace("。", ".").replace("、", ","))
     return halved if halved.isascii() and not os.path.lexists(os.path.expanduser(typed)) else typed
 

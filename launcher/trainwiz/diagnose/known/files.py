@@ -63,12 +63,29 @@ SIGNATURES = {
         remedy="load into a state dict with the saved names: the same model, optimizer and wrapper; get_state_dict of "
         "torch.distributed.checkpoint.state_dict gives names without wrappers",
     ),
+    "prefixed_weights": Signature(
+        r"Missing key\(s\) in state_dict: \"(?P<prefix>module|_orig_mod)\.[^\n]*\n\s*Unexpected key\(s\) in "
+        r"state_dict: \"(?!module\.|_orig_mod\.)",
+        r"Missing key\(s\) in state_dict: \"(?!module\.|_orig_mod\.)[^\n]*\n\s*Unexpected key\(s\) in state_dict: "
+        r"\"(?P<prefix>module|_orig_mod)\.",
+        cause="the names of the saved weights and of the model differ by the prefix {prefix}., which a wrapper puts "
+        "before all of them",
+        remedy="load into the model without its wrapper (before DDP, DataParallel or torch.compile), and rename what "
+        "was saved with one: {{k.removeprefix('{prefix}.'): v for k, v in state.items()}}",
+    ),
+    "nested_weights": Signature(
+        r"Unexpected key\(s\) in state_dict:[^\n]*\"(?P<key>model|state_dict|model_state_dict|module|net|ema|"
+        r"weights)\"",
+        cause="the file holds more than weights; the weights are under its key {key}",
+        remedy="load them from there: model.load_state_dict(checkpoint['{key}'])",
+    ),
     "other_weights": Signature(
         r"Trying to set a tensor of shape \S.* in \"(?P<model>[\w.]+)\" \(which has shape torch\.Size\(\[(?!0\])",
         r"Error\(s\) in loading state_dict for (?P<model>\w+)",
         r"size mismatch for (?P<model>[\w.]+): copying a param",
         cause="the saved weights do not match the model ({model})",
-        remedy="build the model with the saved architecture; the lines below list the differences",
+        remedy="build the model with the saved architecture; the lines below list the differences; where all names "
+        "differ, look for the prefix module. that DDP and DataParallel put before them",
     ),
     "optimizer_differs": Signature(
         r"loaded state dict (?:contains a parameter group that doesn't match the size of|has a different number of "

@@ -29,6 +29,12 @@ SIGNATURES = {
         remedy="fill what is missing, and convert the rest in the data set or in collate: a picture by a transform "
         "(ToTensor), a text by the tokenizer; drop columns that nothing reads",
     ),
+    "sampler_epoch": Signature(
+        r"AttributeError: '(?P<sampler>\w+)' object has no attribute 'set_epoch'",
+        cause="set_epoch is called on a {sampler}, which has none: the loader has no DistributedSampler here",
+        remedy="give the loader sampler=DistributedSampler(dataset) where there are several ranks, and call set_epoch "
+        "only then: if isinstance(sampler, DistributedSampler)",
+    ),
     "gathered_objects": Signature(
         r"Can't apply _?\w+ on object of type <class '(?P<type>[\w.]+)'>",
         r"Unsupported types \(<class '(?P<type>[\w.]+)'>\) passed to `\w+`",

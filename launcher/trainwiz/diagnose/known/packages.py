@@ -176,6 +176,11 @@ SIGNATURES = {
         remedy="give the model's folder a name without dots (v2-0, not v2.0), delete "
         "~/.cache/huggingface/modules/transformers_modules, and start again; let one rank load it before the others",
     ),
+    "setuptools_version": Signature(
+        r"module 'distutils' has no attribute 'version'",
+        cause="the installed setuptools is too new for this torch, whose TensorBoard writer asks for distutils.version",
+        remedy="update torch, or with the training interpreter run: pip install 'setuptools<60'",
+    ),
     "wrong_version": Signature(
         r"ImportError: cannot import name '(?P<name>\w+)' from '(?P<package>\w+)",
         r"AttributeError: module '(?P<package>\w+)[\w.]*' has no attribute '(?P<name>\w+)'",

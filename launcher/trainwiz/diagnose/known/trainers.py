@@ -192,7 +192,7 @@ SIGNATURES = {
         "whose code the traceback shows",
     ),
     "wrapped_model": Signature(
-        rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",
+        rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>(?!_)\w+)'",
         cause="{wrapper} wraps the model, and has no {name} of its own",
         remedy="take it from the model inside: accelerator.unwrap_model(model).{name}, or .module.{name} "
         "(torch.compile: ._orig_mod.{name}); call the wrapper itself for the forward pass of the training",

@@ -76,7 +76,7 @@ def collectives_on_every_rank(script: Script) -> Violations:
     """
     synced = [c for c in script.calls_with("sync_dist") if script.engines.lightning and _is_synced(c)]
     for call in [*script.called(*COLLECTIVES), *synced]:
-        if not _is_in_group(call) and not _answered(script, call):
+        if not _is_in_group(script, call) and not _answered(script, call):
             yield from _single(
                 script,
                 call,
@@ -240,7 +240,7 @@ def in_functions(script: Script, calls: Sequence[Call]) -> Violations:
 def _needing(script: Script, calls: Sequence[Call]) -> dict[Function, Call]:
     """The functions that all ranks must call together, each with the call in it that is why."""
     found: dict[Function, Call] = {}
-    whole = [call for call in calls if not _is_in_group(call) or _is_group_optional(script, call)]
+    whole = [call for call in calls if not _is_in_group(script, call) or _is_group_optional(script, call)]
     fresh = [(call.node, call) for call in whole if not _answered(script, call)]
     for _ in range(_DEEP):
         reached = []
@@ -314,12 +314,36 @@ def _is_answered_by(script: Script, site: ast.Call, sites: Sequence[ast.Call]) -
     return False
 
 
-def _is_in_group(call: Call) -> bool:
+def _is_of_all(script: Script, group: ast.expr) -> bool:
+    """Whether a group is made without a list of ranks: `new_group(backend="gloo")` has all of them."""
+    made = [a.value for a in script.names.assigned(dotted(group), group) if not _is_constant(a.value)]
+    made += [
+        s.value
+        for s in script.tree.of(ast.Assign)
+        if isinstance(group, ast.Name) and any(isinstance(t, ast.Name) and t.id == group.id for t in s.targets)
+    ]
+    made = [value for value in made if not _is_constant(value)]
+    calls = [value for value in made if isinstance(value, ast.Call)]
+    return bool(calls) and len(calls) == len(made) and all(_has_all(script, value) for value in calls)
+
+
+def _is_constant(value: ast.AST) -> bool:
+    return isinstance(value, ast.Constant)
+
+
+def _has_all(script: Script, call: ast.Call) -> bool:
+    ranks = next((k.value for k in call.keywords if k.arg == "ranks"), call.args[0] if call.args else None)
+    new = script.names.resolved(call.func) == "torch.distributed.new_group"
+    return new and (ranks is None or (constant(ranks) is None and isinstance(ranks, ast.Constant)))
+
+
+def _is_in_group(script: Script, call: Call) -> bool:
     """Whether a collective is meant for some ranks only; FSDP's group is that of the model."""
     if "FullyShardedDataParallel" in call.name:
         return False
-    if call.keyword("group") is not None or call.keyword("process_group") is not None:
-        return True
+    told = call.keyword("group") or call.keyword("process_group")
+    if told is not None:
+        return not _is_of_all(script, told)
     return any("group" in dotted(value) or dotted(value).endswith("pg") for value in call.node.args)
 
 

@@ -40,8 +40,8 @@ def samplers_know_the_epoch(script: Script) -> Violations:
     sets = any(not c.node.args or constant(c.node.args[0]) is None for c in script.methods("set_epoch"))
     if not epochs or script.called("Accelerator.prepare") or sets:
         return
-    for call in script.calls_like("DistributedSampler$"):
-        shuffles = call.name.endswith("DistributedSampler") and constant(call.keyword("shuffle")) is not False
+    for call in script.calls_like(r"Distributed\w*Sampler$"):
+        shuffles = constant(call.keyword("shuffle")) is not False
         if shuffles and not _is_for_evaluation(script, call):
             yield violation(
                 "set_epoch is never called: every epoch uses the same order",

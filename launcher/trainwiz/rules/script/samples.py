@@ -61,6 +61,15 @@ def ranks_see_different_samples(script: Script) -> Violations:
             )
     if not script.engines.accelerate:
         yield from _same_draws(script)
+    for call in script.calls_like(r"Distributed\w*Sampler$"):
+        rank, ranks = call.keyword("rank"), call.keyword("num_replicas")
+        if type(constant(rank)) is int and ranks is not None and constant(ranks) is None and script.training.backwards:
+            yield violation(
+                "every rank reads the share of rank {rank}",
+                remedy("pass rank=torch.distributed.get_rank(), or leave it out"),
+                rank=constant(rank),
+                place=script.place(call.node),
+            )
 
 
 @rule("TW745", level=Level.ERROR, field="script")

@@ -13,6 +13,8 @@ from trainwiz.script.edits import after
 from trainwiz.script.training import Backward, remainder
 from trainwiz.script.tree import constant, dotted, method, walk
 
+_PRECISION = re.compile(r"\b\w*(?:amp|fp16|bf16|half|precision|scaler|autocast)\w*\b", re.I)
+"""In the words of a condition that chooses a precision."""
 _STEPPED = ("Tensor", "GradScaler", "Accelerator", "Fabric", "Booster")
 """Whose backward pass changes no weights by itself."""
 
@@ -62,6 +64,7 @@ def optimizers_step(script: Script) -> Violations:
     steps = [c for c in script.calls_of("step") if _may_step(script, c)]
     around = [script.origins.loops(c.node) for c in steps]
     if not passes or any(not found or not loops.isdisjoint(found) for found in around):
+        yield from _without_step(script, passes)
         return
     learning = {script.tree.scope(b.call) for b in passes}
     cleared = [c.node.func.value for c in script.methods("zero_grad") if isinstance(c.node.func, ast.Attribute)]
@@ -74,6 +77,23 @@ def optimizers_step(script: Script) -> Violations:
             name=dotted(known[0]),
             place=script.place(passes[0].call),
         )
+
+
+def _without_step(script: Script, passes: Sequence[Backward]) -> Violations:
+    """A backward pass in one precision's branch, where only the branches of others have a step."""
+    for one in passes:
+        steps = [s for s in script.training.steps if script.tree.scope(s) is script.tree.scope(one.call)]
+        near = [s for s in steps if set(script.tree.loops(s)) & set(script.tree.loops(one.call))]
+        if not near or len(near) != len(script.training.steps):
+            continue
+        chosen = [g for g in script.tree.guards(one.call) if _PRECISION.search(ast.unparse(g.test))]
+        if chosen and all(script.tree.exclusive(one.call, s) for s in near):
+            yield violation(
+                "no optimizer steps after this backward pass: its branch has none",
+                remedy("call optimizer.step() after the backward pass"),
+                place=script.place(one.call),
+            )
+            return
 
 
 @rule("TW716", level=Level.ERROR, field="script")
@@ -89,7 +109,8 @@ def scalers_are_updated(script: Script) -> Violations:
     updated = [(script.tree.scope(c.node), _owner(c)) for c in script.called("GradScaler.update")]
     here = [c for c in steps if any(script.tree.scope(c.node) is scope for scope, _ in updated)]
     if updated:  # of several scalers of one function, each has its own
-        steps = [c for c in here if (script.tree.scope(c.node), _owner(c)) not in updated and len(here) > len(updated)]
+        left = [c for c in here if (script.tree.scope(c.node), _owner(c)) not in updated and len(here) > len(updated)]
+        steps = [*left, *(c for c in here if _is_in_other_branch(script, c))]
     for call in steps[:1]:
         yield violation(
             "{name}.update() is never called: the second step fails",
@@ -100,6 +121,13 @@ def scalers_are_updated(script: Script) -> Violations:
             name=_owner(call),
             place=script.place(call.node),
         )
+
+
+def _is_in_other_branch(script: Script, step: Call) -> bool:
+    """Whether the scaler of a step is updated in its function, but never on the step's own way through it."""
+    scope = script.tree.scope(step.node)
+    updates = [c.node for c in script.called("GradScaler.update") if script.tree.scope(c.node) is scope]
+    return bool(updates) and all(script.tree.exclusive(step.node, update) for update in updates)
 
 
 @rule("TW771", level=Level.ERROR, field="script")
@@ -258,8 +286,10 @@ def _one_left_out(script: Script) -> Violations:
     clears = [c.node.func.value for c in script.calls_like("zero_grad") if isinstance(c.node.func, ast.Attribute)]
     stepped = {_last(_stepping(step)): step for step in script.training.steps if dotted(_stepping(step))}
     cleared = {_last(owner) for owner in clears}
-    if len(stepped) < 2 or not cleared or not cleared <= stepped.keys() or "grad" in script.attributes:
+    if len(stepped) < 2 or not cleared or not cleared <= stepped.keys():
         return
+    if any(_CLEARED.search(part.text) for part in script.parts):
+        return  # without a call
     for name, step in stepped.items():
         loops = script.origins.loops(step)
         learns = any(

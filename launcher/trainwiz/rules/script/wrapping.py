@@ -51,6 +51,22 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
                 )
                 return
     yield from never_averaged(script)
+    yield from _thrown_away(script)
+
+
+def _thrown_away(script: Script) -> Violations:
+    """A wrapper that nothing keeps: `DDP(model)` leaves the model as it was."""
+    for call in script.called("torch.nn.parallel.DistributedDataParallel"):
+        function = script.tree.scope(call.node)
+        returned = isinstance(script.tree.parent(call.node), ast.Return) and isinstance(function, Function)
+        for site in script.origins.sites(function) if returned else [call.node]:
+            if isinstance(script.tree.parent(site), ast.Expr):
+                yield violation(
+                    "the wrapped model is thrown away: {name} leaves the model itself as it was",
+                    remedy("keep what it returns: model = {name}(…)", name=dotted(site.func)),
+                    name=dotted(site.func),
+                    place=script.place(site),
+                )
 
 
 @rule("TW738", level=Level.ERROR, field="script")

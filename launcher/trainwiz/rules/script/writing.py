@@ -75,7 +75,8 @@ def weights_are_collected_by_every_rank(script: Script) -> Violations:
     """
     sharded = [c for c in script.methods("state_dict") if _is_sharded(script, c.node)]
     lightning = script.called(*_LIGHTNINGS) if script.engines.lightning else []
-    collecting = [*script.called(*_COLLECTS), *lightning, *sharded]
+    own = [c for c in script.calls_of("save_model") if _is_own_trainers(script, c)]
+    collecting = [*script.called(*_COLLECTS), *lightning, *sharded, *own]
     yield from in_functions(script, collecting)
     for call in collecting:
         if not script.ranks.is_single(call.node):
@@ -89,6 +90,15 @@ def weights_are_collected_by_every_rank(script: Script) -> Violations:
             )
         fix = say("call {name} on every rank, outside the condition", name=name)
         yield Violation(message, Fix(message=fix), place=script.place(call.node))
+
+
+def _is_own_trainers(script: Script, call: Call) -> bool:
+    """Whether a method is called that a class inherits from transformers' Trainer."""
+    if dotted(call.node.func) != "self.save_model":
+        return False
+    kind = next((a for a in script.tree.above(call.node) if isinstance(a, ast.ClassDef)), None)
+    bases = [script.names.resolved(base) for base in kind.bases] if kind is not None else []
+    return any(base.startswith(("transformers.", "trl.")) and base.endswith("Trainer") for base in bases)
 
 
 @rule("TW765", level=Level.WARNING, field="script")
@@ -246,12 +256,13 @@ def _written(script: Script, call: Call) -> ast.expr | None:
         return None if opened is None or dotted(opened) in script.names.imports else opened
     if call.name in _OPENS and any(constant(mode) in _WRITING for mode in _modes(call)):
         return call.node.args[0] if call.node.args else None
-    if call.method == "save_pretrained" and call.node.args and call.keyword("is_main_process") is None:
+    folder = call.argument("save_directory", 0) if call.method == "save_pretrained" else None
+    if folder is not None and call.keyword("is_main_process") is None:
         if dotted(call.node.func).startswith("self.save") and script.origins.called(call.node) is not None:
             return None  # a method of its own, which is looked at itself
         owner = dotted(call.node.func).lower()
         helper = any(word in owner for word in ("token", "processor", "config", "extractor"))
-        return None if helper or call.keyword("save_function") is not None else call.node.args[0]
+        return None if helper or call.keyword("save_function") is not None else folder
     return None
 
 

@@ -22,6 +22,7 @@ from trainwiz.store import templates
 
 _HOOK = "build_optimizers"
 _RATE = "optimizer.learning_rate"
+_SHAPE, _WARMUP = "schedule.lr_scheduler_type", "schedule.n_warmup_steps"
 _OF_OPTIMIZER = ("optimizer.name", "optimizer.weight_decay", "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon")
 
 
@@ -39,14 +40,18 @@ class OwnScript:
     @property
     def answers(self) -> Mapping[str, Any]:
         """What it answers of the plan."""
-        return {"task": _own_task(), "data.eval": None} if self.as_code else {}
+        if not self.as_code:
+            return {}
+        constant = {_SHAPE: "constant", _WARMUP: 0} if self.makes_schedule else {}
+        return {"task": _own_task(), "data.eval": None, **constant}
 
     @property
     def sources(self) -> Mapping[str, Source]:
         """Where these answers come from."""
         name = Path(self.script.file).name
         source = Source(kind="file", reason=say("{file} has its own model, data and loss", file=name))
-        return dict.fromkeys(self.answers, source)
+        schedule = Source(kind="file", reason=say("task.py has the schedule of {file}", file=name))
+        return {key: schedule if key in (_SHAPE, _WARMUP) else source for key in self.answers}
 
     @property
     def left(self) -> tuple[Left, ...]:
@@ -58,7 +63,15 @@ class OwnScript:
         """The lines of what task.py takes, by the piece's name."""
         every = (*self.pieces.all, *([self.pieces.optimizer] if self.pieces.optimizer else []))
         found = (one for one in every if one.taken and not isinstance(one.node, ast.Module))
-        return {one.name: getattr(one.node, "lineno", 1) for one in found}
+        lines = {one.name: getattr(one.node, "lineno", 1) for one in found}
+        return lines | (
+            {"schedule": self.pieces.schedule.node.lineno} if self.makes_schedule and self.pieces.schedule else {}
+        )
+
+    @property
+    def makes_schedule(self) -> bool:
+        """Whether task.py has the script's own schedule."""
+        return self.as_code and self.pieces.schedule is not None and not self.pieces.late_warmup
 
     def makes_optimizer(self, plan: Plan) -> bool:
         """Whether task.py can make the script's own optimizer."""
@@ -67,6 +80,8 @@ class OwnScript:
 
     def covers(self, left: Left, plan: Plan) -> bool:
         """Whether task.py does what an entry says the plan cannot."""
+        if left.key == _SHAPE:
+            return self.makes_schedule
         return self.makes_optimizer(plan) and left.key in _OF_OPTIMIZER
 
     def told(self, left: Left, plan: Plan) -> Left:

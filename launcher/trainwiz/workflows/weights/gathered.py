@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -135,9 +136,17 @@ def gather(
         if gathered.problem or gathered.different or not gathered.tensors:
             raise TrainwizError(_failed(gathered))
         _tell(gathered)
+        _let_read(aside)
         return [(aside / name).rename(each) for name, each in targets.items() if (aside / name).exists()]
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _let_read(folder: Path) -> None:
+    """Let everybody read the weights who may read what lies beside them: safetensors writes them for one user."""
+    about = list(folder.rglob("*.json"))
+    for file in folder.rglob("*.safetensors") if about else ():
+        file.chmod(stat.S_IMODE(about[0].stat().st_mode))
 
 
 def _layout(checkpoint: Path) -> str | None:

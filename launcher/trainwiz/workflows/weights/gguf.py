@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -65,6 +66,10 @@ def convert(python: str, converter: Path, targets: Mapping[str, Path], kind: str
     if code or not file.is_file():
         raise TrainwizError(
             say("{program} ended with exit code {code}; its output is above", program=program.name, code=code),
-            say("the model is in {folder}; convert it by hand once that is solved", folder=folder),
+            say(
+                "the model is in {folder}; packages that it lacks are in its requirements.txt; then: {command}",
+                folder=folder,
+                command=shlex.join(argv),
+            ),
         )
     return file
