@@ -192,7 +192,7 @@ print(sorted(str(lock.relative_to(ops)) for lock in ops.glob("*/lock")))
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "['held/lock']"
     for name in ("mine", "older"):
-        assert f"removed a build lock that no process holds: {ops / name / 'lock'}" in done.stderr
+        assert f"removed a build lock that no process owns: {ops / name / 'lock'}" in done.stderr
 
 
 def test_an_exception_is_not_tried_again(tmp_path: Path) -> None:

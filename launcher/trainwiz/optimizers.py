@@ -63,7 +63,7 @@ _ALL = (
     ),
     Optimizer(
         name="lion",
-        summary=say("the sign of a mean of gradients; 4 bytes of state, and a learning rate 3 to 10 times smaller"),
+        summary=say("the sign of averaged gradients; 4 bytes of state, needs a learning rate 3 to 10 times smaller"),
         moment_bytes=4,
         betas=(0.9, 0.99),
         settings=("beta1", "beta2"),
@@ -79,7 +79,7 @@ _ALL = (
     ),
     Optimizer(
         name="adafactor",
-        summary=say("moments of rows and columns only; almost no state"),
+        summary=say("only moments of rows and columns; almost no state"),
         moment_bytes=0,
         betas=(0.0, 0.0),
         epsilon=1e-3,
@@ -99,7 +99,7 @@ _ALL = (
     ),
     Optimizer(
         name="paged_adamw_8bit",
-        summary=say("the same, moved to host memory when the GPU is full"),
+        summary=say("the same, but moves to host memory when the GPU is full"),
         moment_bytes=2,
         betas=(0.9, 0.95),
         elementwise=False,

@@ -131,7 +131,7 @@ class Recovery:
         idle = 0 if trained else _idle(self._history)
         delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (idle - 1)) if idle else 0.0
         if self._free(attempt):
-            return Again(why=say("going on from the newest complete checkpoint"), delay=delay)
+            return Again(why=say("continuing from the newest complete checkpoint"), delay=delay)
         return Again(
             why=say(
                 "restart {n} of {limit} in {seconds:g} s, from the newest complete checkpoint",

@@ -130,12 +130,12 @@ def test_a_batch_and_a_length_that_are_not_found_are_named(tmp_path: Path, capsy
     (tmp_path / "hidden.py").write_text(HIDDEN)
     adopted(tmp_path, "hidden", "--set", "machine.num_processes=1")
     shown = capsys.readouterr().err
-    known = shown[shown.index("known only to your script") : shown.index("taken into task.py")]
+    known = shown[shown.index("known only to your script") : shown.index("written to task.py")]
     assert "hidden.py:5 epochs: loss.backward()\n" in known
     assert "schedule.n_steps is 100" in known
     assert "hidden.py:9 batch_size: loader = torch.utils.data.DataLoader(" in known
     assert "batch.per_device_batch_size is" in known
-    assert "optimizer (" in shown[shown.index("taken into task.py") :]
+    assert "optimizer (" in shown[shown.index("written to task.py") :]
 
 
 def test_lightning_has_a_stand_in_where_it_is_not_installed(folder: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_module_that_steps_by_itself_is_marked(folder: Path, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (("weight = torch", "self.seen = 1\n        weight = torch"), "compute_loss asks the Trainer"),
+        (("weight = torch", "self.seen = 1\n        weight = torch"), "compute_loss uses the Trainer itself"),
         (
             ("labels, weight=weight)", "labels, weight=weight) / num_items_in_batch"),
             "compute_loss divides by num_items_in_batch",
@@ -180,7 +180,7 @@ def test_a_trainer_that_adds_up_means_is_named(folder: Path, capsys: pytest.Capt
     steps = "gradient_accumulation_steps=2, per_device_train_batch_size=12"
     script.write_text(script.read_text().replace("per_device_train_batch_size=24", steps))
     adopted(folder, "with_trainer", "--dry-run")
-    assert "the Trainer adds up such losses of micro-batches" in " ".join(capsys.readouterr().err.split())
+    assert "the Trainer sums this loss over the micro-batches" in " ".join(capsys.readouterr().err.split())
 
 
 def test_an_optimizer_with_a_closure_is_left_to_the_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -194,9 +194,7 @@ def test_an_optimizer_with_a_closure_is_left_to_the_plan(folder: Path, capsys: p
         )
     )
     project = adopted(folder, "by_hand")
-    assert "computes the loss of a batch several times, by a closure" in capsys.readouterr().err.replace(
-        "\n      ", " "
-    )
+    assert "computes a batch's loss several times through a closure" in capsys.readouterr().err.replace("\n      ", " ")
     assert "build_optimizers" not in (project / "task.py").read_text()
 
 

@@ -244,7 +244,7 @@ def test_another_task_is_the_users_choice(capsys: pytest.CaptureFixture[str]) ->
     entries = left(capsys, "--set", "task=causal_lm")
     for name, words in {"model": "AdamW(net", "data": "= DataLoader(train_data", "loss": "backward(loss)"}.items():
         assert entries[name, line_of(words)]["kind"] == "lost"
-        assert "the plan's task has its own" in entries[name, line_of(words)]["why"]
+        assert "the plan's task provides its own" in entries[name, line_of(words)]["why"]
 
 
 def test_what_cannot_be_taken_is_marked(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -253,9 +253,9 @@ def test_what_cannot_be_taken_is_marked(folder: Path, capsys: pytest.CaptureFixt
     imported()
     shown = " ".join(capsys.readouterr().err.split())
     at = line_of("AdamW(", needs)
-    why = "--hidden is required: give it after --, as in: -- --hidden VALUE"
+    why = "--hidden is required: pass it after --, for example: -- --hidden VALUE"
     assert f"train.py:{at} model: net line {line_of('net = Net(', needs)}: {why}" in shown
-    assert "Next: write build_model in mine/task.py: comments there name" in shown
+    assert "Next: write build_model in mine/task.py: comments there point to" in shown
     text = (folder / "mine" / "task.py").read_text()
     assert f"# TODO: train.py:{at}: {why}" in text
     assert function(text, "build_model") == [
@@ -268,7 +268,7 @@ def test_marks_stop_a_launch(folder: Path) -> None:
     imported()
     found = json.loads(trainwiz("check", "mine", "--json").out)["findings"]
     [unwritten] = [one["message"] for one in found if one["rule"] == "TW527"]
-    assert unwritten.startswith("build_model is still to be written in task.py:")
+    assert unwritten.startswith("build_model in task.py:")
     assert trainwiz("launch", "mine").code == 1
     assert not (folder / "mine" / "runs").exists()
 
@@ -287,7 +287,7 @@ def test_a_custom_task_takes_no_data_from_the_plan(tmp_path: Path, capsys: pytes
     arguments = ["init", str(tmp_path / "new"), "--defaults", "--yes", "--task", "custom", *CPU]
     assert run([*arguments, "--data", "data.txt", "--model", "org/net"]) == 1
     shown = " ".join(capsys.readouterr().err.split())
-    assert "data.train data.txt is not used: the task custom takes it from load_train_data in task.py" in shown
+    assert "data.train data.txt is not used: the task custom gets it from load_train_data in task.py" in shown
     assert "model.name org/net is not used" in shown
     assert not (tmp_path / "new").exists()
     assert run(arguments) == 0
@@ -380,12 +380,12 @@ def test_a_script_that_trains_on_import() -> None:
     assert script.batch == "(x, y)"
     # A function that needs what the script makes as it runs cannot be had alone.
     text = TOP_LEVEL.replace("return nn.functional", "print(args)\n    return nn.functional")
-    assert gaps(text)["loss"][1] == "loss_of uses args, which the script makes as it runs"
+    assert gaps(text)["loss"][1] == "loss_of uses args, which the script creates at run time"
 
 
 def test_the_arguments_of_a_script() -> None:
     text = TOP_LEVEL.replace("default=32", "required=True")
-    why = "--hidden is required: give it after --, as in: -- --hidden VALUE"
+    why = "--hidden is required: pass it after --, for example: -- --hidden VALUE"
     assert gaps(text)["model"] == (line_of("net = Net(", text), why)
     for words in (("--hidden", "16"), ("--hidden=16",)):
         model = pieces(read("train.py", text, arguments=words)).model.taken
@@ -410,7 +410,7 @@ def test_a_sum_over_the_samples_is_no_mean() -> None:
 def test_several_backward_passes() -> None:
     text = TOP_LEVEL.replace("loss.backward()", "loss.backward()\n        loss_of(net(y), x).backward()")
     line = line_of("loss_of(net(y), x)", text)
-    assert gaps(text) == {"loss": (line, "the loop has several backward passes: of loss and loss_of(net(y), x)")}
+    assert gaps(text) == {"loss": (line, "the loop has several backward passes: for loss and loss_of(net(y), x)")}
 
 
 def test_a_class_that_trains() -> None:
@@ -442,7 +442,7 @@ def test_classes_of_a_command_line_of_lightning() -> None:
     assert (script.model.taken.expression, script.whole_loader.expression) == ("own.Regressor()", "own.Points()")
     assert {one.kind: one.value for one in numbers(read("train.py", text))}["epochs"] == 6
     needs = text.replace("def __init__(self", "def __init__(self, path", 1)
-    assert gaps(needs)["model"][1] == "Regressor needs path, which its command line gives it"
+    assert gaps(needs)["model"][1] == "Regressor needs path, which comes from its command line"
 
 
 def test_each_update_by_hand_in_a_training_step_is_named() -> None:
@@ -484,7 +484,7 @@ def test_a_collate_function_that_asks_the_engine() -> None:
     assert gaps(text) == {
         "collate": (
             line_of("size = 8 if", text),
-            "accelerator.is_main_process has no value that is written in the script",
+            "the value of accelerator.is_main_process is not written in the script",
         )
     }
 
@@ -569,7 +569,7 @@ def test_statements_on_one_line_are_told_apart() -> None:
 
 def test_a_part_of_a_model() -> None:
     text = OWN.replace("AdamW(net.parameters()", "AdamW(net.layers[2].parameters()")
-    assert gaps(text)["model"][1] == "the optimizer gets the parameters of net.layers[2] only"
+    assert gaps(text)["model"][1] == "the optimizer gets only the parameters of net.layers[2]"
 
 
 def test_deepspeeds_own_engine() -> None:
@@ -646,7 +646,7 @@ def test_a_trainer() -> None:
     assert script.loss.taken
     assert script.loss.taken.expression == "model(**batch).loss"
     given = text.replace("train_dataset=data", "train_dataset=data, compute_loss_func=lambda *_: 0")
-    assert gaps(given)["loss"][1] == "the Trainer has a loss of its own"
+    assert gaps(given)["loss"][1] == "the Trainer has its own loss"
 
 
 def test_nothing_to_find() -> None:
@@ -665,7 +665,7 @@ def test_nothing_to_find() -> None:
         ("", {"shuffle": "shuffles the samples"}),
         ("shuffle=False", {"shuffle": "shuffles the samples"}),
         ("shuffle=True, drop_last=True", {"drop_last": "the last samples of an epoch"}),
-        ("sampler=WeightedRandomSampler(weights, 9)", {"sampler": "in an order of its own"}),
+        ("sampler=WeightedRandomSampler(weights, 9)", {"sampler": "in its own order"}),
         ("sampler=DistributedSampler(train_data, shuffle=True)", {}),
         ("shuffle=args.shuffle", {}),
         ("**options", {}),

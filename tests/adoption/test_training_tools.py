@@ -256,7 +256,7 @@ def test_what_a_file_leaves_out_is_as_its_tool_has_it(tmp_path: Path) -> None:
 def test_one_file_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(AXOLOTL)
     (tmp_path / "b.yaml").write_text("distributed_type: MULTI_GPU\n")
-    with pytest.raises(UsageError, match="not imported together"):
+    with pytest.raises(UsageError, match="cannot be imported together"):
         import_files.together([str(tmp_path / "a.yaml"), str(tmp_path / "b.yaml")], default=False, versions=())
 
 

@@ -150,7 +150,7 @@ def test_each_command_is_in_one_group_and_has_an_example_that_can_be_typed() -> 
         (
             ["launch", "p", "--n_steps", "3"],
             "unknown option --n_steps",
-            "arguments of the training script go behind --, as in: trainwiz launch DIR -- --n_steps …",
+            "arguments of the training script go after --, for example: trainwiz launch DIR -- --n_steps …",
         ),
         (
             ["launch", "p", "--dry_run"],
@@ -169,7 +169,7 @@ def test_each_command_is_in_one_group_and_has_an_example_that_can_be_typed() -> 
         (
             ["init", "x", "--recipe"],
             "--recipe needs a value",
-            "--recipe NAME: Begin with a recipe's model, method and GPUs;",
+            "--recipe NAME: Start from a recipe's model, method and GPUs;",
         ),
         (["check", "--format"], "--format needs a value", "--format FORMAT: text, json, sarif or github."),
         (["diff", "--lang"], "--lang needs a value", "--lang LANG: Language: en or zh"),

@@ -94,7 +94,9 @@ def test_a_place_in_slurm_is_that_of_the_step() -> None:
 
 def test_an_address_that_is_each_machines_own_is_refused_in_a_job() -> None:
     nowhere, other = planned(main_process_ip=None), PLACES["Slurm"]
-    with pytest.raises(UsageError, match="machine 0 is at localhost, which means this machine itself: machine 1"):
+    with pytest.raises(
+        UsageError, match="the address of machine 0, localhost, is this machine's own, but this is machine 1"
+    ):
         cluster.place(nowhere, None, {**other, "MASTER_ADDR": "localhost"})
     # Of machine 0, as Kubeflow's first operators had it.
     assert cluster.place(nowhere, None, {**other, "SLURM_NODEID": "0", "MASTER_ADDR": "localhost"}).rank == 0
@@ -207,7 +209,7 @@ def test_the_address_of_machine_0() -> None:
     nowhere = planned(main_process_ip=None)
     assert cluster.place(planned(), 0, {"MASTER_ADDR": "other"}).address == "10.0.0.1"
     assert cluster.place(nowhere, 0, {"MASTER_ADDR": "other"}).address == "other"
-    with pytest.raises(UsageError, match="no address of machine 0"):
+    with pytest.raises(UsageError, match="no address for machine 0"):
         cluster.place(nowhere, 0, {})
 
 

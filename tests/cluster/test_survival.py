@@ -144,7 +144,7 @@ def thawed(processes: list[psutil.Process]) -> None:
 
 def test_a_host_is_lost_in_every_way_and_comes_back(pair: Pair, undisturbed: list[float]) -> None:
     options = ("--nnodes", "1:2", "--max-restarts", "1", "--rejoin", "2", "--wait", "60")
-    alone, again = "going on with 1 of 2 machines (0): 16 = 4 × 4 × 1", "going on with 2 of 2 machines (0, 1)"
+    alone, again = "continuing with 1 of 2 machines (0): 16 = 4 × 4 × 1", "continuing with 2 of 2 machines (0, 1)"
     for machine in (0, 1):
         pair.start(machine, *options, *(("--rejoin", "100") if machine else ()))
 
@@ -170,7 +170,7 @@ def test_a_host_is_lost_in_every_way_and_comes_back(pair: Pair, undisturbed: lis
     pair.trains()
     pair.launchers[1].send_signal(signal.SIGTERM)
     assert pair.launchers[1].wait(180) == 75, pair.text(1)
-    pair.said_by(0, "machine 1 was asked to stop; the others go on")
+    pair.said_by(0, "machine 1 was asked to stop; the others continue")
     pair.said_by(0, alone, times=4)
     pair.start(1, *options)
     assert pair.ended() == [0, 0], pair.text(0) + pair.text(1)
@@ -182,8 +182,8 @@ def test_a_host_is_lost_in_every_way_and_comes_back(pair: Pair, undisturbed: lis
     assert projects.losses(pair.folder) == pytest.approx(undisturbed, rel=1e-5)
     said = " ".join(pair.text(0).split())
     assert "machine 1 is lost" in said
-    assert said.count("nothing was heard of it for 20 s, since ") >= 2
+    assert said.count("nothing was received from it for 20 s, since ") >= 2
     assert "its launcher ended" in said
     first = " ".join(pair.text(1, 0).split())
-    assert "it heard nothing of this machine for 20 s" in first
-    assert "machine 0 is silent: trying to reach it again, for at most 100 s" in first
+    assert "it received nothing from this machine for 20 s" in first
+    assert "machine 0 does not respond: trying to reach it again, for at most 100 s" in first

@@ -208,7 +208,8 @@ def test_each_way_to_train_shows_its_bytes() -> None:
         ("qlora", "ddp"),
     ]
     assert re.fullmatch(
-        r"[678]\.\d GiB per rank fit; all weights need 1\d\.\d GiB with zero2\+offload", why(made, "model.adapter")
+        r"[678]\.\d GiB per rank fits; training all weights needs 1\d\.\d GiB with zero2\+offload",
+        why(made, "model.adapter"),
     )
     new = decide({"task": "sft", "model.name": "llama-1b"}, machine("2xrtx4090"))
     assert [way.adapter for way in new.methods] == ["none"], "an adapter needs trained weights"
@@ -219,7 +220,7 @@ def test_the_recommendation_shows_its_numbers() -> None:
     decided = decide({"model.name": "some/model"}, machine("8xh100"), model=sized(7_000_000_000))
     reason = why(decided, "strategy.kind")
     assert re.fullmatch(
-        r"8\d,\d{3} tokens/s by the forecast for 8 × NVIDIA H100 80GB HBM3, with 6\d\.\d GiB of 79\.6 GiB; "
+        r"forecast for 8 × NVIDIA H100 80GB HBM3: 8\d,\d{3} tokens/s, using 6\d\.\d GiB of 79\.6 GiB; "
         r"ddp needs 120 GiB",
         reason,
     )
@@ -711,7 +712,7 @@ def test_of_compiled_layers_products_and_attention_count_and_nothing_else() -> N
             "hardly faster",
         ),
         ("TinyLlama/TinyLlama-1.1B", "2xrtx4090", {}, 1024, "would need more memory"),
-        ("google/gemma-2-9b", "8xh100", {}, 1024, "the model changes its logits"),
+        ("google/gemma-2-9b", "8xh100", {}, 1024, "the model modifies its logits"),
         ("openai-community/gpt2", "cpu", {}, 1024, "keeps the logits small"),
     ],
 )
@@ -750,7 +751,7 @@ def test_liger_kernel_is_used_where_it_is_installed_and_nothing_is_compiled() ->
         (zero3, old, "needs its package"),
         (zero3, bare, "a C++ compiler"),
         ({**zero3, "task": "text_classification"}, installed, "a language model"),
-        ({**zero3, "model.name": "gpt2-124m"}, installed, "not tried with this kind of model"),
+        ({**zero3, "model.name": "gpt2-124m"}, installed, "not been tested with this kind of model"),
         ({"model.name": "llama-1b", "model.compile": True}, installed, "the compiler fuses the layers"),
     ]
     for answers, where, reason in cases:
@@ -774,7 +775,7 @@ def test_inputs_go_to_host_memory_where_they_do_not_fit() -> None:
     assert [one.plan.model.activation_checkpointing for one in chosen] == ["full", "offload", "full", "full"]
     assert not chosen[1].plan.model.compile
     # 32 layers on 4 ranks, in 16 bits, 4096 wide
-    assert "host memory takes 128 GiB" in why(chosen[1], "model.activation_checkpointing")
+    assert "128 GiB of them is kept in host memory" in why(chosen[1], "model.activation_checkpointing")
     assert 4 * 32 * 131_072 * 4096 * 2 == 128 * 2**30
 
 

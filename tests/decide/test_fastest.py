@@ -137,8 +137,8 @@ def test_a_default_real_batch_can_be_divided() -> None:
 def test_reasons_of_what_is_kept() -> None:
     few = decide({"model.name": "Qwen/Qwen2.5-7B"}, machine_named("8xL40S")[0], model=known_as("Qwen/Qwen2.5-7B"))
     reason = why(few, "model.activation_checkpointing")
-    assert reason.startswith("the fastest by the forecast: with micro-batch 4, ")
-    assert reason.endswith(" do not")
+    assert reason.startswith("fastest in the forecast: at micro-batch 4, ")
+    assert reason.endswith(" does not")
     assert models.known("Qwen/Qwen2.5-7B") is not None
     assert test_decide.machine("cpu").gpus == ()
 

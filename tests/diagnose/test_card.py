@@ -149,7 +149,7 @@ def test_ranks_behind_a_launcher_share_one_log(tmp_path: Path) -> None:
     done = diagnosed(folder=tmp_path)
     assert "rank 1 failed first with exit code 1" in done.out
     assert "ValueError: the second rank is wrong" in done.out
-    assert "the code at fails.py:5 stops with its own words" in done.out
+    assert "the code at fails.py:5 stopped with this message" in done.out
 
 
 def test_a_kill_for_memory_is_told_by_the_record(tmp_path: Path) -> None:

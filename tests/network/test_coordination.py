@@ -246,7 +246,7 @@ def test_it_goes_on_with_as_many_as_the_batch_divides_over_and_grows_again(make:
     assert [entry["machines"] for entry in world.leading.entries] == [[0, 1, 2], [0, 2], [0, 1, 2]]
     batch = ("--num_processes", "2", "--per_device_batch_size", "2", "--gradient_accumulation_steps", "3")
     assert world.arguments[1:] == [(), ("--resume", "auto", *batch), ("--resume", "auto")]
-    assert "going on with 2 of 3 machines (0, 2): 12 = 2 × 3 × 2" in world.audience.said
+    assert "continuing with 2 of 3 machines (0, 2): 12 = 2 × 3 × 2" in world.audience.said
 
 
 def test_a_machine_that_is_asked_to_stop_leaves_the_others_training(make: Callable[..., World]) -> None:
@@ -380,8 +380,8 @@ def test_silence_is_a_lost_machine_and_strangers_are_not_kept(
     world.join(1)
     until(lambda: 1 in world.coordinator.lost)
     seen = f"{world.coordinator.lost[1].why} {world.others[1].next(10)}"  # the other hears of it that is the later one
-    assert "nothing was heard of it for 0.5 s" in seen
-    with pytest.raises(TrainwizError, match="does not answer any more"):
+    assert "nothing was received from it for 0.5 s" in seen
+    with pytest.raises(TrainwizError, match="no longer responds"):
         Participant(machine(2), address="127.0.0.1", port=world.port, secret="another secret")
     other = Participant(machine(2, plan="q"), address="127.0.0.1", port=world.port, secret=SECRET)
     assert isinstance(other.next(10), Message), "machine 0 hangs up on another plan"
@@ -398,9 +398,9 @@ def test_a_machine_that_was_silent_hears_that_and_comes_back(
     frozen = world.others[1]
     monkeypatch.setattr(frozen._line, "say", lambda **_: True)
     until(lambda: 1 in world.coordinator.lost)
-    assert re.match(r"nothing was heard of it for 2 s, since \d\d:\d\d:\d\d$", str(world.coordinator.lost[1].why))
+    assert re.match(r"nothing was received from it for 2 s, since \d\d:\d\d:\d\d$", str(world.coordinator.lost[1].why))
     assert 1 not in world.coordinator.present
-    assert "it heard nothing of this machine for 2 s" in str(frozen.next(10))
+    assert "it received nothing from this machine for 2 s" in str(frozen.next(10))
     assert frozen.over(0) is not None
     monkeypatch.setattr(coordination, "LOST_SECONDS", 60.0)
     assert frozen.dropped
@@ -443,7 +443,7 @@ def test_as_many_machines_as_the_real_batch_divides_over() -> None:
 
 
 def test_worlds_that_cannot_change_are_refused() -> None:
-    with pytest.raises(Refused, match="cannot be divided over 5 ranks"):
+    with pytest.raises(Refused, match="cannot be divided among 5 ranks"):
         formation.least(
             Request(nnodes="1:2"), plans.with_changes(PLAN, {"machine.num_machines": 2, "machine.num_processes": 10})
         )

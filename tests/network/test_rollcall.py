@@ -115,7 +115,7 @@ def test_who_does_not_see_machine_0s_folder_says_so(port: int, capfd: pytest.Cap
     with pytest.raises(TrainwizError, match="machine 1 does not see the folder of machine 0"):
         machines._look_at_folders(heard[0], must_share=True)
     machines._look_at_folders(heard[0], must_share=False)
-    assert "checkpoints lie on machine 0 only" in capfd.readouterr().err
+    assert "checkpoints exist only on machine 0" in capfd.readouterr().err
 
 
 def test_the_interface_is_the_one_that_others_come_by() -> None:
@@ -213,15 +213,15 @@ def test_other_code_versions_and_data_are_named_like_another_plan(port: int) -> 
 def test_a_machine_with_another_secret_is_neither_heard_nor_believed(port: int) -> None:
     host, attending = together(port, machine(0), machine(1), wait=2, secrets={1: "quite another one"})
     assert "missing after 2 s: machine rank 1" in str(host)
-    assert "connections that did not know the secret of this launch: " in str(host)
-    assert "does not know the secret of this launch" in str(attending)
+    assert "connections without this launch's secret: " in str(host)
+    assert "does not accept the secret of this launch" in str(attending)
     assert "--secret WORDS" in str(attending.remedy)  # type: ignore[union-attr]
 
 
 def test_a_machine_without_a_secret_waits_for_one_and_says_what_to_type(port: int) -> None:
     host, attending = together(port, machine(0), machine(1), wait=2, secrets={1: ""})
     assert "missing after 2 s" in str(host)
-    assert "this launch has no secret by which machine 0 would know machine 1" in str(attending)
+    assert "this launch has no secret, so machine 0 cannot recognize machine 1" in str(attending)
 
 
 def test_what_was_recorded_cannot_be_said_again() -> None:

@@ -16,7 +16,7 @@ GOOD = "{% for message in messages %}{{ message.content }}{% endfor %}"
         (GOOD, ""),
         ("{% generation %}" + GOOD + "{% endgeneration %}", ""),
         ("{% for", "line 1"),
-        ("no loop", "it does not read messages"),
+        ("no loop", "it does not use messages"),
         ("{{ " + "(" * 3000 + ")" * 3000 + " }}", "nested too deeply"),
         (GOOD + " " * (1 << 20), "larger than 1 MiB"),
     ],
@@ -31,4 +31,4 @@ def test_a_file_is_read_as_a_template(text: str, says: str, tmp_path: Path) -> N
 def test_what_is_not_a_regular_file_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("pipe", "/dev/zero", ".", "missing", "a\0b"):
-        assert "no file that can be read" in problem(name, tmp_path)
+        assert "no such file can be read" in problem(name, tmp_path)

@@ -43,7 +43,7 @@ def test_a_file_is_cut_off(kept: int, tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:kept])
     said, held = lacking(tmp_path), file.stat().st_size
     told = "1 byte" if held == 1 else f"{held} bytes"
-    assert said.startswith(f"its weights are cut off: {file.name} has {told}, and its header names")
+    assert said.startswith(f"its weights are truncated: {file.name} has {told}, but its header says")
 
 
 def test_git_lfs_did_not_download(tmp_path: Path) -> None:

@@ -182,5 +182,5 @@ def test_another_machine_watches_its_own_ranks_by_their_beats(tmp_path: Path) ->
     assert "rank 2 is waiting in all_reduce, called at live.py:7" in said
     assert "rank 3 is sleeping in <module>, live.py:6" in said
     assert "the other ranks are waiting for rank 3" in said
-    assert "machine 0 shows no sign of life since " in said
+    assert "machine 0 has shown no sign of life since " in said
     assert "machine 2" not in said, "nothing was ever seen of it: its folder may be another one"

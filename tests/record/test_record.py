@@ -431,11 +431,11 @@ SAID = {"template": "rank {rank} failed first with exit code {code}", "values": 
         ),
         (run(alive=True), State.RUNNING, "None"),
         (run(alive=False), State.KILLED, "trainwiz was killed, or the machine went down"),
-        (Recorded(name="x"), State.UNKNOWN, "no record of how it was launched"),
+        (Recorded(name="x"), State.UNKNOWN, "no record of the launch"),
         (
             run(alive=None, hostname="node7"),
             State.UNKNOWN,
-            "started on node7: whether it is still running is known only there",
+            "started on node7: only that machine knows whether it is still running",
         ),
     ],
 )

@@ -47,7 +47,7 @@ def judged(kind: StrategyKind = "ddp", found: dict[str, Any] | None = None, **lo
 def test_a_random_loss_is_no_failure() -> None:
     check = judged(random=True, draws=[["randn_like", "task.py:8"], ["randint", "task.py:9"]])["randomness"]
     assert check.verdict == "warning"
-    assert "draws random numbers (randn_like at task.py:8, randint at task.py:9)" in str(check.found)
+    assert "uses random numbers (randn_like at task.py:8, randint at task.py:9)" in str(check.found)
     assert "augment(sample, generator)" in str(check.fix)
     stray = judged(random=True, stray_dropout=[["dropout", "task.py:7"]])["randomness"]
     assert stray.verdict == "failed"

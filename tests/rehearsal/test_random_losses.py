@@ -114,7 +114,7 @@ def test_dropout_that_ignores_evaluation_is_named(tmp_path: Path) -> None:
     at = task.read_text().split("functional.dropout")[0].count("\n") + 1
     found = card(project, "--task", code=1)["randomness"]
     assert found["verdict"] == "failed"
-    assert f"dropout acts in evaluation, too, which makes it random: dropout at task.py:{at}" in found["found"]
+    assert f"dropout is also active in evaluation, which makes it random: dropout at task.py:{at}" in found["found"]
     task.write_text(text.replace(before, f"torch.nn.functional.dropout({before}, 0.1, self.training)"))
     assert {check["verdict"] for check in card(project, "--task").values()} == {"passed"}
 

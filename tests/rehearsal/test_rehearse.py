@@ -92,7 +92,7 @@ def test_a_conflict_that_is_left_is_named(project: Path, tmp_path: Path) -> None
     folder = planted(project, "return Net(config)", both, tmp_path / "planted")
     done = trainwiz("rehearse", str(folder), "--task")
     assert done.code == 2
-    assert re.search(r"task\.py:\d+ still holds both sides of a conflict", done.err), done.err
+    assert re.search(r"task\.py:\d+ still contains both sides of a conflict", done.err), done.err
 
 
 @pytest.mark.train
@@ -212,7 +212,7 @@ def test_a_good_schedule_passes() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"warmup": 10}, "does not end before the training"),
+        ({"warmup": 10}, "but the training has only"),
         ({"learning_rate": 2.0}, "the highest learning rate is 1, but the plan has 2"),
         ({"rates": raised(trace()["rates"], 10, -0.2)}, "at update 10, the learning rate is -0.2, below"),
         ({"rates": raised(trace()["rates"], 7, 0.9)}, "should rise until update 2 and fall afterwards"),

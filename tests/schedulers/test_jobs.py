@@ -109,7 +109,7 @@ def test_a_signal_while_the_scheduler_is_asked_loses_no_job(project: Path, signu
     assert done.returncode == 128 + signum, done.stderr
     recorded = project / "runs" / "jobs.jsonl"
     if signum is signal.SIGINT:
-        assert "sbatch had not answered: look whether the job is in its list" in " ".join(done.stderr.split())
+        assert "sbatch did not respond: check whether the job is in its list" in " ".join(done.stderr.split())
         assert not recorded.exists()
     else:
         assert json.loads(recorded.read_text())["id"] == "17"
@@ -218,7 +218,7 @@ def test_one_job_of_an_array_is_stopped_or_all_of_them(project: Path, cli: Cli) 
             "JobState=PENDING Reason=BeginTime Restarts=1",
             {"exit_code": 75, "interrupted": True},
             "requeued",
-            "it may not",
+            "it cannot start yet",
         ),
         ("JobState=FAILED ExitCode=1:0", {"exit_code": 1}, "failed", "exit code 1"),
         ("JobState=COMPLETED", {"exit_code": 0}, "done", "training completed"),
@@ -238,7 +238,7 @@ def test_the_schedulers_own_refusal_is_shown(project: Path, cli: Cli) -> None:
     program(project, "sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1")
     code, out, err = cli("submit")
     assert (code, out) == (1, "")
-    assert "sbatch refused the job: sbatch: error: invalid partition specified: gpu" in err
+    assert "sbatch rejected the job: sbatch: error: invalid partition specified: gpu" in err
     assert not (project / "runs" / "jobs.jsonl").exists()
 
 
@@ -284,7 +284,7 @@ def test_what_a_job_wrote_that_never_began_is_shown_and_explained(project: Path,
     assert "job 17: failed, the job exited with code 2" in err
     _, out, _ = cli("diagnose", ".")
     assert "job 17: failed" in out
-    assert "the job does not find trainwiz on its nodes" in out
+    assert "the job cannot find trainwiz on its nodes" in out
     assert "set cluster.setup in trainwiz.yaml" in out
     assert json.loads(cli("diagnose", ".", "--json")[1])["name"] == "trainwiz_missing"
 
@@ -301,7 +301,7 @@ def test_a_program_that_prints_no_id_is_not_believed(project: Path, cli: Cli) ->
     program(project, "sbatch", "echo hello")
     code, _, err = cli("submit")
     assert code == 1
-    assert "sbatch ended well, but named no job: hello" in err
+    assert "sbatch succeeded, but reported no job: hello" in err
 
 
 def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli) -> None:
@@ -311,7 +311,7 @@ def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli
         made_run(project, {"hostname": os.uname().nodename, "pid": process.pid, "pid_birth": born})
         code, _, err = cli("stop")
         assert code == 0
-        assert f"asked run {RUN} to save a checkpoint and end" in err
+        assert f"asked run {RUN} to save a checkpoint and stop" in err
         assert process.wait(90) == -signal.SIGTERM
         assert (project / "runs" / RUN / ".stopped").exists(), "so that its launcher knows who asked"
     finally:
@@ -422,14 +422,14 @@ def test_a_job_whose_folder_is_elsewhere_is_followed_and_diagnosed(project: Path
     for words in (["logs"], ["logs", KUBERNETES], ["logs", ".", "-f"]):
         assert cli(*words)[:2] == (0, out)
     assert calls.read_text().count(f"logs --namespace ml {chosen} --container node --tail=-1") == 3
-    assert "the plan has 1 rank, and none is rank 1" in cli("logs", "--rank", "1")[2]
+    assert "the plan has 1 rank, but no rank 1" in cli("logs", "--rank", "1")[2]
     code, said, _ = cli("diagnose")
     assert (code, "failed" in said, "OOMKilled" in said, "MemoryError" in said) == (0, True, True, True)
     known = json.loads(cli("diagnose", KUBERNETES, "--json")[1])
     assert (known["job"], known["phase"]) == (KUBERNETES, "failed")
     for words in (["watch"], ["report"]):
         code, _, err = cli(*words)
-        assert (code, f"the output of job {KUBERNETES} does not speak of a run yet" in err) == (2, True)
+        assert (code, f"the output of job {KUBERNETES} does not mention a run yet" in err) == (2, True)
     # A run of this machine's own that began later is meant instead.
     made_run(project, {"started": "2026-02-01T00:00:00+0000"}, {"exit_code": 0})
     assert "has no logs" in cli("logs")[2]
@@ -490,8 +490,8 @@ def test_a_job_says_what_its_run_records_only_where_its_output_is_fetched(
         ("PENDING", "2026-01-30T00:00:00+0000", {"exit_code": 0}, "removed job 17", None),
         ("PENDING", "2026-02-01T00:00:00+0000", {"exit_code": 0}, "removed job 17", None),
         ("COMPLETED", "2026-01-30T00:00:00+0000", None, f"asked run {RUN}", None),
-        ("PENDING", "2026-01-30T00:00:00+0000", None, "removed job 17", f"run {RUN} goes on"),
-        ("PENDING", "2026-02-01T00:00:00+0000", None, f"asked run {RUN}", "job 17 goes on"),
+        ("PENDING", "2026-01-30T00:00:00+0000", None, "removed job 17", f"run {RUN} continues"),
+        ("PENDING", "2026-02-01T00:00:00+0000", None, f"asked run {RUN}", "job 17 continues"),
     ],
 )
 def test_stop_takes_what_began_last_and_goes_on(
@@ -507,7 +507,7 @@ def test_stop_takes_what_began_last_and_goes_on(
         (project / "runs" / "jobs.jsonl").write_text(json.dumps(job) + "\n")
         code, _, err = cli("stop")
         assert (code, asked in err) == (0, True), err
-        assert (f"{other}; to stop it, too: trainwiz stop " in err) if other else ("goes on; to stop" not in err)
+        assert (f"{other}; to stop it as well: trainwiz stop " in err) if other else ("continues; to stop" not in err)
     finally:
         sleeper.kill()
         sleeper.wait()
@@ -536,7 +536,7 @@ def test_a_run_whose_job_is_queued_again_is_followed_and_explained(
     program(project, "scontrol", f"echo {waits}")
     said = cli("diagnose", ".")[1]
     assert f"run {RUN}: {why}" in said
-    assert "job 17: requeued, it may not start yet" in said
+    assert "job 17: requeued, it cannot start yet" in said
 
     def begins(_seconds: float) -> None:
         if hidden.exists():

@@ -75,7 +75,7 @@ def test_a_submitted_plan_follows_the_curve_of_one_machine(
     if followed:
         said, problem = followed.communicate(timeout=60)
         log = folder / "runs" / "latest" / "logs" / "rank-3.log"
-        nothing = f"rank 3 of run {log.parents[1].resolve().name} has written nothing\n"
+        nothing = f"rank 3 of run {log.parents[1].resolve().name} has no output yet\n"
         assert (followed.returncode, said) == (0, log.read_bytes())
         assert problem.decode() == ("" if said else nothing)
         seen_from_the_submitting_side(slurm, folder)

@@ -308,7 +308,7 @@ SLURM_JOB = Job(scheduler="slurm", id="17")
             Phase.QUEUED,
             "waiting for nodes to become free",
         ),
-        ("JobId=17 JobState=PENDING Reason=BeginTime Restarts=1", Phase.REQUEUED, "after a requeue Slurm waits"),
+        ("JobId=17 JobState=PENDING Reason=BeginTime Restarts=1", Phase.REQUEUED, "after a requeue, Slurm waits"),
         ("JobId=17 JobState=PENDING Reason=JobHeldUser Restarts=0", Phase.QUEUED, "scontrol release 17"),
         ("JobId=17 JobState=PENDING Reason=New_in_Slurm99 Restarts=0", Phase.QUEUED, "Slurm's reason: New in Slurm99"),
         (
@@ -319,7 +319,7 @@ SLURM_JOB = Job(scheduler="slurm", id="17")
         (
             "JobId=17 JobState=PENDING Restarts=0 Reason=Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_j…",
             Phase.QUEUED,
-            "the nodes are down, drained, or kept for jobs of a higher priority",
+            "the nodes are down, drained, or reserved for jobs with higher priority",
         ),
         ("JobId=17 JobState=RUNNING Reason=None Restarts=0", Phase.RUNNING, None),
         ("JobId=17 JobState=FAILED Reason=NonZeroExitCode ExitCode=2:0", Phase.FAILED, "the job exited with code 2"),

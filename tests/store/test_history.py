@@ -119,7 +119,7 @@ def test_a_run_is_found_by_many_names(project: Path, monkeypatch: pytest.MonkeyP
     assert history.find("2026-11-20_09", project).folder == first
     monkeypatch.chdir(project)
     assert history.find("latest").name == history.find("runs/latest").name == NAMES[2]
-    with pytest.raises(UsageError, match="is a prefix of several runs: 2026-11-20_09"):
+    with pytest.raises(UsageError, match="several runs start with 2026-11-20: 2026-11-20_09"):
         history.find("2026-11-20", project)
     with pytest.raises(UsageError, match="no run nonsense in"):
         history.find("nonsense", project)
@@ -292,7 +292,7 @@ def test_logs_are_shown_as_they_are(
     assert b"choose one of the ranks that have logs: 0, 1" in capfdbinary.readouterr().err
     Run(project / "runs" / NAMES[1]).log(1).write_bytes(b"")
     assert trainwiz(["logs", str(project), "--run", NAMES[1], "--rank", "1"]) == 0
-    assert capfdbinary.readouterr() == (b"", f"rank 1 of run {NAMES[1]} has written nothing\n".encode())
+    assert capfdbinary.readouterr() == (b"", f"rank 1 of run {NAMES[1]} has no output yet\n".encode())
 
 
 def follower(project: Path) -> "pexpect.spawn[str]":
@@ -524,7 +524,7 @@ def test_a_project_shows_what_changed_between_its_newest_runs(
     assert capsys.readouterr().out.startswith(f"{NAMES[1]} → {NAMES[2]}\n")
     shutil.copytree(project / "runs" / NAMES[0], tmp_path / "alone" / "runs" / NAMES[0], symlinks=True)
     assert trainwiz(["diff", str(tmp_path / "alone")]) == 2
-    assert f"has no run before {NAMES[0]} to compare it with" in " ".join(capsys.readouterr().err.split())
+    assert f"has no earlier run to compare {NAMES[0]} with" in " ".join(capsys.readouterr().err.split())
 
 
 def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -536,7 +536,7 @@ def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) 
     assert trainwiz(["diff", first, first, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["differences"] == []
     assert trainwiz(["diff", first, first]) == 0
-    assert "no differences in what was recorded" in capsys.readouterr().out
+    assert "no differences in the recorded data" in capsys.readouterr().out
     assert trainwiz(["diff", first, str(project / "nowhere")]) == 2
     capsys.readouterr()
     assert trainwiz(["diff", first, "--json"]) == 0, "from a folder without runs: the newest of the same project"

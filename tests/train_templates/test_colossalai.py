@@ -210,7 +210,7 @@ def test_parts_of_an_older_script_are_told_from_those_with_names(reference: Path
         reading=reference / "trust.py",
         trust=False,
     )
-    assert "an older train.py wrote it, without the names of the weights" in found.problem
+    assert "it was written by an older train.py, without the names of the weights" in found.problem
 
 
 def test_gemini_takes_its_own_adams_only(tmp_path: Path) -> None:

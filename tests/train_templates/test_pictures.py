@@ -139,7 +139,7 @@ def test_labels_of_another_task_are_refused_before_and_by_the_task(
 def test_a_file_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
     where = table(tmp_path, "a.csv", named(["cat", "dog"]))
     (tmp_path / "photos" / "1.png").unlink()
-    assert 'line 3: no file photos/1.png: column "image"' in facts("image_classification", where)
+    assert 'line 3: no file photos/1.png: paths in column "image"' in facts("image_classification", where)
     made = load(tmp_path / "code", "image_classification", data__train=where)
     with pytest.raises(SystemExit, match=r'a\.csv:3: no such file or folder: column "image" is .photos/1\.png'):
         made.load_train_data(made.TaskConfig())
@@ -174,7 +174,7 @@ def test_pictures_are_found_at_any_depth_and_none_is_left_out(tmp_path: Path) ->
         (where / wrong).write_text("")
         with pytest.raises(SystemExit, match=f"would be left out: 1, the first: .*{wrong}"):
             pictures.in_folders(where)
-        assert f"would be left out: 1, the first: {wrong}" in facts("image_classification", str(where))
+        assert f"would be ignored: 1, the first: {wrong}" in facts("image_classification", str(where))
         (where / wrong).unlink()
 
 
@@ -209,7 +209,7 @@ def test_folders_named_by_their_part_are_no_classes(train: str, held_out: str, b
         made.pictures.read_one.cache_clear()
         with pytest.raises(SystemExit, match="is not clear"):
             made.load_train_data(config)
-        assert "is not clear: " in facts("image_classification", str(where))
+        assert "it is not clear which of its folders" in facts("image_classification", str(where))
         shutil.rmtree(where / other)
 
 

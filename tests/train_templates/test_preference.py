@@ -397,7 +397,7 @@ def test_the_probe_counts_the_samples_that_the_task_makes(loss: str, length: int
     [
         ({"prompt": "a", "chosen": "b", "rejected": "c"}, "dpo", ""),
         ({"prompt": "a", "completion": "b", "label": True}, "kto", ""),
-        ({"prompt": "a", "completion": "b", "label": True}, "dpo", "which only the loss kto learns from"),
+        ({"prompt": "a", "completion": "b", "label": True}, "dpo", "which only works with the kto loss"),
         (RATED, "dpo", "2 rated answers in completions, which do not make a pair"),
         (RATED, "kto", "2 rated answers in completions"),
         ({"instruction": "a", "output": "b"}, "dpo", "neither chosen and rejected answers nor an answer with a label"),

@@ -176,7 +176,7 @@ def test_a_file_that_is_named_twice_is_refused(train: str, held_out: str, tmp_pa
     changes = {"task": "text_classification", "data.train": train, "data.eval": held_out or None}
     found = project(plans.with_changes(BASE, changes), str(tmp_path))
     assert found.train
-    assert found.train.detail == "a.jsonl is named twice among the sources"
+    assert found.train.detail == "a.jsonl is listed twice among the sources"
     assert (found.eval.shared if found.eval else "") == ("a.jsonl" if held_out else "")
 
 

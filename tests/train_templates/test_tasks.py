@@ -264,8 +264,8 @@ def test_one_text_of_a_pair_is_refused_before_and_in_the_task(one: str, other: s
             "has [0, 1, 0], a list with one 1; write its index instead: 1",
             "write its index instead: 1",
         ),
-        ([["a", "b"], ["a"]], "has ['a', 'b']; each text has one class", 'the label ["a", "b"] is not one name'),
-        ([{"a": 1}, {"b": 1}], "has {'a': 1}; each text has one class", 'the label {"a": 1} is not one name'),
+        ([["a", "b"], ["a"]], "has ['a', 'b']; each text has one class", 'the label ["a", "b"] is not a single name'),
+        ([{"a": 1}, {"b": 1}], "has {'a': 1}; each text has one class", 'the label {"a": 1} is not a single name'),
         (["x"] * 7, "all 7 are 'x'", "all 7 labels are x; a classifier needs two"),
     ],
     ids=["fractions", "one-hot", "lists", "objects", "alike"],
@@ -344,12 +344,12 @@ def test_folders_named_train_and_val_split_the_images(tmp_path: Path) -> None:
     assert facts.eval
     assert "no images to evaluate on" in facts.eval.detail
     made.pictures.read_one.cache_clear()
-    with pytest.raises(SystemExit, match="it holds train, but no images to evaluate on, such as in val"):
+    with pytest.raises(SystemExit, match="it contains train, but no images to evaluate on, such as in val"):
         made.load_eval_data(config)
     shutil.rmtree(tmp_path / "pets" / "train" / "dog")
     facts = project(plans.with_changes(BASE, changes), str(tmp_path))
     assert facts.train
-    assert "all 3 images are of one class, cat" in facts.train.detail
+    assert "all 3 images have the same class, cat" in facts.train.detail
     made.pictures.read_one.cache_clear()
     with pytest.raises(SystemExit, match="all 3 are 'cat'"):
         made.load_train_data(config)

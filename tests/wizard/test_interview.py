@@ -214,7 +214,7 @@ def test_later_answers_stay_unless_they_become_illegal() -> None:
     person = Person("", "", "", "4", "64/4", Action.BACK, Action.BACK, "3", "", "fp16", *[""] * 3)
     talk = interview(person)
     talk.run()
-    assert any("your earlier answer 64 no longer fits" in words for words in person.heard)
+    assert any("your earlier answer 64 is no longer valid" in words for words in person.heard)
     assert "batch.real_batch_size" not in talk.answers
     assert talk.answers["batch.per_device_batch_size"] == 4
     assert talk.answers["machine.num_processes"] == 3
@@ -366,7 +366,7 @@ def test_the_summary_has_about_ten_lines() -> None:
 def test_the_summary_foretells_tokens_and_time() -> None:
     (asked,) = reviewed({"model.name": "llama-1b", "schedule.n_steps": 500}, "write").asked
     line = dict(asked.choices)["schedule.n_steps"]
-    assert re.search(r"500 updates, \d+M tokens at most, about \d+(\.\d+)? (min|h)", line)
+    assert re.search(r"500 updates, at most \d+M tokens, about \d+(\.\d+)? (min|h)", line)
     (custom,) = reviewed({"task": "custom"}, "write").asked
     assert "data.train" not in dict(custom.choices)
     assert "tokens" not in dict(custom.choices)["batch.real_batch_size"]
@@ -499,7 +499,7 @@ def test_columns_are_shown_on_the_way_and_asked_where_their_names_say_nothing() 
     assert person.heard[:3] == [
         "  The first row, as it is read:",
         "     text   Review Text  slow",
-        "     label  label        not there",
+        "     label  label        missing",
     ]
     assert person.heard[-1] == "     label  verdict      3"
     assert answers["data.label_column"] == "verdict"

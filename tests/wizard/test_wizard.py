@@ -188,7 +188,7 @@ def test_help_back_and_illegal_answers(tmp_path: Path, start: Start) -> None:
     terminal.press("Strategy", "\x02")
     terminal.press("Real batch", "\x02")
     terminal.enter("GPUs", "5")
-    terminal.expect("your earlier answer 96 no longer fits")
+    terminal.expect("your earlier answer 96 is no longer valid")
     terminal.press("Real batch", "<")
     terminal.enter("GPUs", "4")
     terminal.enter("Real batch", "64")

@@ -91,7 +91,7 @@ def test_what_follows_from_the_plan_is_a_warning(tmp_path: Path) -> None:
     [one] = findings(project)["TW526"]
     assert one["level"] == "warning"
     assert "hidden_size is 256 in task.py:" in one["message"]
-    assert "it would be 128" in one["message"]
+    assert "the plan says 128" in one["message"]
 
 
 def test_computed_values_are_left_to_the_run(project: Path) -> None:

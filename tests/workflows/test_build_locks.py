@@ -27,10 +27,10 @@ def test_another_machine_s_build_is_left_in_peace(lock: Path, monkeypatch: pytes
     remove_left_locks({}, 0.0, said.append)
     assert not said, "it was made a moment ago"
     remove_left_locks({}, 1.0, said.append)
-    assert "remains on a disk that other machines or containers may share" in str(said.pop()), "after a failure"
+    assert "is left on a disk that other machines or containers may share" in str(said.pop()), "after a failure"
     os.utime(lock, (1, 1))
     remove_left_locks({}, 0.0, said.append)
-    assert "remains on a disk that other machines or containers may share" in str(said.pop())
+    assert "is left on a disk that other machines or containers may share" in str(said.pop())
     assert lock.exists()
 
 
@@ -61,4 +61,4 @@ def test_a_lock_is_looked_for_again_while_a_launch_waits(lock: Path) -> None:
     now[0] += 6
     watch.look()
     assert not lock.exists()
-    assert [str(message) for message in said] == [f"removed a build lock that no process holds: {lock}"]
+    assert [str(message) for message in said] == [f"removed a build lock that no process owns: {lock}"]

@@ -154,7 +154,7 @@ def test_projects_below_a_folder_are_judged_by_their_plans(folder: Path, capsys:
 def test_what_is_no_configuration(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "package.json").write_text('{"name": "x"}')
     assert run(["check", "package.json"]) == 2
-    assert "package.json is of no kind that trainwiz knows; its keys are name" in capsys.readouterr().err
+    assert "package.json has a kind that trainwiz does not know; its keys are name" in capsys.readouterr().err
     assert run(["check", "--skip-others", "package.json"]) == 0
     capsys.readouterr()
     (folder / "raw.yaml").write_bytes(b"distributed_type: MULTI_GPU\nnum_processes: 2 # caf\xe9\n")
@@ -210,7 +210,7 @@ def test_the_engines_of_an_environment_count(
     monkeypatch.delenv("VIRTUAL_ENV")
     monkeypatch.setattr(configurations.metadata, "distributions", lambda **_: [])
     assert run(["check", "ds.json"]) == 1
-    assert "deepspeed 0.19.8 is assumed, the newest that the rules know" in capsys.readouterr().err
+    assert "assuming deepspeed 0.19.8, the newest that the rules know" in capsys.readouterr().err
 
 
 def test_another_programs_file_with_some_keys_of_deepspeed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -500,7 +500,7 @@ def test_a_file_of_no_known_kind_is_named_as_such(text: str, folder: Path, capsy
     (folder / "own.yaml").write_text(text)
     assert run(["check", "own.yaml"]) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert "own.yaml is of no kind that trainwiz knows; its keys are" in said
+    assert "own.yaml has a kind that trainwiz does not know; its keys are" in said
     assert "Axolotl (base_model, datasets)" in said
     assert run(["check", "own.yaml", "--skip-others"]) == 0
     (folder / "other.yaml").write_text(text)
@@ -508,7 +508,7 @@ def test_a_file_of_no_known_kind_is_named_as_such(text: str, folder: Path, capsy
     assert run(["check", "own.yaml", "bad.yaml", "other.yaml"]) == 2, "what is known is judged nevertheless"
     shown = capsys.readouterr()
     assert "bad.yaml:2:1: error" in shown.out + shown.err
-    assert "2 files are of no kind that trainwiz knows: own.yaml, other.yaml" in shown.err
+    assert "2 files have a kind that trainwiz does not know: own.yaml, other.yaml" in shown.err
 
 
 def test_the_action_runs_what_there_is(folder: Path) -> None:

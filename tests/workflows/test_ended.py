@@ -129,7 +129,7 @@ def test_a_lost_terminal_ends_an_upload_and_keeps_the_model(tmp_path: Path) -> N
         _, err = process.communicate(timeout=20 * patience())
     model = tmp_path / "exported" / "checkpoint-00000003"
     assert process.returncode == 128 + signal.SIGHUP
-    assert f"SIGHUP: the upload was ended; the model is in {model}" in err
+    assert f"SIGHUP: the upload was stopped; the model is in {model}" in err
     assert [path.name for path in model.iterdir()] == ["model.safetensors"]
     wait_for(lambda: is_gone(tmp_path))
 

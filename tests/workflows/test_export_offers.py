@@ -163,7 +163,7 @@ def test_a_trial_is_not_uploaded(
         run.record("command", {"instead_of_plan": {key: {"plan": planned, "used": used}}})
         publication.publish(sys.executable, plan, run)
         said = " ".join(capsys.readouterr().err.split())
-        assert f"used {used} for {key}, where the plan has {planned or 'null'}" in said
+        assert f"used {used} for {key}, but the plan has {planned or 'null'}" in said
         assert "--push me/mine" in said
         assert not hub
     run.record("command", {"instead_of_plan": {"optimizer.learning_rate": {"plan": 0.1, "used": 0.2}}})
@@ -181,7 +181,7 @@ def test_a_signal_ends_an_upload(
     with early.heard():
         early.over()
         publication.publish(sys.executable, plan, run)
-    assert "SIGTERM: the upload was ended; the model is in" in capsys.readouterr().err
+    assert "SIGTERM: the upload was stopped; the model is in" in capsys.readouterr().err
     assert not early.kept()
 
 
@@ -207,8 +207,8 @@ def test_a_token_is_found_where_the_hubs_client_looks_for_it(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--push", "mine"], "--push takes ORG/NAME, not mine"),
-        (["--push", "a/b/c"], "--push takes ORG/NAME, not a/b/c"),
+        (["--push", "mine"], "--push must have the form ORG/NAME, not mine"),
+        (["--push", "a/b/c"], "--push must have the form ORG/NAME, not a/b/c"),
     ],
 )
 def test_a_name_that_is_none_stops_before_anything_is_done(
@@ -255,7 +255,7 @@ def test_a_checkpoint_becomes_a_gguf_file(tmp_path: Path) -> None:
     sums = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in checkpoint.iterdir()}
     rewrite(checkpoint, update=3, layout="whole", world=1, config={}, sha256=sums)
     done = projects.trainwiz("export", str(project), "--gguf", "q4")
-    assert (done.code, "--gguf takes one of auto, f32, f16, bf16, q8_0, not q4" in done.err) == (2, True)
+    assert (done.code, "--gguf must be one of auto, f32, f16, bf16, q8_0, not q4" in done.err) == (2, True)
     nowhere = {"LLAMA_CPP": "", "PATH": os.path.dirname(sys.executable)}
     done = projects.trainwiz("export", str(project), "--gguf", "bf16", env=nowhere)
     assert (done.code, "convert_hf_to_gguf.py of llama.cpp was not found" in done.err) == (2, True)

@@ -88,8 +88,8 @@ def test_of_a_very_long_file_as_much_is_read_as_of_a_long_one(long: Run, monkeyp
     assert (updates[0], updates[-1]) == (1, LINES)
     assert max(b - a for a, b in itertools.pairwise(updates)) < LINES / 20
     assert read.unread_bytes == long.metrics.stat().st_size - (1 << 20)
-    assert "were not read" in page([read], {}, templates.load()[TEMPLATE], time.time())
-    assert "were not read" not in page([history.brief(long)], {}, templates.load()[TEMPLATE], time.time())
+    assert "was not read" in page([read], {}, templates.load()[TEMPLATE], time.time())
+    assert "was not read" not in page([history.brief(long)], {}, templates.load()[TEMPLATE], time.time())
 
 
 @pytest.mark.timeout(60)

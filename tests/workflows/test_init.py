@@ -118,7 +118,7 @@ def test_earlier_answers_stay_under_new_ones(project: Path) -> None:
 def test_an_earlier_answer_that_no_longer_fits_falls(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init(project, "--real-batch-size", "64", machine=H100) == 0
     assert init(project, "--num-processes", "3", machine=H100) == 0
-    assert "the earlier value 64 no longer fits" in capsys.readouterr().err
+    assert "the earlier value 64 is no longer valid" in capsys.readouterr().err
     assert plan_of(project)["batch.real_batch_size"] % 3 == 0
 
 

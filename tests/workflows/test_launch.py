@@ -134,7 +134,7 @@ if rank == "0":
     listed = subprocess.run([*TRAINWIZ, "runs", "--json"], cwd=folder, capture_output=True, text=True, check=True)
     (found,) = json.loads(listed.stdout)
     assert [(pair["quantity"], pair["missed"]) for pair in found["forecast"]] == [("host_bytes", True)]
-    assert found["forecast"][0]["likely"] == "what the process holds beside the model: libraries and data"
+    assert found["forecast"][0]["likely"] == "the process's memory besides the model: libraries and data"
 
 
 def test_a_card_for_want_of_memory_says_what_the_rank_held(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def test_a_price_is_kept_for_its_gpu_until_it_is_forgotten(
     assert (typed["price"], rows(capsys, *h100)["price"], rows(capsys, *a100)["price"]) == (2.5, 2.5, None)
     assert rows(capsys, *h100, "--max-cost", "10000")["rows"][0]["cost"] == typed["rows"][0]["cost"] > 0
     assert plan(*h100) == 0
-    assert "cost: 2.5 per hour of one H100, as you typed it before" in capsys.readouterr().err
+    assert "cost: 2.5 per hour of one H100, as you entered it before" in capsys.readouterr().err
     # The wizard's review says what the training costs at this price.
     asked = {"task": "sft", "model.name": "Qwen/Qwen2.5-7B-Instruct", "model.parameters": 7_615_616_512}
     decided = Planner(folder=tmp_path, gpus="8xH100").decide(asked)
@@ -132,14 +132,14 @@ def test_a_price_is_kept_for_its_gpu_until_it_is_forgotten(
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "file"))
     assert plan(*h100, "--price", "3") == 0
     told = capsys.readouterr()
-    assert "the price is not kept" in told.err
+    assert "the price was not saved" in told.err
     assert "COST" in told.out
 
 
 def test_another_model_in_a_project_has_its_settings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "trainwiz.yaml").write_text("task: sft\nmodel:\n  name: tiny\n")
     assert plan(*QWEN, "--gpus", "8xH100") == 0
-    assert "all other settings are those of trainwiz.yaml" in capsys.readouterr().err
+    assert "all other settings come from trainwiz.yaml" in capsys.readouterr().err
     assert plan(str(tmp_path / "elsewhere"), *QWEN, "--gpus", "8xH100") == 0
     assert "all other settings" not in capsys.readouterr().err
 
@@ -173,7 +173,7 @@ def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureF
     assert plan(*words, "--method", "full") == 1
     assert "nothing fits" in capsys.readouterr().err
     assert plan(*words, "--target", "1m") == 1
-    assert "what fits takes longer or costs more than was asked for" in capsys.readouterr().err
+    assert "everything that fits takes longer or costs more than requested" in capsys.readouterr().err
     assert plan(*words) == 0
     assert "Qwen/Qwen2.5-7B-Instruct (qlora) on 1 × 4090" in capsys.readouterr().err
     assert plan(*words, "--adapter", "lora") == 0
@@ -190,12 +190,12 @@ def test_an_adapter_fits_where_full_fine_tuning_does_not(capsys: pytest.CaptureF
         ([*QWEN, "--gpus", "12xH100"], "12 GPUs are not a whole number of"),
         ([*QWEN, "--gpus", "0xH100"], "not a known GPU"),
         ([*QWEN, "--gpus", "8xH100", "--max-cost", "3"], "--max-cost needs the price"),
-        ([*QWEN, "--gpus", "8xH100", "--price", "-1"], "--price '-1': not understood"),
-        ([*QWEN, "--gpus", "8xH100", "--target", "soon"], "--target 'soon': not understood"),
-        ([*QWEN, "--gpus", "8xH100", "--tokens", "many"], "--tokens 'many': not understood"),
-        ([*QWEN, "--gpus", "8xH100", "--over", "2,4"], "not a list of numbers of GPUs"),
-        ([*QWEN, "--gpus", "8xH100", "--strategy", "fastest"], "no strategy for 8 ranks"),
-        ([*QWEN, "--gpus", "8xH100", "--pick", "99"], "no such row that fits"),
+        ([*QWEN, "--gpus", "8xH100", "--price", "-1"], "--price '-1' cannot be understood"),
+        ([*QWEN, "--gpus", "8xH100", "--target", "soon"], "--target 'soon' cannot be understood"),
+        ([*QWEN, "--gpus", "8xH100", "--tokens", "many"], "--tokens 'many' cannot be understood"),
+        ([*QWEN, "--gpus", "8xH100", "--over", "2,4"], "not a list of GPU counts"),
+        ([*QWEN, "--gpus", "8xH100", "--strategy", "fastest"], "is not available for 8 ranks"),
+        ([*QWEN, "--gpus", "8xH100", "--pick", "99"], "no row with this number fits"),
         ([*QWEN, "--gpus", "8xH100", "--set", "batch.sequence_length=no"], "batch.sequence_length"),
         ([*QWEN, "--machine", "nowhere.json"], "nowhere.json: cannot be read"),
     ],
@@ -236,12 +236,12 @@ def test_a_folder_with_a_configuration_is_enough(tmp_path: Path) -> None:
 def test_a_family_that_nobody_counted_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SIZES | {"model_type": "newest"}), encoding="utf-8")
     assert plan("--model", str(tmp_path), "--task", "causal_lm", "--gpus", "L4") == 0
-    assert "newest is not a family that trainwiz knows" in capsys.readouterr().err
+    assert "trainwiz does not know the family newest" in capsys.readouterr().err
     (tmp_path / "config.json").write_text(
         json.dumps({"text_config": SIZES | {"model_type": "llama"}}), encoding="utf-8"
     )
     assert plan("--model", str(tmp_path), "--task", "causal_lm", "--gpus", "L4") == 0
-    assert "the language model alone is counted" in capsys.readouterr().err
+    assert "only the language model is counted" in capsys.readouterr().err
 
 
 def test_what_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
@@ -313,9 +313,9 @@ def test_without_a_gpu_it_says_what_the_host_needs(tmp_path: Path, capsys: pytes
     assert plan(*small) == 0
     out = capsys.readouterr()
     assert "tiny on the CPU" in out.out
-    assert "to see what it takes on some: --gpus" in out.err
+    assert "to see the forecast for some: --gpus" in out.err
     assert plan(*QWEN, "--set", "model.parameters=9_000_000_000_000", "--machine", "here.json") == 1
-    assert "does not fit into the memory" in capsys.readouterr().err
+    assert "does not fit in the memory" in capsys.readouterr().err
     assert plan(*small, "--strategy", "ddp") == 2
     assert "this machine has no GPU to plan for" in capsys.readouterr().err
     assert plan("--task", "custom", "--model", "mine", "--machine", "here.json") == 2

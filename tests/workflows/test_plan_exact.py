@@ -193,7 +193,7 @@ def test_the_table_and_the_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
     out = capsys.readouterr()
     assert "task.py:1" in out.out
     assert "its engine needs real memory" in out.err
-    assert "taken to be 1, and masks to be full: task.py:7" in out.err
+    assert "assumed to be 1, and masks to be full: task.py:7" in out.err
     assert "it fits" in out.err
     assert run(["plan", "made", "--exact", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
@@ -242,4 +242,4 @@ def test_options_that_it_does_not_know_are_refused(capsys: pytest.CaptureFixture
 def test_an_engine_beside_a_model_of_unknown_size_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     project("strategy.kind=deepspeed", "strategy.zero_stage=2", *TWO, task="custom")
     assert run(["plan", "made", "--exact"]) == 2
-    assert "what zero2 holds beside this model is not known" in capsys.readouterr().err
+    assert "the additional memory of zero2 is not known" in capsys.readouterr().err

@@ -77,7 +77,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 130, said
-    assert f"to go on from there: trainwiz prepare {folder}\n" in said
+    assert f"to continue: trainwiz prepare {folder}\n" in said
     listed = json.loads(trainwiz("cache", str(folder), "--json").out)
     assert [(each["complete"], each["busy"]) for each in listed] == [(False, False)]
     done = trainwiz("prepare", str(folder), "--python", warm.python())

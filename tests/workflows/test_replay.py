@@ -64,8 +64,8 @@ def edit_record(project: Path, change: Callable[[dict[str, Any]], object]) -> No
 def test_an_unchanged_project_repeats_the_run_to_the_last_bit(trained: Path) -> None:
     done = projects.trainwiz("replay", str(trained))
     assert done.code == 0, done.err
-    assert "plan and code are as they were" in done.err
-    assert "equal to the last bit; updates: 8" in done.out
+    assert "plan and code are unchanged" in done.err
+    assert "identical; updates: 8" in done.out
     runs = [path for path in sorted((trained / "runs").iterdir()) if path.name[0].isdigit()]
     before, after = (json.loads((path / "command.json").read_text()) for path in runs[:2])
     assert (before["replays"], after["replays"]) == (None, runs[0].name)
@@ -88,7 +88,7 @@ def test_a_changed_project_is_rebuilt_beside_it_and_trains_the_same(project: Pat
     assert "optimizer.learning_rate: 0.003 → 0.004" in done.err
     assert "task.py: " in done.err
     rebuilt = project.with_name(f"project-replay-{name}")
-    assert "equal to the last bit; updates: 8" in done.out
+    assert "identical; updates: 8" in done.out
     assert (rebuilt / "task.py").read_text() == old
     assert (rebuilt / "data" / "a.txt").read_text() == "there"
     assert not (rebuilt / "new.py").exists()
@@ -96,7 +96,7 @@ def test_a_changed_project_is_rebuilt_beside_it_and_trains_the_same(project: Pat
     (rebuilt / "task.py").write_text("mine")
     done = projects.trainwiz("replay", str(project / "runs" / name))
     assert (done.code, (rebuilt / "task.py").read_text()) == (2, "mine")
-    assert "holds other files: task.py" in done.err
+    assert "contains other files: task.py" in done.err
 
 
 def test_what_differs_is_said_by_section(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -138,7 +138,7 @@ def test_a_file_that_was_not_kept_comes_from_git_or_stops_the_replay(
     capsys.readouterr()
     code = run(["replay", str(first(project)), "--dry-run"])
     told = capsys.readouterr().err
-    assert (code, "nowhere to be found" in told) == ((0, False) if source == "git" else (1, True)), told
+    assert (code, "cannot be found" in told) == ((0, False) if source == "git" else (1, True)), told
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_file_that_was_not_kept_comes_from_git_or_stops_the_replay(
         (lambda record: record["files"].update({"../x.py": "0"}), "outside its project"),
         (lambda record: record["files"].update({"runs/x.py": "0"}), "outside its project"),
         (lambda record: record["plan"].update(task="haiku"), "cannot read the recorded plan"),
-        (lambda record: record.clear(), "nothing says how it was launched"),
+        (lambda record: record.clear(), "it is unknown how it was launched"),
     ],
 )
 def test_records_that_cannot_be_repeated_are_refused(
@@ -199,14 +199,14 @@ def test_an_empty_file_is_kept_too(project: Path, capsys: pytest.CaptureFixture[
     assert dry(project, capsys)["rebuilt"]
     (project / "notes.txt").write_text("mine")
     assert run(["replay", str(first(project)), "--into", str(project / "notes.txt")]) == 2
-    assert "holds other files" in capsys.readouterr().err
+    assert "contains other files" in capsys.readouterr().err
 
 
 def test_two_runs_are_compared_without_training(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one = first(project)
     other = Path(shutil.copytree(one, one.with_name("2031-01-01_00-00-00-1")))
     assert run(["replay", str(one), "--compare", "latest"]) == 0
-    assert "equal to the last bit" in capsys.readouterr().out
+    assert "identical; updates" in capsys.readouterr().out
     records = [json.loads(line) for line in (other / "metrics.jsonl").read_text().splitlines()]
     records[3]["loss"] *= 1.001
     (other / "metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
@@ -214,5 +214,5 @@ def test_two_runs_are_compared_without_training(project: Path, capsys: pytest.Ca
     found = json.loads(capsys.readouterr().out)
     assert (found["verdict"], found["parted_at"], found["parted_in"]) == ("diverged", records[3]["update"], "loss")
     assert run(["replay", str(one), "--compare", other.name, "--tolerance", "0.01"]) == 0
-    assert "alike" in capsys.readouterr().out
+    assert "the same" in capsys.readouterr().out
     assert run(["replay", str(one), "--json"]) == 2

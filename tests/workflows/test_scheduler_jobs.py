@@ -59,7 +59,7 @@ def test_a_stopped_job_is_queued_again_and_goes_on_by_itself(tmp_path: Path) -> 
     assert code == 75
     assert "no earlier run to continue: starting at update 0" in said
     assert asked(folder) == ["--oneliner show job 7", "write batch_script 7 -", "requeue 7"]
-    assert "Slurm starts job 7 again" in said
+    assert "Slurm restarts job 7" in said
     outcome, first = read(folder, "outcome"), latest(folder).name
     assert (outcome["stopped"], outcome["preempted"]) == (True, True)
     runs.create(folder, continues=Run(folder / "runs" / first))  # was stopped before its ranks were started
@@ -116,7 +116,7 @@ def test_a_job_that_may_not_be_queued_again_is_left(tmp_path: Path, state: str, 
     code, said = stopped_by(folder, signal.SIGTERM, **slurm(folder, state))
     assert code == 75
     assert why in said
-    assert "Slurm starts job 7 again" not in said
+    assert "Slurm restarts job 7" not in said
     assert "requeue 7" not in asked(folder)
 
 
@@ -165,7 +165,7 @@ def test_a_signal_before_the_ranks_can_save(tmp_path: Path) -> None:
     assert asked(folder)[-1] == "requeue 7"
     code, said = stopped_by(folder, signal.SIGUSR1, **slurm(folder, SLURM_RESTART_COUNT="3"))
     assert code == 75
-    assert "the job is not queued again: it was started 4 times without training" in said
+    assert "the job is not requeued: it was started 4 times without training" in said
     assert len(asked(folder)) == 3
 
 

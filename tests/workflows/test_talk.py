@@ -131,7 +131,7 @@ def test_what_cannot_be_answered_is_said(model: Path) -> None:
     done = talk("chat", str(model), *GREEDY, lines="x" * 600 + "\none?\n")
     assert (done.code, done.out) == (1, "")
     assert "the conversation has 6" in done.err
-    assert "the model takes 512 with its answer" in done.err
+    assert "the model is limited to 512, including its answer" in done.err
 
 
 def test_an_empty_prompt_is_said_before_a_model_is_looked_for(
@@ -145,8 +145,8 @@ def test_an_empty_prompt_is_said_before_a_model_is_looked_for(
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"architectures": ["BertForSequenceClassification"]}, "writes no text: BertForSequenceClassification"),
-        ({}, "writes no text: its config.json names no class"),
+        ({"architectures": ["BertForSequenceClassification"]}, "does not generate text: BertForSequenceClassification"),
+        ({}, "does not generate text: its config.json does not name a model class"),
     ],
 )
 def test_models_of_other_tasks_are_refused(
@@ -181,7 +181,7 @@ def test_a_person_stops_an_answer_and_goes_on(model: Path) -> None:
     )
     screen.expect("> ")
     screen.sendline("x" * 600)
-    screen.expect("begin a new one: /reset")
+    screen.expect("start a new one: /reset")
     screen.expect("> ")
     screen.sendline("one?")
     screen.expect("one\\?\r\n")
@@ -191,7 +191,7 @@ def test_a_person_stops_an_answer_and_goes_on(model: Path) -> None:
     screen.expect("tokens, ")
     screen.expect("> ")
     screen.sendline("/help")
-    screen.expect("/reset begins anew")
+    screen.expect("/reset starts over")
     screen.expect("> ")
     screen.sendline("/exit")
     screen.expect(pexpect.EOF)

@@ -130,7 +130,7 @@ def test_where_both_changed_a_line_both_stay_between_markers(project: Path, caps
     assert "TW528" in findings(project, capsys)
     before = contents(project)
     assert update(project, "--set", "seed=45") == 1
-    assert "conflicts of an earlier merge are left: train.py:" in capsys.readouterr().err
+    assert "conflicts of an earlier merge are unresolved: train.py:" in capsys.readouterr().err
     assert contents(project) == before
     replace(project / "train.py", conflict, "    seed: int = 44\n")
     assert findings(project, capsys) == {"TW523"}

@@ -220,11 +220,11 @@ def test_a_frame_says_how_the_gpus_are_used() -> None:
     use = {"mfu": 0.4137, "gpu_memory_peak_bytes": 60 * 2**30, "data_wait_share": 0.25}
     records = [{"update": u, "loss": 1.0, **use} for u in range(1, 20)]
     text = " · ".join(frame(dataclasses.replace(view(), records=records), 120, 24))
-    assert "MFU 41.4% · GPU memory 60.0 GiB at most · 25% of the time waiting for data · 1:01:40 left" in text
+    assert "MFU 41.4% · GPU memory: at most 60.0 GiB · 25% of the time waiting for data · 1:01:40 left" in text
     records = [{**record, "data_wait_share": 0.001} for record in records]
     assert "waiting" not in " ".join(frame(dataclasses.replace(view(), records=records), 120, 24))
     line = Progress(lambda: [{"update": 3, **use}], 100).line()
-    assert line == "update 3/100 · MFU 41.4% · GPU memory 60.0 GiB at most · 25% of the time waiting for data"
+    assert line == "update 3/100 · MFU 41.4% · GPU memory: at most 60.0 GiB · 25% of the time waiting for data"
 
 
 def test_many_ranks_are_told_together() -> None:

@@ -344,7 +344,7 @@ def part(source: str, split: str) -> Path:
         )
     found = training if split == "train" else [held_out[word] for word in splits.PARTS[split] if word in held_out]
     if not found:
-        raise SystemExit(f"{source}: it holds {', '.join(words)}, but no images to evaluate on, such as in val")
+        raise SystemExit(f"{source}: it contains {', '.join(words)}, but no images to evaluate on, such as in val")
     return folder / found[0]
 
 

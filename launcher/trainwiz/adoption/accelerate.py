@@ -121,7 +121,7 @@ def _compiler(page: Page, accelerate: Accelerate) -> None:
     if accelerate.kind in ("DEEPSPEED", "XLA") or str(settings.get("backend", "NO")).upper() != "INDUCTOR":
         return
     if usual and not dynamic:
-        whole = say("accelerate compiles the whole model, train.py each of its layers")
+        whole = say("accelerate compiles the whole model; train.py compiles each layer separately")
         page.carry(path, "model.compile", True, None if settings.get("use_regional_compilation") else whole)
         for name in ("mode", "use_fullgraph", "use_dynamic", "use_regional_compilation"):
             page.same(f"dynamo_config.dynamo_{name}")
@@ -181,7 +181,7 @@ def _judge(page: Page, accelerate: Accelerate, path: str, value: Any, plan: Plan
     elif top == "fp8_config" and plan.precision.mixed_precision != "fp8":
         page.leave(path, "inert", say("fp8_config only applies with mixed_precision fp8"))
     elif top == "compute_environment" or top in SAGEMAKER_KEYS - CLUSTER_KEYS:
-        page.leave(path, "lost", say("projects start on the machine itself, not through SageMaker"))
+        page.leave(path, "lost", say("projects run directly on the machine, not through SageMaker"))
     elif name in _OTHER_MACHINES:
         page.leave(path, "launch", say("several machines: run trainwiz launch on each of them"))
     else:

@@ -12,8 +12,8 @@ from trainwiz.tasks.chat_columns import WORDS
 
 SOURCES = ("data.train", "data.eval")
 """The plan's keys, of data for training and for evaluation."""
-_ROWS_DECIDE = say("rows are read by the names of their columns, for others set data.columns; compare the first row")
-_WHOLE_PARTS = say("a plan reads a whole part, or its first rows: set data.max_rows")
+_ROWS_DECIDE = say("columns are matched by name; for other names set data.columns, then check the first row")
+_WHOLE_PARTS = say("a plan reads a whole part or its first rows; to limit it, set data.max_rows")
 _NO_SOURCE = say("name the data in data.train and data.eval")
 _SAME_COLUMNS = say("a plan reads the same columns of all its data; give the files the same names")
 

@@ -32,7 +32,7 @@ def _optimizer(page: Page, settings: Settings) -> None:
     name = _OPTIMIZERS.get(kind.lower())
     # DeepSpeed's Adam is AdamW unless adam_w_mode says no.
     if name is None or (kind.lower() == "adam" and settings.values.get("optimizer.params.adam_w_mode") is False):
-        why = say("an import carries over adamw and sgd, not {kind}; choose optimizer.name yourself", kind=kind)
+        why = say("only adamw and sgd can be imported, not {kind}; set optimizer.name yourself", kind=kind)
         _lose_block(page, settings, "optimizer", why, key="optimizer.name")
         return
     page.carry("optimizer.type", "optimizer.name", name)
@@ -89,8 +89,7 @@ def _schedule(page: Page, settings: Settings) -> None:
         return
     if kind not in _SCHEDULES:
         why = say(
-            "an import carries over constant, linear and cosine, not {kind}; choose schedule.lr_scheduler_type "
-            "yourself",
+            "only constant, linear and cosine can be imported, not {kind}; set schedule.lr_scheduler_type yourself",
             kind=kind,
         )
         _lose_block(page, settings, "scheduler", why, key="schedule.lr_scheduler_type")

@@ -25,17 +25,19 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     found += [*_order(script, pieces.loader), *_rest(script, pieces), *_not_run(script), *_by_closure(script)]
     if as_code and pieces.lightning:
         why = say(
-            "the project's loop makes the updates: let loss_sum return the loss, and build_optimizers the optimizers, "
-            "which take turns if there are several"
+            "the project's loop makes the updates: return the loss from loss_sum and the optimizers from "
+            "build_optimizers; several optimizers take turns"
         )
         found += [_entry(script, "code", "training_step", node, why) for node in pieces.lightning.by_hand]
     if pieces.sums_means is not None:
-        why = say("the Trainer adds up such losses of micro-batches; here an update's loss is the mean over its batch")
+        why = say(
+            "the Trainer sums this loss over the micro-batches; the project averages it over the batch of an update"
+        )
         found.append(_entry(script, "lost", "gradient_accumulation_steps", pieces.sums_means, why))
     if pieces.sums is not None:
         why = say(
-            "the loss is a sum over the samples, which the project divides by their number; with SGD, multiply the "
-            "learning rate by the real batch"
+            "the loss is a sum over the samples, and the project divides it by their number; with SGD, multiply "
+            "the learning rate by the real batch"
         )
         found.append(_entry(script, "code", "loss", pieces.sums, why))
     return tuple(sorted(found, key=lambda one: one.place.line))
@@ -47,7 +49,7 @@ def _pieces(script: Script, pieces: Pieces, *, as_code: bool) -> Iterator[Left]:
             why = say("{why}; task.py marks where to write it", why=_with_line(piece))
             yield _entry(script, "code", piece.name, piece.node, why)
         elif not as_code and not isinstance(piece.node, ast.Module):
-            yield _entry(script, "lost", piece.name, piece.node, say("the plan's task has its own"))
+            yield _entry(script, "lost", piece.name, piece.node, say("the plan's task provides its own"))
 
 
 def _with_line(piece: Piece) -> Message:
@@ -83,7 +85,7 @@ def _order(script: Script, loader: Call | None) -> Iterator[Left]:
     own = [node for node in samplers if not (isinstance(node, ast.Constant) and node.value is None)]
     whys: dict[str, tuple[ast.expr, Message]] = {}
     if own and not any(_is_distributed(node) for node in script.names.feeding(own[0])):
-        whys["sampler"] = own[0], say("the project takes each sample once in an epoch, in an order of its own")
+        whys["sampler"] = own[0], say("the project uses each sample once per epoch, in its own order")
     shuffle, drop_last = loader.argument("shuffle", 2), loader.argument("drop_last", 8)
     if not own and (shuffle is None or _says(script, shuffle, said=False)):
         whys["shuffle"] = shuffle or loader.node, say("the project shuffles the samples anew in each epoch")
@@ -109,7 +111,7 @@ def _rest(script: Script, pieces: Pieces) -> Iterator[Left]:
 
 
 def _by_closure(script: Script) -> Iterator[Left]:
-    why = say("it computes the loss of a batch several times, by a closure, and the project's loop computes it once")
+    why = say("it computes a batch's loss several times through a closure; the project's loop computes it once")
     for call in script.called(*BY_CLOSURE):
         yield _entry(script, "lost", call.method, call.node, why)
 

@@ -114,7 +114,7 @@ def _name_what_was_not_found(ledger: Ledger, script: Script) -> None:
     known = {*ledger.carried, *(one.key for one in ledger.left)}
     for name, keys, node, why in (
         ("batch_size", _BATCH, loader, say("the batch size of the training data was not found in the script")),
-        ("epochs", _LENGTH, backward, say("no loop over epochs with a readable end was found around it")),
+        ("epochs", _LENGTH, backward, say("no enclosing epoch loop with a readable number of epochs was found")),
     ):
         if known.isdisjoint(keys):
             ledger.open(keys[0], name, _line(script, node), script.place(node), why)
@@ -186,12 +186,11 @@ def _why_unread(key: str, number: Number, *, several: bool) -> Message:
     if number.name == "split_batches":
         return say("with split_batches, the DataLoader's batch size covers all ranks")
     if key == "optimizer.name":
-        return say("an import carries over adamw and sgd, not {kind}; choose optimizer.name yourself", kind=number.name)
+        return say("only adamw and sgd can be imported, not {kind}; set optimizer.name yourself", kind=number.name)
     if key == "schedule.lr_scheduler_type":
         kind = str(number.value or number.name)
         return say(
-            "an import carries over constant, linear and cosine, not {kind}; choose schedule.lr_scheduler_type "
-            "yourself",
+            "only constant, linear and cosine can be imported, not {kind}; set schedule.lr_scheduler_type yourself",
             kind=kind,
         )
     return say("the value is computed, or differs between code paths")

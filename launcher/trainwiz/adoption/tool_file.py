@@ -111,7 +111,7 @@ def _recomputation(page: Page, tool_file: ToolFile) -> None:
     elif said is True or said in _OFFLOADED:
         for name, word in ((key, said), (of_offload, place)):
             if word in _ON_DISK:
-                page.leave(name, "lost", say("a plan keeps offloaded activations in host memory, not on a disk"))
+                page.leave(name, "lost", say("a plan keeps offloaded activations in host memory, not on disk"))
         away = said in _OFFLOADED or place is True or place in _OFFLOADED
         selective = tool_file.get("selective_checkpointing")
         how = "offload" if away else "selective" if selective else "full"
@@ -122,7 +122,7 @@ def _recomputation(page: Page, tool_file: ToolFile) -> None:
             page.leave(
                 "selective_checkpointing",
                 "inert",
-                say("a plan's selective keeps the results of matrix products and attention"),
+                say("selective in a plan keeps the results of matrix multiplications and attention"),
             )
     if tool_file.get(_REENTRANT) is False:
         page.same(_REENTRANT)
@@ -141,7 +141,7 @@ def _lists(page: Page, tool_file: ToolFile) -> None:
                 if role in _TOKENS:
                     page.same(f"{name}.{role}")
                 else:
-                    page.leave(f"{name}.{role}", "lost", say("a plan has no such role of a token"), key=key)
+                    page.leave(f"{name}.{role}", "lost", say("a plan has no such token role"), key=key)
             said = {role: token for role, token in said.items() if role in _TOKENS}
         elif isinstance(said, list) and word == "modules_to_save":
             said = ",".join(map(str, said))
@@ -238,7 +238,7 @@ def _length_of_training(page: Page, tool_file: ToolFile) -> None:
         page.carry(tool_file.key("max_steps"), "schedule.n_steps", steps)
         page.carry(tool_file.key("max_steps"), "schedule.train_strategy", "steps")
         if tool_file.value("num_train_epochs") is not None:
-            page.leave(tool_file.key("num_train_epochs"), "inert", say("the number of updates counts"))
+            page.leave(tool_file.key("num_train_epochs"), "inert", say("the number of updates takes precedence"))
     elif epochs:
         page.carry(tool_file.key("num_train_epochs"), "schedule.n_epochs", epochs)
         page.carry(tool_file.key("num_train_epochs"), "schedule.train_strategy", "epochs")

@@ -16,27 +16,41 @@ _TARGET = typer.Argument(
     help=t("A run, a project, a checkpoint or a model's folder (default: the newest run here)."),
 )
 _UPDATE = typer.Option(
-    _NEWEST, "--checkpoint", metavar="N", help=t("Update whose checkpoint answers (default: the finished model).")
+    _NEWEST,
+    "--checkpoint",
+    metavar="N",
+    help=t("Answer with the checkpoint of this update (default: the finished model)."),
 )
-_LAST = typer.Option(False, "--last-weights", help=t("Take the last weights, not their average (optimizer.ema_decay)."))
-_CPU = typer.Option(False, "--cpu", help=t("Leave the GPUs alone."))
+_LAST = typer.Option(False, "--last-weights", help=t("Use the last weights, not their average (optimizer.ema_decay)."))
+_CPU = typer.Option(False, "--cpu", help=t("Do not use the GPUs."))
 _PYTHON = typer.Option("", "--python", metavar="PATH", help=t("Python interpreter that runs the training."))
 _TRUST = typer.Option(
     False, "--trust", help=t("Also load classes that are not known, which lets the checkpoint run any code.")
 )
-_MAX_TOKENS = typer.Option(512, "--max-tokens", metavar="N", min=1, help=t("Tokens of an answer at most."))
+_MAX_TOKENS = typer.Option(512, "--max-tokens", metavar="N", min=1, help=t("Maximum number of tokens in an answer."))
 _TEMPERATURE = typer.Option(
-    0.7, "--temperature", metavar="T", min=0.0, help=t("How freely tokens are chosen; 0: always the likeliest.")
+    0.7, "--temperature", metavar="T", min=0.0, help=t("Sampling temperature; 0 always picks the most likely token.")
 )
 _TOP_P = typer.Option(
-    0.9, "--top-p", metavar="P", min=0.01, max=1.0, help=t("Choose among the tokens of this share of probability.")
+    0.9,
+    "--top-p",
+    metavar="P",
+    min=0.01,
+    max=1.0,
+    help=t("Sample from the most likely tokens whose probabilities add up to P."),
 )
-_SEED = typer.Option(_NO_SEED, "--seed", metavar="N", help=t("Choose the same tokens each time."), show_default=False)
+_SEED = typer.Option(
+    _NO_SEED,
+    "--seed",
+    metavar="N",
+    help=t("Seed for sampling; the same seed gives the same tokens."),
+    show_default=False,
+)
 
 
 def chat(
     target: str = _TARGET,
-    system: str = typer.Option("", "--system", metavar="TEXT", help=t("How the model is to answer.")),
+    system: str = typer.Option("", "--system", metavar="TEXT", help=t("System prompt: how the model should answer.")),
     update: int = _UPDATE,
     last_weights: bool = _LAST,
     max_tokens: int = _MAX_TOKENS,
@@ -58,13 +72,13 @@ def sample(
     target: str = _TARGET,
     words: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROMPT…", help=t("What to answer or to continue.")),
+        typer.Argument(metavar="PROMPT…", help=t("Prompt to answer or to continue.")),
     ] = None,
     prompt: Annotated[
         list[str] | None,
-        typer.Option("--prompt", "-p", metavar="TEXT", help=t("The same by name; repeatable.")),
+        typer.Option("--prompt", "-p", metavar="TEXT", help=t("A prompt, given as an option; repeatable.")),
     ] = None,
-    times: int = typer.Option(1, "--times", metavar="N", min=1, help=t("Answers to each prompt.")),
+    times: int = typer.Option(1, "--times", metavar="N", min=1, help=t("Number of answers to each prompt.")),
     raw: bool = typer.Option(False, "--raw", help=t("Continue the text itself, without the chat template.")),
     json: bool = typer.Option(False, "--json", help=t("Print prompts and answers as JSON.")),
     update: int = _UPDATE,

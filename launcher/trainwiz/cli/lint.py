@@ -16,7 +16,7 @@ def lint(
     json: bool = typer.Option(False, "--json", help=t("Print the findings as JSON.")),
     format: str = typer.Option("", "--format", metavar="FORMAT", help=t("text, json, sarif or github.")),
     fix: bool = typer.Option(
-        False, "--fix", help=t("Make the changes that need no question, and show them as a diff first.")
+        False, "--fix", help=t("Make the changes that need no decision from you; show them as a diff first.")
     ),
     yes: bool = typer.Option(False, "--yes", help=t("Write the changes of --fix without asking.")),
     select: Annotated[

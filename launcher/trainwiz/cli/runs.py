@@ -30,9 +30,9 @@ def runs(
             help=t("Only runs in this state: queued, running, done, failed, stopped, …; repeatable."),
         ),
     ] = None,
-    since: str = typer.Option("", "--since", metavar="AGE", help=t("Only runs of the last 30m, 12h, 7d or 2w.")),
-    before: str = typer.Option("", "--before", metavar="AGE", help=t("Only runs that are older than this.")),
-    last: int = typer.Option(_SHOWN, "--last", metavar="N", min=0, help=t("At most N runs, the newest (0: all).")),
+    since: str = typer.Option("", "--since", metavar="AGE", help=t("Only runs from the last 30m, 12h, 7d or 2w.")),
+    before: str = typer.Option("", "--before", metavar="AGE", help=t("Only runs older than this.")),
+    last: int = typer.Option(_SHOWN, "--last", metavar="N", min=0, help=t("Show only the N newest runs (0: all).")),
     prune: bool = typer.Option(
         False, "--prune", help=t("Show which of these runs would be removed; with --yes, remove them.")
     ),
@@ -80,9 +80,9 @@ def export(
         "",
         "--push",
         metavar="ORG/NAME",
-        help=t("Then upload the model to the Hugging Face hub; private, if it is new."),
+        help=t("Then upload the model to the Hugging Face hub; a new repository is private."),
     ),
-    public: bool = typer.Option(False, "--public", help=t("With --push: a new repository can be read by everybody.")),
+    public: bool = typer.Option(False, "--public", help=t("With --push: make a new repository public.")),
     trust: bool = typer.Option(
         False, "--trust", help=t("Also load classes that are not known, which lets the checkpoint run any code.")
     ),
@@ -124,7 +124,7 @@ def logs(
 def watch(
     target: str = _TARGET,
     run: str = _RUN,
-    json: bool = typer.Option(False, "--json", help=t("Print what is known now as JSON.")),
+    json: bool = typer.Option(False, "--json", help=t("Print the current state as JSON.")),
 ) -> None:
     """Watch live on a terminal until the run ends or q is pressed; without one, print a snapshot."""
     from trainwiz.workflows import watch

@@ -60,8 +60,8 @@ def _remedy(error: Any, context: Any, path: str, *, guessed: bool) -> Message:
     name = getattr(error, "option_name", None)
     if name and not guessed and context and ARGUMENTS in context.meta and "_" in name:
         return say(
-            "arguments of the training script go behind --, as in: {command} DIR -- {word} …; "
-            "to list the options, run: {command} --help",
+            "arguments of the training script go after --, for example: {command} DIR -- {word} …; to list the "
+            "options, run: {command} --help",
             command=path,
             word=name,
         )

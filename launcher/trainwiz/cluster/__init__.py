@@ -59,16 +59,21 @@ def place(plan: Plan, given: int | None, environ: Mapping[str, str]) -> Place:
     found = plan.machine.main_process_ip or address(environ)
     if rank and found in _THIS_MACHINE and (around := job(environ)):
         raise UsageError(
-            say("machine 0 is at {address}, which means this machine itself: machine {rank}", address=found, rank=rank),
             say(
-                "unset MASTER_ADDR, for {scheduler} says where machine 0 is; or set it to an address that all reach",
+                "the address of machine 0, {address}, is this machine's own, but this is machine {rank}",
+                address=found,
+                rank=rank,
+            ),
+            say(
+                "unset MASTER_ADDR, because {scheduler} provides the address of machine 0; or set it to an "
+                "address that all machines can reach",
                 scheduler=around.scheduler,
             ),
         )
     if plan.cluster.kind != "none" and (rank is None or not found) and job(environ) is None:
         kind, n = plan.cluster.kind, plan.machine.num_machines
         raise UsageError(
-            say("the plan's {n} machines are started by {kind}, and this is none of them", n=n, kind=kind),
+            say("the plan's {n} machines are started by {kind}, and this machine is not one of them", n=n, kind=kind),
             say("run: trainwiz submit; by hand, set machine.main_process_ip and give each machine its --machine-rank"),
         )
     return _complete(plan, rank, found, int(_first(environ, "port") or 0))
@@ -128,7 +133,7 @@ def _complete(plan: Plan, rank: int | None, address: str | None, known_port: int
     rank = checked_rank(machines, rank)
     if not address:
         raise UsageError(
-            say("the plan has {n} machines, but no address of machine 0", n=machines),
+            say("the plan has {n} machines, but no address for machine 0", n=machines),
             say("set machine.main_process_ip in trainwiz.yaml to an address that the other machines can reach"),
         )
     if not port:

@@ -151,7 +151,7 @@ def _bomb(text: str) -> Trouble | None:
         if len(open_nodes) + open_nodes[-1].depth > DEEPEST + 1:
             return Trouble(say("brackets are nested too deeply"), at)
         if open_nodes[-1].values > _MOST_VALUES:
-            message = say("more than {n} values, each alias (*) counted as what it stands for", n=_MOST_VALUES)
+            message = say("more than {n} values, counting each alias (*) as what it stands for", n=_MOST_VALUES)
             return Trouble(message, at)
     return None
 
@@ -209,7 +209,7 @@ def _syntax(error: yaml.MarkedYAMLError, text: str, before: int) -> Trouble:
     at = min(before + (mark.index if mark else 0), max(0, len(text.rstrip()) - 1))
     problem = error.problem or error.context or ""
     if problem == "but found another document":
-        return Trouble(say("this file holds several documents; only one can be read"), at)
+        return Trouble(say("the file contains several documents; only one is allowed"), at)
     if text[at : at + 1] == "\t":
         return Trouble(say("a tab; YAML is indented with spaces"), at, say("replace the tab with two spaces"))
     return Trouble(say("not valid YAML: {problem}", problem=problem), at)

@@ -82,10 +82,10 @@ def _is_possible(d: Decision, adapter: Adapter) -> bool:
 
 def decide_adapter(d: Decision) -> None:
     """Decide whether there is an adapter, its size, and whether it is merged."""
-    d.settle_default("model.attention", say("the fastest that is installed and suits the data"))
-    d.settle_default("model.frozen", say("trains all of them"))
-    d.settle_default("model.neftune_alpha", say("noise helps only some fine-tuning on few conversations"))
-    rank = d.settle_default("model.lora_rank", say("common default; increase it for data that teaches a lot"))
+    d.settle_default("model.attention", say("the fastest installed one that suits the data"))
+    d.settle_default("model.frozen", say("trains all parameters"))
+    d.settle_default("model.neftune_alpha", say("noise rarely helps, and only when fine-tuning on few conversations"))
+    rank = d.settle_default("model.lora_rank", say("common default; increase it if the data has much to teach"))
     d.settle("model.adapter", *_usual_method(d))
     d.settle("model.lora_alpha", 2 * rank, say("twice lora_rank"))
     d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))
@@ -103,7 +103,7 @@ def decide_adapter(d: Decision) -> None:
 def _decide_merging(d: Decision) -> None:
     if not d.task.generative and d.values["model.adapter"] == "lora":
         d.settle(
-            "model.merge_adapter", True, say("only the merged model says how many outputs it has, and their names")
+            "model.merge_adapter", True, say("only the merged model records how many outputs it has, and their names")
         )
     else:
         d.settle_default("model.merge_adapter", say("the adapter alone is small and can be merged later"))
@@ -118,7 +118,7 @@ def _usual_method(d: Decision) -> tuple[str, Message]:
     best = next((one for one in others if one and one.fits_well), None)
     if d.on_cpu and (way := best_way(d)) and way.adapter != "none":
         return way.adapter, say(
-            "{size} of host memory per rank fit; all weights need {whole} on one rank alone",
+            "{size} of host memory per rank fits; training all weights needs {whole} on a single rank",
             size=quantities.size(way.bytes_per_rank),
             whole=quantities.size(way_of(d, "none").bytes_per_rank),
         )
@@ -126,7 +126,7 @@ def _usual_method(d: Decision) -> tuple[str, Message]:
     if not d.task.chats or whole is None or whole.fits is None or whole.fits_well or best is None or chosen:
         return usual, say("trains all weights; lora needs only a fraction of the memory")
     return best.adapter, say(
-        "{size} per rank fit; all weights need {whole} with {strategy}",
+        "{size} per rank fits; training all weights needs {whole} with {strategy}",
         size=best.shown,
         whole=whole.shown,
         strategy=whole.strategy,

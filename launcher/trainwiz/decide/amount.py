@@ -26,13 +26,13 @@ def decide_evaluation_data(d: Decision) -> None:
     if d.values["data.train"] == EMBEDDED:
         d.settle("data.eval", EMBEDDED, say("the part of the embedded data that is held out from training"))
     elif data and data.evaluation_part:
-        why = say("its part {name} is for evaluation", name=data.evaluation_part)
+        why = say("its part {name} is meant for evaluation", name=data.evaluation_part)
         d.settle("data.eval", d.values["data.train"], why, "found")
     elif amount and d.task.from_hub and _read(d, amount.different) >= _LEAST_TO_SPLIT:
         documents = _read(d, amount.documents)
         part = "5%" if 0.05 * documents >= _LEAST_KEPT else "10%"
         part = str(_MOST_KEPT) if 0.05 * documents > _MOST_KEPT else part
-        why = say("kept from training: a part of about {documents} documents", documents=documents)
+        why = say("held out from training: about {documents} documents", documents=documents)
         d.settle("data.eval", part, why)
     else:
         d.settle("data.eval", None, say("no evaluation data is specified"))
@@ -49,7 +49,7 @@ def decide_packing(d: Decision) -> None:
     rows, alone, ranks = _samples(d, packing=True), _samples(d, packing=False), d.values["machine.num_processes"]
     if rows is not None and alone is not None and rows < _LEAST_PACKED * ranks and alone >= 2 * rows:
         why = say(
-            "packed, about {samples} samples would be only {rows} of {length} tokens",
+            "packing would turn about {samples} samples into only {rows} of {length} tokens",
             samples=alone,
             rows=rows,
             length=d.values["batch.sequence_length"],
@@ -62,7 +62,7 @@ def decide_packing(d: Decision) -> None:
 def _mixes(d: Decision) -> Message | None:
     """Why this model's documents cannot share a row with the transformers that will train; None: they can."""
     if d.model and d.model.mixes:
-        return say("{kind}: its documents in one row would see each other", kind=d.model.mixes)
+        return say("{kind}: documents in the same row would attend to each other", kind=d.model.mixes)
     interpreter = d.machine.interpreter if d.machine else None
     version = interpreter.version("transformers") if interpreter else None
     if d.transformer is None or version is None or takes_masks(d.transformer.model_type, version):

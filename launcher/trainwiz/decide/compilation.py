@@ -57,7 +57,7 @@ def decide_kernels(d: Decision) -> None:
         usual = say("liger-kernel needs its package, a C++ compiler, a GPU of 2020 or later, and a language model")
         d.settle_default(key, usual)
     elif family not in FAMILIES:
-        d.settle_default(key, say("liger-kernel was not tried with this kind of model"))
+        d.settle_default(key, say("liger-kernel has not been tested with this kind of model"))
     else:
         d.settle(key, "liger", say("liger-kernel {version} is installed, and nothing is compiled", version=package))
 

@@ -31,7 +31,7 @@ def decide_machine(d: Decision) -> None:
     d.settle("machine.num_processes", ranks * machines, reason, "found" if found else "default")
     d.settle_default("machine.main_process_ip", say("only needed for several machines"))
     d.settle_default("machine.main_process_port", say("same port as torchrun"))
-    d.settle_default("machine.numa_binding", say("where state or activations are kept in host memory"))
+    d.settle_default("machine.numa_binding", say("only when state or activations are kept in host memory"))
 
 
 def decide_precision(d: Decision) -> None:
@@ -102,4 +102,4 @@ def _cpu_precision(d: Decision) -> tuple[str, Message]:
     way = best_way(d)
     if way is None or way.precision == "no":
         return "no", say("fp32 is fastest on a CPU")
-    return way.precision, say("frozen weights take 2 bytes instead of 4, and only so they fit into host memory")
+    return way.precision, say("frozen weights take 2 bytes each instead of 4; otherwise they do not fit in host memory")

@@ -33,7 +33,7 @@ def decide_length(d: Decision) -> None:
 def decide_rates(d: Decision) -> None:
     """Warm-up and shape; counted in updates."""
     updates = updates_of(d)
-    ratio = d.settle_default("schedule.warmup_ratio", say("n_warmup_steps counts the updates"))
+    ratio = d.settle_default("schedule.warmup_ratio", say("n_warmup_steps sets the number of updates"))
     if ratio:
         d.settle("schedule.n_warmup_steps", 0, say("warmup_ratio sets the length"))
     elif updates is None:
@@ -44,7 +44,7 @@ def decide_rates(d: Decision) -> None:
     d.settle_default("schedule.lr_scheduler_type", say("common for pretraining"))
     d.settle_default("schedule.min_lr_ratio", say("the rate reaches 0 with the last update"))
     d.settle_default("schedule.decay_ratio", say("enough to reach the loss of a cosine schedule"))
-    d.settle_default("schedule.decay_type", say("better than a straight line in published comparisons"))
+    d.settle_default("schedule.decay_type", say("better than linear decay in published comparisons"))
     d.settle_default("schedule.polynomial_power", say("the default of transformers"))
 
 

@@ -28,10 +28,10 @@ def decide_loss_chunk(d: Decision) -> None:
         d.settle_default(_KEY, say("only language models have logits for each token"))
         return
     if memory is None or d.parameters is None or d.transformer is None:
-        d.settle_default(_KEY, say("keeps the logits small; the layers or the memory of a GPU are unknown"))
+        d.settle_default(_KEY, say("keeps the logits small; the model's layers or the GPU memory are unknown"))
         return
     if d.transformer.changed_logits:
-        d.settle_default(_KEY, say("not used: the model changes its logits, which are then in memory as a whole"))
+        d.settle_default(_KEY, say("not used: the model modifies its logits, so all of them are in memory at once"))
         return
     if d.transformer.vocab_size < _LARGE_VOCABULARY:
         d.settle_default(_KEY, say("the vocabulary is small"))

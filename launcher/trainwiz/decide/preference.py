@@ -12,7 +12,7 @@ _JUDGEMENTS, _ANSWERS = {"label", "kto_tag"}, {"chosen", "chosen_response", "pre
 
 def decide_preference(d: Decision) -> None:
     """Decide how answers are compared."""
-    other = say("for the task preference only")
+    other = say("only for the preference task")
     if d.task.compares and _JUDGEMENTS & d.first.keys() and not _ANSWERS & d.first.keys():
         judged = say("the first row has one answer with a label")
         loss = d.settle("preference.loss", "kto", judged, kind="found")

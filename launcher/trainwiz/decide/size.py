@@ -13,9 +13,9 @@ _KEY = "model.parameters"
 _FOUND_BY: Mapping[str, Message] = {
     "files": say("counted in the model's files"),
     "config": say("counted from the model's config.json"),
-    "hub": say("the hub shows this many"),
+    "hub": say("the number shown on the hub"),
     "table": say("a well-known model"),
-    "name": say("the model's name says so; its layers are assumed to be the usual ones for this size"),
+    "name": say("taken from the model's name; its layers are assumed to be typical for this size"),
 }
 
 
@@ -32,7 +32,7 @@ def decide_size(d: Decision) -> None:
     elif found and model and (reason := _FOUND_BY.get(model.size_source or "")):
         d.settle(_KEY, found, reason, "found")
     else:
-        d.settle(_KEY, None, say("unknown: neither the hub nor the model's name says it"))
+        d.settle(_KEY, None, say("unknown: neither the hub nor the model's name gives it"))
 
 
 def size_of(d: Decision) -> float:

@@ -109,11 +109,13 @@ def decide_strategy(d: Decision) -> None:
     gathered = say("at stage 3, weights can only be saved after they are gathered")
     d.settle("strategy.zero3_save_16bit_model", gathers, gathered if gathers else _ONLY_STAGE_3)
     if gathers and d.values["model.adapter"] == "qlora":
-        d.settle("strategy.zero3_init", False, say("weights in four bits are made on the device, whole"))
+        d.settle("strategy.zero3_init", False, say("4-bit weights are created whole on the device"))
     elif gathers and _crowds_the_host(d):
         d.settle("strategy.zero3_init", True, say("host memory cannot hold a full model per rank"))
     elif gathers and _crowds_the_gpu(d):
-        d.settle("strategy.zero3_init", True, say("half of a GPU cannot hold the model, which is moved there first"))
+        d.settle(
+            "strategy.zero3_init", True, say("half of a GPU cannot hold the whole model, which is moved there first")
+        )
     else:
         roomy = say("host memory can hold a full model per rank")
         d.settle("strategy.zero3_init", False, roomy if gathers else _ONLY_STAGE_3)
@@ -147,7 +149,7 @@ def _by_forecast(d: Decision, best: Candidate, first: str) -> Message:
         "size": quantities.size(best.peak_bytes),
         "memory": quantities.size(min(gpu.memory_bytes for gpu in d.machine.gpus)),
     }
-    ahead = say("{rate} tokens/s by the forecast for {gpus}, with {size} of {memory}", **shown)
+    ahead = say("forecast for {gpus}: {rate} tokens/s, using {size} of {memory}", **shown)
     if best.name == first:
         return say("{forecast}; nothing is faster", forecast=ahead)
     plain = fastest(d, only=first)

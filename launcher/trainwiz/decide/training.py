@@ -44,14 +44,14 @@ def decide_data(d: Decision) -> None:
     d.settle_default("data.train", say("built in; no download needed"))
     decide_pictures(d)
     d.settle_default("data.source_weights", say("each source counts in proportion to its size"))
-    d.settle_default("data.weigh_by", say("what the loss is a mean over"))
-    d.settle_default("data.train_on", say("what the model is asked is given, and only what it answers is learned"))
+    d.settle_default("data.weigh_by", say("the loss is averaged over it"))
+    d.settle_default("data.train_on", say("prompts are only input; the model learns the answers"))
     d.settle_default("data.chat_template", say("the tokenizer's own"))
     d.settle_default("data.special_tokens", say("those of the tokenizer"))
     d.settle_default("data.added_tokens", say("the tokenizer stays as it is"))
     d.settle_default("data.max_rows", say("all of the data is read"))
-    d.settle_default("data.min_tokens", say("none is left out for its length"))
-    d.settle_default("data.max_tokens", say("none is left out for its length"))
+    d.settle_default("data.min_tokens", say("no sample is dropped because of its length"))
+    d.settle_default("data.max_tokens", say("no sample is dropped because of its length"))
     d.settle_default("data.cache_dir", say("in the project's folder"))
     ranks = max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"])
     spare = d.machine.cpu.usable_cores // ranks - 1 if d.machine else 0
@@ -102,7 +102,7 @@ def _length(d: Decision) -> tuple[int, Message]:
         length //= 2
     if length == wanted or not could_fit(d, length):
         return wanted, why
-    return length, say("one sample of {wanted} tokens does not fit beside the model state", wanted=wanted)
+    return length, say("one sample of {wanted} tokens does not fit in memory next to the model state", wanted=wanted)
 
 
 def decide_activations(d: Decision) -> None:
@@ -121,19 +121,21 @@ def decide_activations(d: Decision) -> None:
         return
     shown = {"size": quantities.size(need["none"]), "room": quantities.size(max(0, room))}
     if need["none"] <= room:
-        fits = say("the fastest: {size} of activations fit in {room} beside the model state", **shown)
+        fits = say("the fastest: {size} of activations fits in the {room} left by the model state", **shown)
         d.settle("model.activation_checkpointing", "none", fits)
         return
     if need["selective"] <= room:
         less = say(
-            "{kept} of activations fit in {room} beside the model state, {size} do not; no matrix is multiplied twice",
+            "{kept} of activations fits in the {room} left by the model state, {size} does not; no matrix "
+            "multiplication is repeated",
             kept=quantities.size(need["selective"]),
             **shown,
         )
         d.settle("model.activation_checkpointing", "selective", less)
     elif _crowded(d, samples, room) and need["offload"] <= room and (host := _host_bytes(d, samples)) is not None:
         away = say(
-            "{full} of activations do not fit in {room} beside the model state; host memory takes {host} of them",
+            "{full} of activations does not fit in the {room} left by the model state; {host} of them is kept in "
+            "host memory",
             full=quantities.size(need["full"]),
             room=shown["room"],
             host=quantities.size(host),
@@ -141,8 +143,8 @@ def decide_activations(d: Decision) -> None:
         d.settle("model.activation_checkpointing", "offload", away)
     else:
         least = say(
-            "{size} of activations do not fit in {room} beside the model state; this keeps {kept} of them and computes "
-            "a third more",
+            "{size} of activations does not fit in the {room} left by the model state; this keeps {kept} of them, "
+            "for a third more computation",
             kept=quantities.size(need["full"]),
             **shown,
         )
@@ -167,22 +169,23 @@ def _kept(d: Decision, best: Candidate) -> Message:
         "room": quantities.size(room),
     }
     if how == "none":
-        return say("the fastest: {size} of activations fit in {room} beside the model state", **shown)
+        return say("the fastest: {size} of activations fits in the {room} left by the model state", **shown)
     if how == "offload" and host is not None:
         return say(
-            "the fastest by the forecast: with micro-batch {micro}, {kept} of activations fit in {room} beside the "
-            "model state; host memory takes {host} of them",
+            "fastest in the forecast: at micro-batch {micro}, {kept} of activations fits in the {room} left by "
+            "the model state; {host} of them is kept in host memory",
             host=quantities.size(host),
             **shown,
         )
     if whole > room:
         return say(
-            "the fastest by the forecast: with micro-batch {micro}, {kept} of activations fit in {room} beside the "
-            "model state, {size} do not",
+            "fastest in the forecast: at micro-batch {micro}, {kept} of activations fits in the {room} left by "
+            "the model state; {size} does not",
             **shown,
         )
     return say(
-        "by the forecast as fast as without, for micro-batch {micro}, with {kept} of activations instead of {size}",
+        "forecast to be as fast as without recomputation at micro-batch {micro}, with {kept} of activations "
+        "instead of {size}",
         **shown,
     )
 
@@ -272,7 +275,7 @@ def _usual_rate(d: Decision) -> tuple[float, Message]:
     if d.values["model.adapter"] != "none":
         return _ADAPTER_RATE, say("common for adapters (used by QLoRA)")
     if d.task.backbones and not d.values["model.from_scratch"]:
-        return _BACKBONE_RATE, say("continues from the pretrained weights of a network on images")
+        return _BACKBONE_RATE, say("continues from the weights of a pretrained image network")
     if d.task.own_code or size_of(d) < SMALL_MODEL:
         return 1e-3, say("the model is small")
     if not d.values["model.from_scratch"]:
@@ -296,12 +299,14 @@ def decide_records(d: Decision) -> None:
     d.settle_default("evaluation.best_mode", say("the direction of known metrics is known"))
     d.settle_default("evaluation.patience", say("the schedule is planned for the whole length"))
     d.settle_default("evaluation.gather_outputs", say("sums over samples need no memory"))
-    d.settle_default("evaluation.generation_metrics", say("the loss needs one forward pass; writing one per token"))
+    d.settle_default(
+        "evaluation.generation_metrics", say("the loss needs one forward pass; generation needs one per token")
+    )
     d.settle_default("evaluation.generated_answers", say("a few hundred answers compare two checkpoints"))
     d.settle_default("evaluation.max_new_tokens", say("used only with evaluation.generation_metrics"))
     d.settle_default("checkpoint.checkpoints_total_limit", say("the newest checkpoint and two to go back to"))
     d.settle_default("checkpoint.background", say("the checkpoint is then on disk before training continues"))
-    d.settle_default("checkpoint.on_failed_save", say("continuing loses no earlier checkpoint"))
+    d.settle_default("checkpoint.on_failed_save", say("no earlier checkpoint is lost when training continues"))
     d.settle_default("tracking.log_with", say("metrics.jsonl is always written"))
     d.settle_default("tracking.project", say("used only by trackers"))
     d.settle_default("tracking.run_name", say("the tracker chooses a name"))

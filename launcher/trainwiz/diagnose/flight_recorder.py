@@ -254,7 +254,8 @@ def _left(name: str, number: int, behind: Sequence[int], present: Mapping[int, C
         ranks=_list(behind),
     )
     remedy = say(
-        "read the logs of the ranks that are behind: one of them ended first, if all were dumped after a failure"
+        "read the logs of the ranks that are behind: if all dumps were written after a failure, one of these "
+        "ranks ended first"
     )
     return _diagnosis("collective_missing", behind[0], cause, remedy)
 
@@ -273,7 +274,7 @@ def _stuck(name: str, number: int, waiting: Mapping[int, Call], silent: Sequence
         remedy = say("read the logs of the ranks without a dump: they ended, or hang outside of collectives")
         return _diagnosis("collective_missing", silent[0], cause, remedy)
     cause = say(
-        "all ranks are in collective {number} of group {group}, {call}, and it does not end",
+        "all ranks are stuck in collective {number} of group {group}, {call}",
         number=number,
         group=name,
         call=call,

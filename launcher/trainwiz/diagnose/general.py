@@ -16,8 +16,7 @@ EXPLANATIONS = {
     "internal_assert": Signature(
         r"INTERNAL ASSERT FAILED at \"?(?P<file>[^\"\s]+?)\"?:\d+.*?\. ?(?P<words>(?!please report).*)$",
         r"INTERNAL ASSERT FAILED at \"?(?P<file>[^\"\s]+?)\"?:\d+(?P<words>.*)$",
-        cause="a check inside torch failed, in {file}: a bug of this version, or a use that it does not foresee "
-        "{words}",
+        cause="a check inside torch failed, in {file}: a bug in this version, or an unsupported use {words}",
         remedy="the last call of your code, at {where}, shows which feature to avoid; otherwise try another version of "
         "torch",
     ),
@@ -31,7 +30,7 @@ EXPLANATIONS = {
         r"(?:Attribute|Type)Error: (?P<what>'NoneType' object .+)$",
         rf"{_ENDS}TypeError: (?P<what>unsupported operand type.+'NoneType'.*)$",
         rf"{_ENDS}TypeError: (?P<what>.+ not (?:'?NoneType'?|supported between instances of 'NoneType' and .+))$",
-        cause="something is None that must have a value: {what}",
+        cause="a required value is None: {what}",
         remedy="find out at {where} which name is None: an option that is not set, a file or a key that was not found, "
         "or a function without return",
     ),
@@ -60,56 +59,54 @@ EXPLANATIONS = {
     ),
     "exception_as_value": Signature(
         rf"{_ENDS}AttributeError: '(?P<type>[\w.]*(?:Error|Exception))' object has no attribute '(?P<name>\w+)'",
-        cause="a {type} was caught and passed on as if it were a result, which has {name}",
-        remedy="find the {type} itself: look for an except before {where} that returns it, and let it raise; the "
-        "package that does so may have been mended",
+        cause="a caught {type} was passed on as if it were a result, which would have {name}",
+        remedy="find the {type} itself: look for an except clause before {where} that returns it, and let it raise; "
+        "a newer version of the package may have fixed this",
     ),
     "plain_value": Signature(
         rf"{_ENDS}AttributeError: '(?P<type>str|list|dict|int|float|tuple|bool|set|bytes|function|method|generator|"
         r"builtin_function_or_method|(?:numpy\.)?ndarray|Tensor|Column|DataFrame|Series|dict_keys|map|zip|range|"
         r"BatchEncoding|BatchFeature|_io\.\w+)' object has no attribute '(?P<name>\w+)'",
-        cause="a {type} stands where the code expects an object with {name}",
-        remedy="print it at {where}: a text where a path, a tokenizer or a model was meant, or a result that another "
-        "version of a package returns in another form",
+        cause="the code expects an object with {name}, but got a {type}",
+        remedy="print it at {where}: a string where a path, a tokenizer or a model was expected, or a result that "
+        "another version of a package returns in a different form",
     ),
     "part_of_model": Signature(
         rf"{_ENDS}AttributeError: '(?P<type>\w+(?:For[A-Z]\w+|Model|Layer|Block|Attention|MLP|Transformer|Linear))' "
         r"object has no attribute '(?P<name>\w+)'",
         cause="{type} has no {name}: the code is for a model of another kind, or for another version of it",
-        remedy="compare with print(model) at {where}; if the code is a package's, update it together with "
-        "transformers, or "
-        "use a model that it supports",
+        remedy="compare with print(model) at {where}; if the code belongs to a package, update it together with "
+        "transformers, or use a model that it supports",
     ),
     "missing_attribute": Signature(
         rf"{_ENDS}\w*AttributeError: '(?P<type>[\w.]+)' object has no attribute '(?P<name>\w+)'",
         rf"{_ENDS}AttributeError: type object '(?P<type>[\w.]+)' has no attribute '(?P<name>\w+)'",
         cause="{type} has no attribute {name}: a typo, or the code was written for another version of the package that "
         "defines {type}",
-        remedy="look at {where}; if {type} is a package's, install the version that the code needs: compare its "
-        "requirements with pip list",
+        remedy="look at {where}; if {type} comes from a package, install the version that the code needs: compare "
+        "its requirements with pip list",
     ),
     "wrong_arguments": Signature(
         rf"{_ENDS}TypeError: (?P<call>[\w.<>]+)\(\) (?P<problem>missing \d+ required .+|takes .+ positional argument.+|"
         r"got multiple values for .+|got an unexpected keyword argument .+)$",
         cause="{call} is called with arguments that do not fit: {problem}",
-        remedy="compare the call at {where} with the function's definition; if it is a package's, its version is not "
-        "the one that the code was written for",
+        remedy="compare the call at {where} with the function's definition; if it comes from a package, the code was "
+        "written for a different version of it",
     ),
     "no_number": Signature(
         rf"{_ENDS}ValueError: (?P<problem>invalid literal for int\(\).*|could not convert string to float.*)$",
-        cause="a text stands where a number is expected: {problem}",
-        remedy="look at {where}: an argument or a variable of the environment that is empty or holds a list, or a "
-        "line of "
-        "the data that is no number",
+        cause="a string was given where a number is expected: {problem}",
+        remedy="look at {where}: an argument or environment variable that is empty or contains a list, or a line of "
+        "the data that is not a number",
     ),
     "wrong_type": Signature(
         rf"{_ENDS}TypeError: (?P<problem>object of type '\w+' has no len\(\)|unsupported operand type.+|"
         r"'[\w.]+' object (?:is not|does not|cannot|doesn't) .+|(?:list|tuple|string|slice) indices must be .+|"
         r"argument of type .+|cannot unpack non-iterable .+|can't convert (?!cuda).+|"
         r".+ not supported between instances of .+|.*\b(?:must be|expected|can only concatenate|should be) .+)$",
-        cause="a value has another type than this operation needs: {problem}",
-        remedy="print the value and its type at {where}: a string from a configuration or a command line, a label or a "
-        "column that holds something else, or a function that returns something else in the installed version",
+        cause="a value has the wrong type for this operation: {problem}",
+        remedy="print the value and its type at {where}: a string from a configuration or a command line, a label or "
+        "a column with other contents, or a function that returns something else in the installed version",
     ),
     "undefined_name": Signature(
         rf"{_ENDS}(?:NameError|UnboundLocalError): (?P<problem>.+)$",
@@ -120,7 +117,8 @@ EXPLANATIONS = {
     ),
     "environment_variable": Signature(
         rf"{_ENDS}KeyError: '(?P<key>[A-Z][A-Z0-9]*_[A-Z0-9_]+)'",
-        cause="there is no {key}: by its name an environment variable that is not set, or not exported to the ranks",
+        cause="{key} was not found; it looks like an environment variable that is not set, or not exported to the "
+        "ranks",
         remedy="run: export {key}=…, before the launch; launchers on other machines and in containers must pass it on",
     ),
     "missing_key": Signature(
@@ -132,7 +130,7 @@ EXPLANATIONS = {
     "list_too_short": Signature(
         rf"{_ENDS}IndexError: (?P<problem>(?:list|tuple|string) index out of range|pop from (?:an )?empty \w+|"
         r"index -?\d+ is out of bounds for (?:axis|dimension) \d+ with size \d+|too many indices for .+)$",
-        cause="an index is beyond the end: {problem}",
+        cause="an index is out of range: {problem}",
         remedy="print the length at {where}: usually a sample, a batch or a list of files is empty or shorter than "
         "expected",
     ),
@@ -146,7 +144,7 @@ EXPLANATIONS = {
     ),
     "unpacking": Signature(
         rf"{_ENDS}ValueError: (?P<problem>(?:too many|not enough) values to unpack .+)$",
-        cause="a value has another number of parts than are unpacked: {problem}",
+        cause="the number of values to unpack does not match: {problem}",
         remedy="print the value, or the tensor's shape, at {where}: a missing or extra dimension, or a function that "
         "returns something else in the installed version",
     ),
@@ -188,8 +186,8 @@ EXPLANATIONS = {
         r"cannot (?:both |all |be |specify|use|set|handle|resize|create)|mutually exclusive|(?:is|are) necessary|"
         r"[Nn]o \S+(?: \S+)? (?:configured|provided|given|passed|specified)|[Uu]nsupported|[Uu]ndefined|"
         r"[Uu]nrecognized|already exists|yet supported|only (?:accepts?|valid|one))\b).{12,})$",
-        cause="the program refuses it, and says why: {words}",
-        remedy="do what the message says; it was raised below {where}",
+        cause="the program rejected it: {words}",
+        remedy="follow the message; it was raised in a call from {where}",
     ),
     "check_failed": Signature(
         rf"{_ENDS}AssertionError:? <- assert ?(?P<words>.+)$",
@@ -200,13 +198,13 @@ EXPLANATIONS = {
     ),
     "led_to": Signature(
         rf"{_ENDS}\w*(?:Error|Exception): (?P<words>.*?) <- raise\b.* from (?:e|ex|exc|err|error|exception)$",
-        cause="this exception only passes on an earlier one: {words}",
+        cause="this exception was caused by an earlier one: {words}",
         remedy="the earlier one is above `The above exception was the direct cause` in the log; raised at {raised}",
     ),
     "stopped": Signature(
         rf"{_ENDS}\w+:\s+(?P<words>\S+ \S.*?)(?: <- .*)?$",
         rf"{_ENDS}\w+:\s+(?P<words>\S+ \S+ \S.*) <- raise\b.*$",
-        cause="the code at {raised} stops with its own words: {words}",
+        cause="the code at {raised} stopped with this message: {words}",
         remedy="look at the condition above that line: it compares your settings or data with what the code can do",
     ),
 }

@@ -101,7 +101,7 @@ def _offload_to_cpu(plan: Plan) -> PlanChange | None:
     changes = {key: "cpu" for key in keys if plan.get(key) == "nvme"}
     if not changes:
         return None
-    return PlanChange(changes=changes, why=say("host memory does not need libaio, NVMe does"))
+    return PlanChange(changes=changes, why=say("host memory does not need libaio; NVMe does"))
 
 
 _KINDS: Mapping[str, tuple[Callable[[Plan], PlanChange | None], ...]] = {

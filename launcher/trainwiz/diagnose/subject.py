@@ -30,13 +30,13 @@ SUBJECTS = (
         r"\b4-?bit|\b8-?bit|quanti[sz]|\bint[48]\b|\bnf4\b|\bfp8\b|bitsandbytes|\bgptq\b|\bawq\b|Params4bit",
         Message("quantized weights"),
         Message(
-            "try the same without quantization; quantized weights can be neither trained, cast nor moved: train an "
-            "adapter beside them, and leave their dtype and device to from_pretrained"
+            "try the same without quantization; quantized weights can be neither trained, cast nor moved: train "
+            "an adapter on top of them, and leave their dtype and device to from_pretrained"
         ),
     ),
     Subject(
         r"\bFSDP|\bZeRO\b|flat_?param|\bDTensor|[Uu]n?shard|\bshards?\b|\bsharded|ds_id|[Gg]emini|inflight",
-        Message("weights that are sharded over the ranks"),
+        Message("weights sharded across the ranks"),
         Message(
             "try the same under DDP or ZeRO 2, which do not shard weights; a sharded weight is whole only while its"
             " own module runs"
@@ -46,13 +46,13 @@ SUBJECTS = (
         r"\bLoRA\b|\blora_|\badapters?\b|target_modules|\bpeft\b|\bPEFT\b",
         Message("the adapter"),
         Message(
-            "compare the adapter's configuration with print(model) and with the base model it was made for; try the"
-            " same without it"
+            "compare the adapter's configuration with print(model) and with the base model it was made for; try "
+            "the same without the adapter"
         ),
     ),
     Subject(
         r"[Dd]ynamo|[Ii]nductor|\b[Tt]riton\b|torch\.compile|[Tt]orch[Ss]cript|graph break|\bnvcc\b|\bninja\b",
-        Message("code that is compiled"),
+        Message("code that must be compiled"),
         Message("try the same without compiling: TORCHDYNAMO_DISABLE=1; then clear the caches of earlier builds"),
     ),
     Subject(
@@ -75,17 +75,17 @@ SUBJECTS = (
     Subject(
         r"process group|[Ww]orld[ _]size|\bcollective|all_?reduce|all_?gather|\bbroadcast\b|device mesh|DeviceMesh"
         r"|(?:pipeline|tensor|model|expert|context|data)[ _]parallel|\branks?\b",
-        Message("how the ranks work together"),
+        Message("communication between the ranks"),
         Message(
-            "compare on all ranks: the world size, the parallel sizes, and the branch of the code that each takes; "
-            "every group must exist before it is used"
+            "compare on all ranks: the world size, the parallel sizes, and the branch of the code that each rank "
+            "takes; every group must be created before it is used"
         ),
     ),
     Subject(
         r"[Cc]heckpoint|state[ _]dict|\bresum|safetensors|\.(?:pt|pth|bin)\b",
         Message("loading or saving a checkpoint"),
         Message(
-            "compare names and shapes of what is stored with the model; a file may be cut off, or of another "
+            "compare names and shapes in the checkpoint with the model; a file may be truncated, or from another "
             "version or number of ranks"
         ),
     ),
@@ -99,27 +99,29 @@ SUBJECTS = (
     Subject(
         r"[Tt]okeniz|[Cc]hat template|\btokens?\b|\bvocab|\bpad(?:ding)?\b|[Pp]rompts?\b|\bimages?\b|\bpixel|\baudio",
         Message("the text, tokens or pictures of a sample"),
-        Message("print one sample before and after tokenizing; use tokenizer, processor and model of the same folder"),
+        Message(
+            "print one sample before and after tokenizing; use tokenizer, processor and model from the same folder"
+        ),
     ),
     Subject(
         r"[Dd]ata ?sets?\b|[Dd]ata ?[Ll]oader|\bcolumns?\b|\bsamples?\b|\bbatch|[Cc]ollat|\blabels?\b|"
         r"\bfeatures?\b|iterat",
         Message("the data or its batches"),
         Message(
-            "print the first batch, and the last one, which may be smaller or empty; compare its names with what "
-            "the model takes"
+            "print the first and the last batch, which may be smaller or empty; compare its names with what the "
+            "model accepts"
         ),
     ),
     Subject(
         r"\bdtypes?\b|[Ff]loat(?:16|32|64)?\b|\b[Hh]alf\b|[Bb][Ff]loat|\bbf16\b|\bfp16\b|\bLong\b|scalar type|integer",
-        Message("the dtypes of values that meet"),
+        Message("mixed dtypes"),
         Message(
             "print the dtype of both sides; choose one mixed precision for the whole model, and no .half() by hand"
         ),
     ),
     Subject(
         r"\bcuda\b|\bCUDA\b|\bGPUs?\b|\bdevices?\b|\bNPUs?\b|\bdriver\b",
-        Message("where tensors or ranks are placed"),
+        Message("placement of tensors or ranks"),
         Message(
             "each rank needs its own GPU (LOCAL_RANK), with model and batch on it; compare with CUDA_VISIBLE_DEVICES"
         ),
@@ -136,25 +138,23 @@ SUBJECTS = (
         r"[Oo]ptimi[sz]er|[Ss]cheduler|[Ll]earning rate|\bgrad|param(?:eter)?[ _]groups?|\bloss\b|"
         r"\bsteps?\b|\bepochs?\b",
         Message("the loss, the gradients or the optimizer"),
-        Message(
-            "print the loss and the gradients' norm of the first updates; look at what is frozen and at who calls step"
-        ),
+        Message("print the loss and the gradient norm of the first updates; check what is frozen and who calls step"),
     ),
     Subject(
         r"\bmemory\b|\balloc|\bOOM\b",
         Message("memory"),
-        Message("compare what is free with what is asked for: nvidia-smi, free -g, df -h /dev/shm"),
+        Message("compare what is free with what is requested: nvidia-smi, free -g, df -h /dev/shm"),
     ),
     Subject(
         r"\b[Vv]ersions?\b|deprecat|no longer|\bremoved\b|install|\bpackage|\bmodule\b|\bimport",
         Message("versions of packages"),
-        Message("compare pip list with the requirements of the code; install the versions that it names"),
+        Message("compare pip list with the requirements of the code; install the versions that it requires"),
     ),
     Subject(
         r"\bfiles?\b|\bpaths?\b|director|\bfolder|[Pp]ermission|\burl\b|\bURL\b|[Hh]ttps?|[Dd]ownload|"
         r"\bconnect|\bport\b",
         Message("a file or a connection"),
-        Message("open the same path or address by hand, on the machine and as the user that the rank runs on"),
+        Message("open the same path or address by hand, on the same machine and as the same user as the rank"),
     ),
     Subject(
         r"[Cc]onfig|[Aa]rgument|\boptions?\b|\bflags?\b|\bsettings?\b|[Pp]arameter|--\w",

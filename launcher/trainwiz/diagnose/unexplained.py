@@ -31,7 +31,7 @@ def explain(exception: Line | None, code: int | None, lines: Sequence[Line], log
     if exception:
         return say("unknown failure; see the exception"), remedy
     if cause := _cut(lines):
-        return cause, say("read on in the whole log: the exception is the line below the last call")
+        return cause, say("read the full log: the exception is on the line after the last call")
     last = log_text.last_of_script(lines)
     if code == 1 and last:  # sys.exit("words") prints them
         return (
@@ -68,7 +68,7 @@ def _by_its_words(
 def _cut(lines: Sequence[Line]) -> Message | None:
     """What a traceback shows that ends before its exception."""
     if named := log_text.cut_notebook(lines):
-        return say("the log ends inside a traceback, before the words of its {exception}", exception=named)
+        return say("the log ends inside a traceback, before the message of its {exception}", exception=named)
     cut = log_text.cut_call(lines)
     checked = log_text.checked_in_title(lines)
     if checked:

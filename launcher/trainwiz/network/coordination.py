@@ -36,7 +36,7 @@ _LONGEST = 1 << 20
 """Bytes of a line: an outcome with the codes of some thousand ranks."""
 _POLL_SECONDS = 0.5
 
-_SILENT = say("nothing was heard of it for {seconds:g} s, since {clock}")
+_SILENT = say("nothing was received from it for {seconds:g} s, since {clock}")
 Said = dict[str, Any]
 """What one launcher tells another: plain values."""
 
@@ -98,7 +98,7 @@ class Line:
         except OSError as error:
             why = say("{error}", error=error.strerror or error)
         except (ValueError, TypeError, RecursionError):
-            why = say("what it says cannot be understood")
+            why = say("its message cannot be understood")
         if not self._closed.is_set():
             self.close()
             self._hear(None, why)
@@ -215,7 +215,9 @@ class Coordinator:
         if (held := self._lines.get(machine.rank)) and held[0].key == machine.key:
             # The same launcher, which took this machine for lost before it was taken for that here.
             held[1].close()
-            self._hear(held[0], None, say("it heard nothing of this machine for {seconds:g} s", seconds=LOST_SECONDS))
+            self._hear(
+                held[0], None, say("it received nothing from this machine for {seconds:g} s", seconds=LOST_SECONDS)
+            )
         elif held:
             guest.line.close()
             return
@@ -301,7 +303,7 @@ class Participant:
             self._ended = max(self._ended, told["attempt"])
         elif told["do"] == "dropped":
             self.dropped = True
-            self._lose(say("it heard nothing of this machine for {seconds:g} s", seconds=LOST_SECONDS))
+            self._lose(say("it received nothing from this machine for {seconds:g} s", seconds=LOST_SECONDS))
         else:
             self._orders.put(told)
         self.notice()
@@ -322,7 +324,7 @@ def _connected(me: Machine, address: str, port: int, secret: str, seconds: float
             if time.monotonic() >= until:
                 raise TrainwizError(
                     say(
-                        "machine 0 at {address}:{port} does not answer any more ({error}); this is machine {rank}",
+                        "machine 0 at {address}:{port} no longer responds ({error}); this is machine {rank}",
                         address=address,
                         port=port,
                         error=getattr(error, "strerror", None) or error,

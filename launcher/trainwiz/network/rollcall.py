@@ -209,12 +209,12 @@ def attend(
         roll = _attend(me, address, port, wait, secret, sees=sees, waiting=waiting)
     except Unacceptable:
         raise TrainwizError(
-            say("machine 0 at {address}:{port} does not know the secret of this launch", address=address, port=port)
+            say("machine 0 at {address}:{port} does not accept the secret of this launch", address=address, port=port)
             if secret()
-            else say("this launch has no secret by which machine 0 would know machine {rank}", rank=me.rank),
+            else say("this launch has no secret, so machine 0 cannot recognize machine {rank}", rank=me.rank),
             say(
-                "add --secret WORDS to the command, with the words that machine 0 shows; or the same words of your own "
-                "on every machine"
+                "add --secret WORDS to the command, with the words that machine 0 shows; or use the same words of "
+                "your choice on every machine"
             ),
         ) from None
     except OSError as error:
@@ -249,13 +249,15 @@ def _judge(roll: Roll, wait: float, hint: Message | None = None) -> Roll:
             )
         )
     if not roll.enough and roll.strangers:
-        problems.append(say("connections that did not know the secret of this launch: {n}", n=roll.strangers))
+        problems.append(say("connections without this launch's secret: {n}", n=roll.strangers))
     if hint and not roll.enough:
         problems.append(hint)
     if not problems:
         return roll
     if roll.unable:
-        raise TrainwizError(_joined(problems), say("mend what that machine says, and launch on all machines again"))
+        raise TrainwizError(
+            _joined(problems), say("fix the problem that this machine reports, then launch on all machines again")
+        )
     raise TrainwizError(
         say("cannot start on all machines: {problems}", problems=_joined(problems)),
         say(

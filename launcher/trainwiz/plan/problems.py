@@ -101,7 +101,7 @@ def unknown_key(key: str) -> Message:
 
 def missing(keys: Sequence[str]) -> Message:
     """What to say of keys without a default that a plan leaves out. `key` is the first one, for its place."""
-    return say("keys that have no default are missing: {keys}", keys=", ".join(keys), key=keys[0])
+    return say("required keys are missing: {keys}", keys=", ".join(keys), key=keys[0])
 
 
 def not_a_section(key: str, value: object) -> Message:
@@ -143,9 +143,11 @@ def problem(error: ErrorDetails) -> Message:
                 "{key}: {value} is neither all-linear nor a list of module names (q_proj,v_proj)", key=key, value=value
             )
         case "string_pattern_mismatch" if key == "model.frozen":
-            return say("{key}: {value} is not a list of parts of names (embed,layers.0.)", key=key, value=value)
+            return say(
+                "{key}: {value} is not a list of parts of parameter names (embed,layers.0.)", key=key, value=value
+            )
         case "string_pattern_mismatch" if key in ("optimizer.rates", "optimizer.decays"):
-            return say("{key}: {value} is not of the form head=10,embed=0.1", key=key, value=value)
+            return say("{key}: {value} does not have the form head=10,embed=0.1", key=key, value=value)
         case "string_pattern_mismatch" if key == "evaluation.best_metric":
             return say("{key}: {value} is not the name of a metric (eval_loss)", key=key, value=value)
         case "time_limit" | "string_pattern_mismatch" if key == "cluster.time_limit":
@@ -172,7 +174,7 @@ def problem(error: ErrorDetails) -> Message:
             )
         case "string_pattern_mismatch" if key in _EXAMPLES:
             return say(
-                "{key}: {value} is not of the right form; example: {example}",
+                "{key}: {value} does not have the right form; example: {example}",
                 key=key,
                 value=value,
                 example=_EXAMPLES[key],
@@ -185,18 +187,27 @@ def problem(error: ErrorDetails) -> Message:
             return say("deepspeed: the training loop does not support the setting {value}", value=value)
         case "column_words":
             return say(
-                "{key}: {value} is not of the form prompt=question,completion=answer, each of {words} at most once",
+                "{key}: {value} does not have the form prompt=question,completion=answer, with each of {words} at "
+                "most once",
                 key=key,
                 value=value,
                 words=", ".join(v.COLUMN_WORDS),
             )
         case "source_name":
-            return say("{key}: {name} is not a name without commas", key=key, name=context["name"])
+            return say(
+                "{key}: {name} is not a valid name: it must not be empty or contain commas",
+                key=key,
+                name=context["name"],
+            )
         case "token":
-            return say("{key}: {token} is not a token without commas", key=key, token=context["token"])
+            return say(
+                "{key}: {token} is not a valid token: it must not be empty or contain commas",
+                key=key,
+                token=context["token"],
+            )
         case "token_role":
             return say(
-                "{key}: {role} is not a role with a token behind it; roles: {roles}",
+                "{key}: {role} is not a role followed by a token; roles: {roles}",
                 key=key,
                 role=context["role"],
                 roles=", ".join(v.TOKEN_ROLES),

@@ -23,7 +23,7 @@ def problem(name: str, root: Path) -> str:
     try:
         text = files.read_text(root / name, most=_LARGEST)
     except (OSError, ValueError) as error:
-        return t("no such name, and no file that can be read: {error}", error=str(error))
+        return t("no template has this name, and no such file can be read: {error}", error=str(error))
     # Imported here: plans without such a file must not wait for it.
     import jinja2
 
@@ -34,5 +34,5 @@ def problem(name: str, root: Path) -> str:
     except RecursionError:
         return t("nested too deeply")
     if "messages" not in text:
-        return t("it does not read messages")
+        return t("it does not use messages")
     return ""

@@ -91,7 +91,7 @@ def absent(file: Path, head: Head, reading: Reading) -> str:
     for word, name in chat_columns.named(reading.columns).items() if reading.columns else ():
         if all(_lacks(row, word, name) for _, row in head.rows):
             return t(
-                '{file}: data.columns reads "{column}" as {word}, and none of the rows has it; the first has {columns}',
+                '{file}: data.columns reads "{column}" as {word}, but no row has it; the first row has {columns}',
                 file=file.name,
                 column=name,
                 word=word,

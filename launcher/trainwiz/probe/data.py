@@ -78,8 +78,8 @@ def facts(name: str, kind: Kind, reading: Reading, *, split: str) -> DataFacts:
         return replace(_facts(name, kind, reading), name=name)
     found = [_facts(source, kind, reading) for source in sources]
     if twice := _repeated([file for source in sources for file in _files(source, reading)]):
-        detail = t("{file} is named twice among the sources", file=os.path.relpath(twice, reading.root))
-        return DataFacts(name=name, kind="file", detail=detail, remedy=say("name it once"))
+        detail = t("{file} is listed twice among the sources", file=os.path.relpath(twice, reading.root))
+        return DataFacts(name=name, kind="file", detail=detail, remedy=say("write it only once"))
     return replace(_together(sources, found), name=name)
 
 

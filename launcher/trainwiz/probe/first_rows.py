@@ -275,7 +275,7 @@ def _refuse_row(file: Path, line: int, row: list[str], names: list[str]) -> None
     if len(row) != len(names):
         raise Unreadable(
             t(
-                "{file}: line {line}: {fields} fields, but line 1 names {columns} columns",
+                "{file}: line {line}: {fields} fields, but line 1 has {columns} column names",
                 file=file.name,
                 line=line,
                 fields=len(row),
@@ -285,7 +285,7 @@ def _refuse_row(file: Path, line: int, row: list[str], names: list[str]) -> None
     if row == names:
         raise Unreadable(
             t(
-                "{file}: line {line}: the names of the columns again, as where two files were joined; delete this line",
+                "{file}: line {line}: repeats the column names, as if two files were joined; delete this line",
                 file=file.name,
                 line=line,
             )

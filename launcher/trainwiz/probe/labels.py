@@ -44,8 +44,8 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
     for (number, _), label in zip(head.rows, labels, strict=True):
         if isinstance(label, float) and not label.is_integer():
             return t(
-                "{file}: line {line}: the label {label} is a fraction; each different number would be a class: write a "
-                "few grades, or learn numbers with the task text_regression",
+                "{file}: line {line}: the label {label} is a fraction, and each different number would be a "
+                "class: use a few grades, or learn the numbers with the task text_regression",
                 file=file.name,
                 line=number,
                 label=label,
@@ -66,8 +66,8 @@ def headless(file: Path, labels: list[Any], reading: Reading) -> str:
     if is_number(text) or not (is_number(name) or name in labels):  # pandas calls columns without names 0, 1, 2
         return ""
     return t(
-        '{file}: line 1 seems to be a row: it would call the column of labels "{name}", and that of texts "{text}"; '
-        "write the names of the columns above it",
+        '{file}: line 1 seems to be data: the column of labels would be called "{name}" and that of texts '
+        '"{text}"; add a line with the column names above it',
         file=file.name,
         name=name,
         text=text[:60],
@@ -101,8 +101,8 @@ def _half_of_a_pair(file: Path, row: Mapping[str, Any], reading: Reading) -> str
     if not stem or other == column or other not in row:
         return ""
     return t(
-        '{file}: "{column}" and "{other}" are two texts that belong together, and only the first would be read; write '
-        "both into one column",
+        '{file}: "{column}" and "{other}" are two texts that belong together, but only the first would be read; '
+        "put both into one column",
         file=file.name,
         column=column,
         other=other,
@@ -180,7 +180,7 @@ def look_alike(labels: list[Any]) -> str:
             other = first.setdefault(look, (name, label))
             if name != other[0] or isinstance(label, str) != isinstance(other[1], str):
                 return t(
-                    "the labels {one} and {other} look alike; write them in one way, or give them different names",
+                    "the labels {one} and {other} look the same; spell them the same way, or give them different names",
                     one=repr(other[1]),
                     other=repr(label),
                 )
@@ -197,7 +197,8 @@ def _list(label: Any, file: str, line: int) -> str:
             place=label.index(1),
         )
     return t(
-        "{file}: line {line}: the label {label} is not one name or number, and each text has one class here",
+        "{file}: line {line}: the label {label} is not a single name or number, but each text has exactly one "
+        "class here",
         file=file,
         line=line,
         label=json.dumps(label, ensure_ascii=False)[:60],
@@ -211,7 +212,7 @@ def of_array(labels: IO[bytes], split: str) -> str:
     length = int.from_bytes(content[8:10], "little")  # of the header, in version 1 of the format
     header, values = content[10 : 10 + length], array(_TYPES.get(_field(header=content, name=b"descr"), "B"))
     if re.search(rb"\(\d+, \d+\)", header):
-        return t("its labels are a table, with a row of numbers for each image; store labels.argmax(1)")
+        return t("its labels are a table with a row of numbers for each image; store labels.argmax(1) instead")
     if _field(header=content, name=b"descr") not in _TYPES:
         return ""
     stored = content[10 + length :]

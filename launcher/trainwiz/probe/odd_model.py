@@ -47,7 +47,7 @@ def _problems(folder: Path) -> Iterator[str]:
             with files.opened(file) as content:
                 names = int.from_bytes(content.read(8), "little")
             if names > MOST_NAMES + length // _SHARE:
-                yield t("{file} begins with {size} of names", file=name, size=size(names))
+                yield t("the names at the start of {file} take {size}", file=name, size=size(names))
             tensors += len(header(file))
         elif file.suffix == ".json" and name not in _VOCABULARIES:
             files.read_json(file)
@@ -57,7 +57,7 @@ def _problems(folder: Path) -> Iterator[str]:
         ):
             if key.endswith(_LAYERS) and key != _BUILDS_NOTHING and value > tensors:
                 yield t(
-                    "{key} is {n} in config.json, but its files hold {tensors} tensors",
+                    "{key} is {n} in config.json, but the weight files contain {tensors} tensors",
                     key=key,
                     n=value,
                     tensors=tensors,

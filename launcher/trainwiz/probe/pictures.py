@@ -43,7 +43,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
     if here == path and parts:
         folders = ", ".join(found.parts)
         return replace(
-            found, detail=t("it holds {folders}, but no images to evaluate on, such as in val", folders=folders)
+            found, detail=t("it contains {folders}, but no images to evaluate on, such as in val", folders=folders)
         )
     began, loose, not_read, counts = time.monotonic(), [], [], {}
     top = os.path.realpath(here)
@@ -68,7 +68,7 @@ def _folder(path: Path, reading: Reading) -> DataFacts:
     detail = _left_out(loose, not_read, count)
     if len(classes) == 1 and split == "train" and not detail:
         detail = t(
-            "all {count} images are of one class, {label}; a classifier needs two", count=count, label=classes[0]
+            "all {count} images have the same class, {label}; a classifier needs two", count=count, label=classes[0]
         )
     return replace(found, samples=count, detail=detail, amount=Amount(documents=count, different=count, tokens=0))
 
@@ -84,8 +84,8 @@ def _parts(path: Path) -> tuple[dict[str, str], str, str]:
         return {}, "", ""
     if others or len(training) > 1 or len(training) + len(held_out) < len(list(filter(None, words.values()))):
         unclear = t(
-            "which of its folders are for training and which for evaluation is not clear: {folders}; name the one to "
-            "train on, such as {folder}",
+            "it is not clear which of its folders are for training and which for evaluation: {folders}; set the "
+            "one to train on, such as {folder}",
             folders=", ".join(words),
             folder=f"{path.name}/{training[0]}",
         )
@@ -111,8 +111,8 @@ def _left_out(loose: list[str], not_read: list[str], count: int) -> str:
     if not count and not not_read:
         return t("the images are in the folder itself, not in one folder per class")
     return t(
-        "pictures that would be left out: {count}, the first: {name}; put each into the folder of its class, as .png "
-        "or .jpg",
+        "pictures that would be ignored: {count}, the first: {name}; put each into the folder of its class, as "
+        ".png or .jpg",
         count=len(loose) + len(not_read),
         name=min(loose + not_read),
     )
@@ -159,7 +159,7 @@ def _problem(table: Path, head: Head, reading: Reading, wrong: Wrong) -> str:
             return problem
         if not is_inside and not (table.parent / name).is_file():
             return t(
-                '{file}: line {line}: no file {name}: column "{column}" names it from the table\'s folder on',
+                '{file}: line {line}: no file {name}: paths in column "{column}" are relative to the table\'s folder',
                 file=table.name,
                 line=number,
                 name=name[:80] or "-",
@@ -184,9 +184,9 @@ def _no_classes(found: list[Any], whole: bool) -> str:
         if isinstance(label, str) and not label.strip():
             return t("a label is empty; each image needs one")
         if isinstance(label, list):
-            return t("a label is a list: {label}; image_multilabel learns any number of labels", label=label)
+            return t("a label is a list: {label}; to learn several labels per image, use image_multilabel", label=label)
         if isinstance(label, float) and not label.is_integer():
-            return t("a label is a fraction: {label}; image_regression learns numbers", label=label)
+            return t("a label is a fraction: {label}; to learn numbers, use image_regression", label=label)
     if problem := labels.look_alike(found):
         return problem
     return labels.alike(found) if whole else ""
@@ -195,7 +195,7 @@ def _no_classes(found: list[Any], whole: bool) -> str:
 def _no_numbers(found: list[Any], whole: bool) -> str:
     for label in found:
         if isinstance(label, bool) or not isinstance(label, int | float):
-            return t("a label is not a number: {label}; image_classification learns classes", label=label)
+            return t("a label is not a number: {label}; to learn classes, use image_classification", label=label)
     return labels.alike(found) if whole else ""
 
 
@@ -217,7 +217,7 @@ def _kind(wrong: Wrong, *, folders: bool) -> Kind:
                 return sources.about(stored, _tables(stored.files, reading, wrong))
         found = _fewer(inside or DataFacts(name=path.name, kind="folder"), reading)
         if not folders and found.samples and not found.detail:
-            return replace(found, detail=t("folders name classes; this task needs a table, such as metadata.csv"))
+            return replace(found, detail=t("folders name classes, but this task needs a table, such as metadata.csv"))
         return found
 
     return Kind(

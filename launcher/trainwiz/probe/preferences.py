@@ -55,7 +55,7 @@ def _problem(file: Path, head: Head, reading: Reading) -> str:
             return readers.problem(file, head, reading, compares=True)
         case "label":
             return t(
-                "{file}: the first row has one answer with a label, which only the loss kto learns from; it has "
+                "{file}: the first row has one answer with a label, which only works with the kto loss; it has "
                 "{columns}",
                 file=file.name,
                 columns=shown(row),

@@ -108,11 +108,11 @@ def mistaken(file: Path, what: str) -> Unreadable:
     if what in _NAMED:
         told = say("name it {file}", file=file.name.removesuffix(_NAMED[what]) + _NAMED[what])
     elif what == "HTML":
-        told = say("download the file itself: the page was saved in its place")
+        told = say("download the file itself: a web page was saved instead")
     else:
         told = say("unpack or convert it to a format that is read")
     return Unreadable(
-        t("{file} cannot be read: its content is {format}, whatever its name says", file=file.name, format=what), told
+        t("{file} cannot be read: despite its name, its content is {format}", file=file.name, format=what), told
     )
 
 
@@ -195,7 +195,7 @@ def not_a_list(file: Path, text: str, error: ValueError | RecursionError) -> Unr
         told = say("remove the comma before the last bracket, in line {line}", line=text[: len(before)].count("\n") + 1)
     elif before.endswith("]") and after.startswith(("[", "{")):
         told = say(
-            "make one list of several: jq -c {query} {file} > rows.jsonl",
+            "merge the lists into one: jq -c {query} {file} > rows.jsonl",
             query=shlex.quote('if type == "array" then .[] else . end'),
             file=shlex.quote(file.name),
         )
@@ -218,12 +218,12 @@ def open_quote(file: Path, line: int) -> Unreadable:
     separator = "\t" if file.name.lower().endswith(".tsv") else ","
     return Unreadable(
         t(
-            "{file}: line {line}: a quote begins a text that ends nowhere, or not at the end of its column",
+            "{file}: line {line}: a quoted text has no closing quote, or does not end with its column",
             file=file.name,
             line=line,
         ),
         say(
-            "write quotes within quoted texts twice; where quotes are letters like others: {command}",
+            "double the quotes inside quoted texts; if quotes are ordinary characters: {command}",
             command='python -c "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, '
             f'delimiter={separator!r}, quoting=csv.QUOTE_NONE))" < {shlex.quote(file.name)} > quoted.csv',
         ),

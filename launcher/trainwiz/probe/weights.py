@@ -57,21 +57,24 @@ def gather(
         return Gathered(problem=said.problem)
     if found.get("missing") == "unnamed":
         return Gathered(
-            problem=t("an older train.py wrote it, without the names of the weights: launch --resume, then export")
+            problem=t(
+                "it was written by an older train.py, without the names of the weights: run launch --resume, then "
+                "export"
+            )
         )
     if "unknown" in found:
         return Gathered(
             problem=t(
-                "it holds {name}, which is not part of a checkpoint and could run any code; nothing was loaded. "
-                "If you trust whoever wrote it: trainwiz export --trust",
+                "it contains {name}, which is not part of a checkpoint and could run any code; nothing was "
+                "loaded. If you trust whoever wrote it: trainwiz export --trust",
                 name=found["unknown"],
             )
         )
     if "unsound" in found:
         return Gathered(
             problem=t(
-                "it is not as a training writes it ({what}) and could fill the memory; nothing was loaded. "
-                "If you trust whoever wrote it: trainwiz export --trust",
+                "it does not look like a file written by training ({what}) and could fill the memory; nothing was "
+                "loaded. If you trust whoever wrote it: trainwiz export --trust",
                 what=found["unsound"],
             )
         )

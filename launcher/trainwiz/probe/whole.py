@@ -33,7 +33,7 @@ def _problems(folder: Path) -> Iterator[str]:
             yield t("its weights were not downloaded: {file} is a pointer of Git LFS", file=file.name)
         elif file.suffix == ".safetensors" and (told := _bytes(file)) and told > (size := file.stat().st_size):
             yield t(
-                "its weights are cut off: {file} has {size} bytes, and its header names {told}",
+                "its weights are truncated: {file} has {size} bytes, but its header says {told}",
                 file=file.name,
                 size=size,
                 told=told,

@@ -178,8 +178,8 @@ class Watch:
             seconds = silent_seconds(here.stacks, ranks, here.ranks)
             if seconds is not None and seconds > min(STALE_SECONDS, silence / 2):
                 yield say(
-                    "machine {machine} shows no sign of life since {clock} ({seconds:.0f} s): it is frozen or off, or "
-                    "its network is cut",
+                    "machine {machine} has shown no sign of life since {clock} ({seconds:.0f} s): it is frozen or "
+                    "off, or its network is down",
                     machine=machine,
                     clock=time.strftime("%H:%M:%S", time.localtime(time.time() - seconds)),
                     seconds=seconds,

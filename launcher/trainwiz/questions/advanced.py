@@ -137,10 +137,11 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="fp16", label=say("fp16 with a loss scaler: Volta and Turing")),
             Choice(value="fp8", label=say("fp8 matrix multiplication: Ada, Hopper and newer, with torchao")),
         ),
-        help="The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 is the "
-        "usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that overflow. fp8 needs Ada, "
-        "Hopper or newer, and torchao: the products inside the repeated layers are then in fp8, with a scale for each "
-        "row, and all else in bf16. fp16 and fp8 have no benefit on a CPU.",
+        help="The number format of the forward and backward pass; weights and optimizer keep fp32 masters. bf16 "
+        "is the usual choice on Ampere and newer. fp16 needs a loss scaler, which skips updates that "
+        "overflow. fp8 needs Ada, Hopper or newer, and torchao: matrix multiplications inside the repeated "
+        "layers then use fp8, with a scale for each row, and everything else bf16. fp16 and fp8 have no "
+        "benefit on a CPU.",
     ),
     Question(
         key="model.parameters",
@@ -148,19 +149,20 @@ ADVANCED: tuple[Question, ...] = (
         when=never,
         reader=forms.read_parameters,
         shower=forms.show_parameters,
-        help="How many parameters the model has: 7B, 350M, or billions (0.5). It determines memory, and with it the "
-        "strategy, the length of samples and the micro-batch. It is found in the model's files, in its config.json, on "
-        "the hub, in a table of well-known models, or in the model's name; this number is used where none of them says "
-        "it, and it is checked against them.",
+        help="How many parameters the model has: 7B, 350M, or billions (0.5). It determines the memory needed, "
+        "and with it the strategy, the length of samples and the micro-batch. It is read from the model's "
+        "files, its config.json, the hub, a table of well-known models, or the model's name; this number is "
+        "used if none of them gives it, and is checked against them.",
     ),
     Question(
         key="strategy.sync_each_batch",
-        prompt=say("Reduce gradients in each micro-batch"),
+        prompt=say("Reduce gradients after each micro-batch"),
         when=_shards_with_torch,
         choices=YES_NO,
-        help="Under fsdp with accumulation, gradients can be reduced after each micro-batch, so that each rank keeps "
-        "only its part of them, or once per update, which communicates less and keeps whole gradients in fp32 on each "
-        "rank: 4 bytes per parameter. The result is the same. Reduce in each micro-batch if memory runs out.",
+        help="Under fsdp with accumulation, gradients can be reduced after each micro-batch, so that each rank "
+        "keeps only its part of them, or once per update, which communicates less but keeps whole gradients "
+        "in fp32 on each rank: 4 bytes per parameter. The result is the same. Reduce after each micro-batch "
+        "if memory runs out.",
     ),
     Question(
         key="model.from_scratch",
@@ -175,23 +177,27 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Compile the model"),
         when=_accelerate,
         choices=YES_NO,
-        help="true lets torch.compile generate kernels for each layer of the model: the same values up to rounding, "
-        "for long runs on GPUs. It costs a minute or more at each start, and needs a C++ compiler. If sample lengths "
-        "keep changing, layers are compiled once more, for any length.",
+        help="true lets torch.compile generate kernels for each layer of the model: the same values up to "
+        "rounding, for long runs on GPUs. It costs a minute or more at each start, and needs a C++ compiler. "
+        "If sample lengths keep changing, layers are compiled one more time, for any length.",
     ),
     Question(
         key="model.activation_checkpointing",
         prompt=say("Activation checkpointing"),
         choices=(
             Choice(value="none", label=say("keep all activations; the fastest")),
-            Choice(value="selective", label=say("keep what matrices and attention computed; recompute the rest")),
+            Choice(
+                value="selective",
+                label=say("keep the results of matrix multiplications and attention; recompute the rest"),
+            ),
             Choice(value="full", label=say("keep each layer's input; recompute the layer, a third more computation")),
             Choice(value="offload", label=say("the same, and keep the inputs in host memory; for very long samples")),
         ),
-        help="What the forward pass keeps for the backward pass. Without it, activations grow with layers × tokens, "
-        "and are often larger than the model. The gradient is the same, to the last bit. Only the inputs of layers are "
-        "offloaded: to move what selective keeps takes longer than to compute it again. accelerate calls it "
-        "fsdp_activation_checkpointing, transformers gradient_checkpointing; this key works with every strategy.",
+        help="What the forward pass keeps for the backward pass. Without it, activations grow with layers × "
+        "tokens, and are often larger than the model. The gradient is the same, bit for bit. Only the inputs "
+        "of layers are offloaded: moving what selective keeps would take longer than recomputing it. "
+        "accelerate calls it fsdp_activation_checkpointing, transformers gradient_checkpointing; this key "
+        "works with every strategy.",
     ),
     Question(
         key="precision.weights",
@@ -212,58 +218,61 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Implementation of attention"),
         when=_chooses_attention,
         choices=(
-            Choice(value="auto", label=say("the fastest that is installed and suits the data")),
+            Choice(value="auto", label=say("the fastest installed one that suits the data")),
             Choice(value="sdpa", label=say("PyTorch's; with a mask where documents share a row")),
-            Choice(value="eager", label=say("plain matrix products; slow, and keeps all scores in memory")),
+            Choice(value="eager", label=say("plain matrix multiplication; slow, and keeps all scores in memory")),
             Choice(value="flash_attention_2", label=say("flash-attn; CUDA in bf16 or fp16")),
             Choice(value="flex_attention", label=say("PyTorch's flex_attention, compiled; language models on CUDA")),
         ),
-        help="How the model's attention is computed; the results differ by rounding only. auto takes flash-attn if it "
-        "is installed and PyTorch's kernel otherwise, and keeps documents apart without a mask where they share a row "
-        "on a GPU. eager keeps heads x length x length scores of each layer: 4 bytes each in fp32, else mostly 6.",
+        help="How the model's attention is computed; the results differ only by rounding. auto uses flash-attn if "
+        "it is installed and PyTorch's kernel otherwise; where documents share a row on a GPU, it keeps them "
+        "apart without a mask. eager keeps heads x length x length scores for each layer: 4 bytes each in "
+        "fp32, otherwise mostly 6.",
     ),
     Question(
         key="model.kernels",
         prompt=say("Kernels for norms, gated MLPs and rotary positions"),
         when=_fuses_layers,
         choices=(
-            Choice(value="none", label=say("PyTorch's operators, or what the compiler makes of them")),
+            Choice(value="none", label=say("PyTorch's operators, or those fused by the compiler")),
             Choice(value="liger", label=say("liger-kernel; language models on GPUs that are not compiled")),
         ),
-        help="liger-kernel has one kernel where the model has several operators: the same values up to rounding, with "
-        "less traffic to memory. torch.compile does that as well, so both together are refused. It is worth most where "
-        "layers cannot be compiled: ZeRO 3, QLoRA, and short trainings. The loss is compiled with it.",
+        help="liger-kernel uses one kernel where the model has several operators: the same values up to rounding, "
+        "with less memory traffic. torch.compile does that as well, so the two cannot be combined. It helps "
+        "most where layers cannot be compiled: ZeRO 3, QLoRA, and short trainings. The loss is compiled with "
+        "it.",
     ),
     Question(
         key="model.loss_chunk",
-        prompt=say("Tokens whose logits are in memory at once"),
+        prompt=say("Tokens whose logits are in memory at the same time"),
         when=writes_text,
-        help="The loss of a language model is computed for this many tokens after another: their logits, a number for "
-        "each word of the vocabulary, are often the largest tensor. More make the head a little faster, fewer need "
-        "less memory; the loss differs by rounding only. 1024 tokens of 128,000 words need 1.7 GiB in bf16.",
+        help="The loss of a language model is computed for this many tokens at a time: their logits, a number for "
+        "each word of the vocabulary, are often the largest tensor. Larger chunks make the head a little "
+        "faster, smaller ones need less memory; the loss differs only by rounding. 1024 tokens with a "
+        "vocabulary of 128,000 need 1.7 GiB in bf16.",
     ),
     Question(
         key="model.frozen",
         prompt=say("Parameters that are not trained (embed,layers.0.; null: none)"),
         when=_owns_parameters,
-        help="Parameters with one of these words in their names keep their values; * stands for anything. Embeddings "
-        "or the first layers of a pretrained model are often frozen. A word that is in no name ends the training at "
-        "its start. For single, ddp and fsdp.",
+        help="Parameters with one of these words in their names keep their values; * stands for anything. "
+        "Embeddings or the first layers of a pretrained model are often frozen. If a word matches no name, "
+        "the training ends at its start. For single, ddp and fsdp.",
     ),
     Question(
         key="model.neftune_alpha",
         prompt=say("Noise on the embeddings (NEFTune; 0: off)"),
         when=writes_text,
-        help="Adds uniform noise of alpha / sqrt(tokens x hidden size) to the embeddings while training: 5 to 15 can "
-        "improve answers after fine-tuning on few conversations. A resumed training draws the same; another number of "
-        "ranks draws other noise, as with dropout.",
+        help="Adds uniform noise of alpha / sqrt(tokens x hidden size) to the embeddings during training: 5 to 15 "
+        "can improve answers after fine-tuning on few conversations. A resumed training uses the same noise; "
+        "a different number of ranks uses different noise, as with dropout.",
     ),
     Question(
         key="model.lora_rank",
         prompt=say("Rank of the adapter"),
         when=_adapts,
-        help="The rank of the change that each matrix of the model can learn. 8 to 64; a higher rank learns more from "
-        "large data and costs memory in proportion.",
+        help="The rank of the change that each matrix of the model can learn. 8 to 64; a higher rank learns more "
+        "from large data, and its memory grows in proportion.",
     ),
     Question(
         key="model.lora_alpha",
@@ -282,24 +291,24 @@ ADVANCED: tuple[Question, ...] = (
         key="model.lora_dropout",
         prompt=say("Dropout of the adapter"),
         when=_adapts,
-        help="The share of the adapter's inputs that are set to zero while it is trained, at random in each update: "
-        "0.05 to 0.1 where little data is seen several times. A resumed training draws the same.",
+        help="The share of the adapter's inputs that is randomly set to zero in each update of the training: 0.05 "
+        "to 0.1 if little data is seen several times. A resumed training sets the same ones to zero.",
     ),
     Question(
         key="model.lora_rslora",
         prompt=say("Scale the adapter by alpha / √rank (rsLoRA)"),
         when=_adapts,
         choices=YES_NO,
-        help="With alpha / rank, a higher rank makes each part of the adapter smaller and is hardly used; with the "
-        "square root, high ranks (64 and more) learn more. Choose a smaller alpha with it.",
+        help="With alpha / rank, a higher rank makes each part of the adapter smaller, so that it is hardly used; "
+        "with the square root, high ranks (64 and more) learn more. Choose a smaller alpha with it.",
     ),
     Question(
         key="model.modules_to_save",
-        prompt=say("Modules trained as a whole (embed_tokens,lm_head; null: none)"),
+        prompt=say("Fully trained modules (embed_tokens,lm_head; null: none)"),
         when=_adapts,
-        help="Modules of the model that are trained with all their weights beside the adapter, and saved with it: "
-        "embed_tokens,lm_head for tokens that the model has not seen. A new head for labels is always trained. "
-        "Embeddings that are also the head (tied) are named together with it, and are two from then on.",
+        help="Modules of the model that are fully trained in addition to the adapter, and saved with it: "
+        "embed_tokens,lm_head for tokens that the model has not seen. A new head for labels is always "
+        "trained. Embeddings that are also the head (tied) are listed together with it, and become separate.",
     ),
     Question(
         key="model.merge_adapter",
@@ -318,80 +327,87 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="source", label=say("as the model was loaded; fp32 for random weights")),
             Choice(value="float32", label=say("4 bytes per parameter")),
             Choice(value="bfloat16", label=say("2 bytes per parameter; the range of fp32 with fewer digits")),
-            Choice(value="float16", label=say("2 bytes per parameter; more digits, but values above 65504 overflow")),
+            Choice(
+                value="float16",
+                label=say("2 bytes per parameter; more digits than bf16, but values above 65504 overflow"),
+            ),
         ),
-        help="The number format of the model that is written at the end, merged, or exported; source is the format in "
-        "which it was loaded. Checkpoints and adapters keep the trained values whatever is chosen here.",
+        help="The number format of the model that is written at the end, merged, or exported; source is the "
+        "format in which it was loaded. Checkpoints and adapters always keep the trained values.",
     ),
     Question(
         key="model.push_to_hub",
         prompt=say("Upload the trained model to the hub (ORG/NAME; null: no)"),
-        help="The repository of the Hugging Face hub that `trainwiz launch` uploads the model to when the training has "
-        "ended: merged/ where there is one, else model/. Your user name is an ORG, too. It needs a token that may "
-        "write (hf auth login, or HF_TOKEN), which a launch looks for before it starts. If the upload fails, the model "
-        "is still on disk, and the line that uploads it later is shown.",
+        help="The repository of the Hugging Face hub to which `trainwiz launch` uploads the model when training "
+        "has ended: merged/ if it exists, otherwise model/. Your user name also works as ORG. It needs a "
+        "token with write access (hf auth login, or HF_TOKEN), which is checked before the launch. If the "
+        "upload fails, the model is still on disk, and the command to upload it later is shown.",
     ),
     Question(
         key="model.push_public",
-        prompt=say("Everybody can read it"),
+        prompt=say("Public repository"),
         when=lambda values: bool(values.get("model.push_to_hub")),
         choices=YES_NO,
-        help="Whether a repository that is made for the model is public. One that exists stays as it is.",
+        help="Whether a new repository for the model is public. An existing one stays as it is.",
     ),
     Question(
         key="preference.loss",
         prompt=say("Loss on preferences"),
         when=compares,
         choices=(
-            Choice(value="dpo", label=say("DPO: the chosen answer becomes likelier than the rejected, by a reference")),
-            Choice(value="ipo", label=say("IPO: the same up to a fixed margin; harder to overfit")),
+            Choice(
+                value="dpo",
+                label=say("DPO: makes the chosen answer likelier than the rejected one, relative to a reference"),
+            ),
+            Choice(value="ipo", label=say("IPO: the same, but only up to a fixed margin; overfits less")),
             Choice(value="orpo", label=say("ORPO: no reference; also fine-tunes on the chosen answers")),
-            Choice(value="kto", label=say("KTO: single answers that are good or bad; pairs are taken apart")),
+            Choice(value="kto", label=say("KTO: single answers labelled good or bad; pairs are split")),
             Choice(value="simpo", label=say("SimPO: no reference; mean log-probabilities and a margin")),
         ),
-        help="How answers are compared. dpo, ipo and kto compare with what the model said before the training: its "
-        "log-probabilities are computed once, and kept with the tokenized data; no second model is in memory. orpo "
-        "and simpo need no reference. orpo starts from a base model, the others from one that was fine-tuned. kto "
-        "also reads rows of prompt, completion and label.",
+        help="How answers are compared. dpo, ipo and kto compare with the model before training: its "
+        "log-probabilities are computed once and stored with the tokenized data, so no second model is in "
+        "memory. orpo and simpo need no reference. orpo starts from a base model, the others from a "
+        "fine-tuned one. kto also reads rows of prompt, completion and label.",
     ),
     Question(
         key="preference.beta",
         prompt=say("Beta of the loss (null: its usual value)"),
         when=compares,
-        help="With dpo, ipo and kto, how strongly the model is held to its reference: a larger beta changes it less "
-        "(0.01 to 0.5). With orpo, the weight of the comparison beside fine-tuning; with simpo, the scale of rewards "
-        "(2 to 10). null is 0.1, and 2 with simpo.",
+        help="With dpo, ipo and kto, how strongly the model is held to its reference: a larger beta changes it "
+        "less (0.01 to 0.5). With orpo, the weight of the comparison relative to fine-tuning; with simpo, "
+        "the scale of rewards (2 to 10). null means 0.1, or 2 with simpo.",
     ),
     Question(
         key="preference.gamma",
         prompt=say("Margin between rewards"),
         when=_pushes_apart,
-        help="With simpo, by how much the reward of the chosen answer should be the higher one: a quarter to a half of "
-        "beta is common.",
+        help="With simpo, by how much the chosen answer's reward should be higher: a quarter to a half of beta is "
+        "common.",
     ),
     Question(
         key="preference.desirable_weight",
         prompt=say("Weight of good answers"),
         when=_judges,
-        help="With kto, how much good answers count in the loss. If there are several times more bad than good ones, "
-        "weigh the good ones so much more that both count about the same.",
+        help="With kto, the weight of good answers in the loss. If there are several times more bad answers than "
+        "good ones, raise it until both count about the same.",
     ),
     Question(
         key="preference.undesirable_weight",
         prompt=say("Weight of bad answers"),
         when=_judges,
-        help="With kto, how much bad answers count in the loss. If there are several times more good than bad ones, "
-        "weigh the bad ones so much more that both count about the same.",
+        help="With kto, the weight of bad answers in the loss. If there are several times more good answers than "
+        "bad ones, raise it until both count about the same.",
     ),
     Question(
         key="data.eval",
         paths=True,
         prompt=say("Evaluation data (5%: a part of the training data; null: none)"),
         when=names_data,
-        help="Data on which the loss is measured but not trained: a part of the training data that is kept for it (5% "
-        "or 200 documents, texts or conversations, chosen by their content, so that equal ones stay together and none "
-        "is in both parts), embedded (every tenth of its topics is held out), a hub id (its split validation), or "
-        "sources that are not the training data. null turns evaluation off and saves its time.",
+        help="Data for measuring the loss without training on it: a part held out from the training data (5% or "
+        "200 documents, texts or conversations, chosen by their content, so that equal ones stay together "
+        "and none is in both parts), embedded (every tenth of its topics is held out), a hub id (its split "
+        "validation), or sources that are not the training data. null turns evaluation off and saves its "
+        "time.",
     ),
     Question(
         key="data.source_weights",
@@ -399,97 +415,98 @@ ADVANCED: tuple[Question, ...] = (
         when=_mixes,
         help="The share of the training that each source of data.train gets: 3,1 takes three quarters of an epoch from "
         "the first. Every sample is seen at least once in an epoch: the source that is largest for its weight once, "
-        "the others so many more times that the shares are right; the training says how many. null takes each "
-        "sample once.",
+        "the others as often as their shares require; the training logs how often. null takes each sample once.",
     ),
     Question(
         key="data.weigh_by",
         prompt=say("What the weights count"),
         when=_mixes,
         choices=(
-            Choice(value="tokens", label=say("tokens that are predicted")),
+            Choice(value="tokens", label=say("predicted tokens")),
             Choice(value="samples", label=say("documents, conversations or samples with labels")),
         ),
         help="Whether data.source_weights are shares of the tokens or of the samples (documents, conversations, pairs "
-        "of answers, texts). Sources with long samples have fewer of them for as many tokens. Images count as samples.",
+        "of answers, texts). Sources with long samples need fewer of them for the same tokens. Images are samples.",
     ),
     Question(
         key="data.train_on",
-        prompt=say("What of conversations is learned"),
+        prompt=say("What to learn from conversations"),
         when=_converses,
         choices=(
             Choice(value="answers", label=say("what the assistant says")),
-            Choice(value="all", label=say("prompts, too")),
+            Choice(value="all", label=say("prompts as well")),
         ),
-        help="answers learns only what the assistant says, behind the prompt that the model is given at inference. all "
-        "learns every token of a conversation, as of a document: for base models, short prompts, or formats of your "
-        "own. Answers that the data leaves out (weight 0) are not learned in either case.",
+        help="answers learns only what the assistant says, after the same prompt that the model gets at "
+        "inference. all learns every token of a conversation, as in a document: for base models, short "
+        "prompts, or custom formats. Answers that the data excludes (weight 0) are not learned in either "
+        "case.",
     ),
     Question(
         key="data.chat_template",
         paths=True,
         prompt=say("Chat template (chatml, or a file; null: the tokenizer's own)"),
         when=_renders_talks,
-        help="How a conversation is written as text: chatml, or a file with a template in Jinja as transformers has "
-        "it. It is rendered once at the start, must show what is said, and is saved with the tokenizer; generation "
-        "then ends with what ends an answer in it. Special tokens that it writes must be in the tokenizer, or in "
-        "data.special_tokens.",
+        help="How a conversation is written as text: chatml, or a file with a Jinja template in the format of "
+        "transformers. It is rendered once at the start, must contain what is said, and is saved with the "
+        "tokenizer; generation then stops at the token that ends an answer in the template. Special tokens "
+        "that it writes must be in the tokenizer, or in data.special_tokens.",
     ),
     Question(
         key="data.special_tokens",
         prompt=say("Special tokens to add (<|im_start|>,eos_token=<|im_end|>; null: none)"),
         when=_reads_texts,
-        help="Tokens that the tokenizer never takes apart, and leaves out of what people read. bos_token=, eos_token=, "
-        "pad_token= and unk_token= give one a role: generation ends with eos_token. Those that the tokenizer lacks are "
-        "added, and the model gets a row for each in its embeddings and its head, near the mean of the others. They "
-        "are saved with the model. Beside an adapter, model.modules_to_save must name embeddings and head.",
+        help="Tokens that the tokenizer never splits, and omits from the text that people read. bos_token=, "
+        "eos_token=, pad_token= and unk_token= give one a role: generation ends with eos_token. Tokens that "
+        "the tokenizer lacks are added, and the model gets a row for each in its embeddings and its head, "
+        "initialized near the mean of the others. They are saved with the model. With an adapter, "
+        "model.modules_to_save must list embeddings and head.",
     ),
     Question(
         key="data.added_tokens",
         prompt=say("Other tokens to add (<tool_call>,</tool_call>; null: none)"),
         when=_reads_texts,
-        help="The same for tokens that stay in what people read: marks of tool calls, of reasoning, or words of a "
-        "field that the tokenizer takes apart.",
+        help="The same for tokens that stay in the text that people read: marks of tool calls or reasoning, or "
+        "domain words that the tokenizer would split.",
     ),
     Question(
         key="data.columns",
-        prompt=say("What columns are read as (null: their names say it)"),
+        prompt=say("What columns are read as (null: according to their names)"),
         when=_renders_talks,
-        help="Columns of conversations or preferences under names of their own: prompt=ask,completion=reply reads the "
-        "column ask as the prompt and reply as the answer. Words: messages, system, tools, history, prompt, input, "
-        "completion; of preferences also chosen, rejected, label. answers.text.0 is a path into a column with parts. "
-        "The default is guessed from the first row of the data.",
+        help="Columns of conversations or preferences with custom names: prompt=ask,completion=reply reads the "
+        "column ask as the prompt and reply as the answer. Words: messages, system, tools, history, prompt, "
+        "input, completion; for preferences also chosen, rejected, label. answers.text.0 is a path into a "
+        "nested column. The default is guessed from the first row of the data.",
     ),
     Question(
         key="data.text_column",
         prompt=say("Column of the texts"),
         when=_reads_columns,
         of_columns=_reads_columns,
-        help="The name of the column (or of the key in JSON) that holds the texts. The default is guessed from the "
-        "first row of the data.",
+        help="The name of the column (or JSON key) with the texts. The default is guessed from the first row of "
+        "the data.",
     ),
     Question(
         key="data.image_column",
         prompt=say("Column of the images"),
         when=sees_pictures,
         of_columns=sees_pictures,
-        help="Where images come from a table: the name of the column with their files, which are named from the "
-        "table's folder on. The default is guessed from the first row of the data.",
+        help="If images come from a table: the name of the column with their paths, relative to the table's "
+        "folder. The default is guessed from the first row of the data.",
     ),
     Question(
         key="data.label_column",
         prompt=say("Column of the labels"),
         when=_reads_labels,
         of_columns=_reads_one_label,
-        help="The name of the column (or of the key in JSON) that holds the labels: classes or numbers. The default "
-        "is guessed from the first row of the data. text_multilabel and image_multilabel read lists (cat|dog) from one "
+        help="The name of the column (or JSON key) with the labels: classes or numbers. The default is guessed "
+        "from the first row of the data. text_multilabel and image_multilabel read lists (cat|dog) from one "
         "column, or 0 and 1 from several: cat,dog.",
     ),
     Question(
         key="data.max_rows",
         prompt=say("Rows to read of each source (0: all)"),
         when=names_models,
-        help="How many rows are read from the beginning of each source: documents, conversations, labelled texts or "
+        help="How many rows are read from the start of each source: documents, conversations, labelled texts or "
         "images. A small number makes a first try quick. 0 reads all.",
     ),
     Question(
@@ -501,46 +518,46 @@ ADVANCED: tuple[Question, ...] = (
     ),
     Question(
         key="data.augmentation",
-        prompt=say("Change training images at random"),
+        prompt=say("Randomly augment the training images"),
         when=sees_pictures,
         choices=(
             Choice(value="none", label=say("each epoch sees the same images")),
-            Choice(value="shift", label=say("move them by up to an eighth; for digits, letters and measurements")),
+            Choice(value="shift", label=say("shift them by up to an eighth; for digits, letters and measurements")),
             Choice(value="flip", label=say("shift, and mirror half of them; where left and right do not matter")),
             Choice(value="crop", label=say("parts of 35 to 100 % of the area, mirrored; common for photos")),
-            Choice(value="color", label=say("crop, with other brightness, contrast and saturation")),
+            Choice(value="color", label=say("crop, and vary brightness, contrast and saturation")),
         ),
-        help="Images that look different in each epoch are harder to memorize. Choose what leaves the label true: a "
-        "mirrored letter is another letter, and a crop may miss what a small label is about. What is drawn depends on "
-        "seed, epoch and image only, so a resumed training and any number of ranks see the same.",
+        help="Images that look different in each epoch are harder to memorize. Choose changes that keep the label "
+        "true: a mirrored letter is another letter, and a crop may miss a small labelled object. The changes "
+        "depend only on seed, epoch and image, so a resumed training and any number of ranks see the same.",
     ),
     Question(
         key="data.min_tokens",
-        prompt=say("Leave out documents with fewer tokens than"),
+        prompt=say("Drop documents with fewer tokens than"),
         when=writes_text,
-        help="Documents or conversations with fewer tokens are left out, and counted in the log. 0 leaves out none.",
+        help="Documents or conversations with fewer tokens are dropped, and counted in the log. 0 drops none.",
     ),
     Question(
         key="data.max_tokens",
-        prompt=say("Leave out documents with more tokens than (0: none)"),
+        prompt=say("Drop documents with more tokens than (0: none)"),
         when=writes_text,
-        help="Documents or conversations with more tokens are left out, and counted in the log. 0 leaves out none: "
-        "long documents are cut into pieces, and the end of long conversations is cut off.",
+        help="Documents or conversations with more tokens are dropped, and counted in the log. 0 drops none: long "
+        "documents are split into pieces, and long conversations are truncated at the end.",
     ),
     Question(
         key="data.cache_dir",
         paths=True,
         prompt=say("Folder of tokenized data"),
         when=writes_text,
-        help="Where tokenized data is kept. Folders in it are named by what decides the tokens, so that several "
-        "projects, and machines with the same disk, can share one and tokenize each data set once. trainwiz cache "
-        "lists and cleans it.",
+        help="Where tokenized data is kept. Its folders are named after everything that determines the tokens, so "
+        "that several projects, and machines that share a disk, can use the same one and tokenize each "
+        "dataset once. trainwiz cache lists and cleans it.",
     ),
     Question(
         key="data.num_workers",
         prompt=say("Data workers per rank"),
-        help="Processes per rank that prepare batches ahead. 0 reads data in the training process itself, which is "
-        "best for data in memory. Each worker costs host memory and space in /dev/shm.",
+        help="Processes per rank that prepare batches in advance. 0 reads data in the training process itself, "
+        "which is best for data in memory. Each worker uses host memory and space in /dev/shm.",
     ),
     Question(
         key="data.packing",
@@ -558,7 +575,7 @@ ADVANCED: tuple[Question, ...] = (
         when=never,
         choices=tuple(Choice(value=name, label=say("{name}", name=name)) for name in get_args(v.Device)),
         help="The device of the ranks: cuda or cpu. Support for npu, xpu, mlu and mps follows accelerate's "
-        "documentation and was never run by trainwiz.",
+        "documentation; trainwiz has never been run on them.",
     ),
     Question(
         key="machine.num_machines",
@@ -576,22 +593,22 @@ ADVANCED: tuple[Question, ...] = (
     Question(
         key="machine.main_process_port",
         prompt=say("Port on the first machine (0: any free one)"),
-        help="The rendezvous port of the ranks. On one machine, 0 lets the system choose one; several machines need an "
-        "open port.",
+        help="The rendezvous port of the ranks. On one machine, 0 lets the system choose a port; several machines "
+        "need an open port.",
     ),
     Question(
         key="machine.numa_binding",
         prompt=say("Bind each rank to the NUMA node of its GPU"),
         when=_on_gpus,
         choices=(
-            Choice(value="auto", label=say("where state or activations are kept in host memory")),
-            Choice(value="always", label=say("in every training")),
+            Choice(value="auto", label=say("only when state or activations are kept in host memory")),
+            Choice(value="always", label=say("always")),
             Choice(value="never", label=say("leave the cores to the system")),
         ),
-        help="On machines with several NUMA nodes (usually one per CPU socket), a rank that stays on the cores beside "
-        "its GPU also has its host memory there, so that copies to and from the GPU take the short way. The rank finds "
-        "the node by its GPU's PCI address when it starts, keeps within the cores that it may use, and says in its log "
-        "what it did. Where the node is unknown, nothing is bound.",
+        help="On machines with several NUMA nodes (usually one per CPU socket), a rank that stays on the cores "
+        "next to its GPU also has its host memory there, so that copies to and from the GPU take the "
+        "shortest path. At its start, the rank finds the node by its GPU's PCI address, uses only the cores "
+        "that it is allowed to use, and logs what it did. If the node is unknown, nothing is bound.",
     ),
     *CLUSTER,
     Question(
@@ -599,8 +616,8 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("ZeRO stage"),
         when=never,
         choices=tuple(Choice(value=str(n), label=say("stage {n}", n=n)) for n in range(4)),
-        help="What DeepSpeed shards over the ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also weights. "
-        "Each stage saves memory and costs communication. Only with strategy.kind deepspeed.",
+        help="What DeepSpeed shards across the ranks: 0 nothing, 1 optimizer state, 2 also gradients, 3 also "
+        "weights. Each stage saves memory and costs communication. Only with strategy.kind deepspeed.",
     ),
     Question(
         key="strategy.offload_optimizer_device",
@@ -615,8 +632,8 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Offload the weights to"),
         when=_stage3,
         choices=_OFFLOAD,
-        help="Where DeepSpeed keeps weights that are not in use; it has no effect below stage 3. The slowest way to "
-        "make a model fit; try everything else first.",
+        help="Where DeepSpeed keeps weights that are not in use; it has no effect below stage 3. The slowest way "
+        "to make a model fit: try everything else first.",
     ),
     Question(
         key="strategy.nvme_path",
@@ -630,16 +647,16 @@ ADVANCED: tuple[Question, ...] = (
         prompt=say("Shard the model while it is created (ZeRO 3)"),
         when=_stage3,
         choices=YES_NO,
-        help="Each layer is sharded as soon as it is created, and no rank ever holds the whole model in host memory. "
-        "Needed if the model size times the ranks per machine exceeds host memory. Only at stage 3.",
+        help="Each layer is sharded as soon as it is created, so that no rank ever holds the whole model in host "
+        "memory. Needed if the model size times the ranks per machine exceeds host memory. Only at stage 3.",
     ),
     Question(
         key="strategy.zero3_save_16bit_model",
         prompt=say("Gather 16-bit weights when saving (ZeRO 3)"),
         when=_stage3,
         choices=YES_NO,
-        help="At stage 3 no rank has the whole model: without this, weights cannot be saved as one model at the end of "
-        "training. Saving needs memory for one full copy on rank 0.",
+        help="At stage 3 no rank has the whole model; without this, the weights cannot be saved as one model at "
+        "the end of training. Saving needs memory for one full copy on rank 0.",
     ),
     Question(
         key="batch.per_device_batch_size",

@@ -69,9 +69,9 @@ BASIC: tuple[Question, ...] = (
         prompt=say("Task"),
         first=(USUAL_TASK, say("the usual case")),
         choices=tuple(Choice(value=task.name, label=task.summary) for task in tasks.every()),
-        help="The training task. It decides what task.py contains: how data is read, the model, the loss and the "
-        "metrics. If none fits, take custom: a small regression with marked places for your own data, module and loss. "
-        "Changing it later costs nothing: only task.py depends on it.",
+        help="The training task. It determines what task.py contains: how data is read, the model, the loss and "
+        "the metrics. If none fits, choose custom: a small regression with marked places for your own data, "
+        "module and loss. You can change it later at no cost: only task.py depends on it.",
     ),
     Question(
         key="model.name",
@@ -83,13 +83,13 @@ BASIC: tuple[Question, ...] = (
         prompt=MODEL_PROMPT,
         prompter=lambda values: _task(values).model_prompt,
         when=names_data,
-        help="The model to train. tiny (under a million parameters, no tokenizer) trains on a CPU within a minute and "
-        "needs no download: for a first run and for tests. gpt2-124m and llama-1b (language models) and resnet18 "
-        "(images) are architectures that start from random weights. timm/NAME is a network of timm for images, with "
-        "its pretrained weights. A folder with a config.json, or a hub id such as openai-community/gpt2, continues "
-        "from its weights. The size determines memory, speed, the learning rate and the recommended strategy; it is "
-        "found in the model's files, on the hub, or in its name. Where it is nowhere to be found, type it behind the "
-        "name: org/model 13B.",
+        help="The model to train. tiny (under a million parameters, no tokenizer) trains on a CPU within a minute "
+        "and needs no download: for a first run and for tests. gpt2-124m and llama-1b (language models) and "
+        "resnet18 (images) are architectures that start from random weights. timm/NAME is an image network "
+        "from timm, with its pretrained weights. A folder with a config.json, or a hub id such as "
+        "openai-community/gpt2, continues from its weights. The size determines memory, speed, the learning "
+        "rate and the recommended strategy; it is read from the model's files, the hub, or the name. If it "
+        "is not found, type it after the name: org/model 13B.",
     ),
     Question(
         key="data.train",
@@ -98,14 +98,15 @@ BASIC: tuple[Question, ...] = (
         prompt=DATA_PROMPT,
         prompter=lambda values: _task(values).data_prompt,
         when=names_data,
-        help="The training data: one source, or several with commas between. A source is a file (.jsonl, .json, .csv, "
-        ".tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or .zst), a folder of such files, a "
-        "pattern (texts/*.jsonl.gz), a data set of the hub (organisation/name, organisation/name:subset:split), or a "
-        "folder from save_to_disk. A .txt file holds one document; the others a row per document, labelled text or "
-        "conversation, in columns that data.text_column and data.label_column name. Images are in one folder per "
-        "class, in files that a table names (data.image_column), or in the arrays images and labels of an .npz file. "
-        "embedded downloads nothing: it is the language reference that ships with every Python or, for images, "
-        "scikit-learn's handwritten digits.",
+        help="The training data: one source, or several separated by commas. A source is a file (.jsonl, .json, "
+        ".csv, .tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or .zst), a folder of "
+        "such files, a pattern (texts/*.jsonl.gz), a hub dataset (organisation/name, "
+        "organisation/name:subset:split), or a folder from save_to_disk. A .txt file contains one document; "
+        "the others have one row per document, labelled text or conversation, in the columns named by "
+        "data.text_column and data.label_column. Images are in one folder per class, in files that a table "
+        "lists (data.image_column), or in the arrays images and labels of an .npz file. embedded downloads "
+        "nothing: it is the language reference that ships with every Python or, for images, scikit-learn's "
+        "handwritten digits.",
     ),
     Question(
         key="model.adapter",
@@ -118,9 +119,10 @@ BASIC: tuple[Question, ...] = (
             Choice(value="lora", label=say("LoRA: small trainable matrices added to the frozen model")),
             Choice(value="qlora", label=say("QLoRA: LoRA on a 4-bit model; needs CUDA and bitsandbytes")),
         ),
-        help="none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and trains "
-        "added matrices of about a hundredth of its size; checkpoints contain only these. qlora keeps the frozen model "
-        "in 4 bits: half a byte. Both need a learning rate about ten times larger, and pretrained weights.",
+        help="none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and "
+        "trains added matrices of about a hundredth of its size; checkpoints contain only these. qlora keeps "
+        "the frozen model in 4 bits: half a byte. Both need a learning rate about ten times higher, and "
+        "pretrained weights.",
     ),
     Question(
         key="machine.num_processes",
@@ -130,9 +132,9 @@ BASIC: tuple[Question, ...] = (
         shower=forms.show_machine,
         prompter=forms.machine_prompt,
         prompt=say("Devices and ranks"),
-        help="How many processes train together over all machines, and on which device: one rank per GPU (4, or cuda "
-        "4), or CPU processes (cpu 2) if there is no GPU. More ranks than GPUs are rejected. The real batch, and the "
-        "result with it, does not depend on this; more ranks are only faster.",
+        help="How many processes train together on all machines, and on which device: one rank per GPU (4, or "
+        "cuda 4), or CPU processes (cpu 2) if there is no GPU. More ranks than GPUs are rejected. The real "
+        "batch, and with it the result, does not depend on this; more ranks are only faster.",
     ),
     Question(
         key="batch.real_batch_size",
@@ -162,11 +164,12 @@ BASIC: tuple[Question, ...] = (
         shower=forms.show_strategy,
         prompt=say("Strategy"),
         choices=tuple(Choice(value=name, label=label) for name, label in forms.strategies_offered()),
-        help="How training state is spread over the ranks. Take the first one that fits: ddp is the fastest; zero1, "
-        "zero2 and zero3 shard optimizer state, gradients and weights over the ranks, with more and more "
-        "communication; +offload moves state to host memory and is slower still (about 18 to 20 bytes of host memory "
-        "per parameter). fsdp does the same as zero3 without DeepSpeed. The last five run on Colossal-AI, which needs "
-        "its own environment. The recommendation compares the bytes of model state with the GPU memory.",
+        help="How training state is distributed over the ranks. Use the first one that fits: ddp is the fastest; "
+        "zero1, zero2 and zero3 shard optimizer state, gradients and weights, with more and more "
+        "communication; +offload moves state to host memory and is slower still (about 18 to 20 bytes of "
+        "host memory per parameter). fsdp does the same as zero3 without DeepSpeed. The last five run on "
+        "Colossal-AI, which needs its own environment. The recommendation compares the bytes of model state "
+        "with the GPU memory.",
     ),
     Question(
         key="schedule.n_steps",
@@ -175,7 +178,8 @@ BASIC: tuple[Question, ...] = (
         reader=forms.read_length,
         shower=forms.show_length,
         prompt=say("Length in steps or epochs"),
-        help="How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). With cosine and "
-        "linear the learning rate reaches zero exactly at the end: another length changes the whole curve.",
+        help="How long to train: optimizer updates (500 steps) or passes over the data (3 epochs). With cosine "
+        "and linear the learning rate reaches zero exactly at the end, so a different length changes the "
+        "whole curve.",
     ),
 )

@@ -80,8 +80,8 @@ TRAINING: tuple[Question, ...] = (
     ),
     Question(
         key="schedule.warmup_ratio",
-        prompt=say("Warm-up as a share of all updates (0: n_warmup_steps counts)"),
-        help="0.03 warms up in the first 3 % of the updates, however many they are. It applies where "
+        prompt=say("Warm-up as a share of all updates (0: use n_warmup_steps)"),
+        help="0.03 warms up during the first 3 % of the updates, whatever their number. It applies if "
         "schedule.n_warmup_steps is 0.",
     ),
     Question(
@@ -89,48 +89,49 @@ TRAINING: tuple[Question, ...] = (
         prompt=say("Learning rate after warm-up"),
         choices=(
             Choice(value="cosine", label=say("falls along a cosine curve; common for pretraining")),
-            Choice(value="linear", label=say("falls in a straight line; common for fine-tuning")),
+            Choice(value="linear", label=say("falls linearly; common for fine-tuning")),
             Choice(value="polynomial", label=say("falls as a power of the remaining share; polynomial_power")),
             Choice(
-                value="wsd", label=say("stays the same, and falls in the last updates (WSD); decay_ratio, decay_type")
+                value="wsd", label=say("stays constant, and falls in the last updates (WSD); decay_ratio, decay_type")
             ),
-            Choice(value="constant", label=say("stays the same")),
+            Choice(value="constant", label=say("stays constant")),
         ),
-        help="How the learning rate changes after warm-up, counted in updates. All but constant reach their floor "
-        "(schedule.min_lr_ratio, usually zero) exactly at the end of training.",
+        help="How the learning rate changes after warm-up, counted in updates. All but constant reach their "
+        "minimum (schedule.min_lr_ratio, usually zero) exactly at the end of training.",
     ),
     Question(
         key="schedule.min_lr_ratio",
-        prompt=say("Floor of the learning rate, as a share of the highest"),
+        prompt=say("Minimum learning rate, as a share of the highest"),
         when=_falls,
-        help="The rate falls to this share of optimizer.learning_rate and no further: 0.1 is common for pretraining "
-        "with cosine, 0 lets it reach zero.",
+        help="The learning rate falls to this share of optimizer.learning_rate and no further: 0.1 is common for "
+        "pretraining with cosine, 0 lets it reach zero.",
     ),
     Question(
         key="schedule.decay_ratio",
-        prompt=say("Share of all updates in which the rate falls (wsd)"),
+        prompt=say("Share of all updates in which the learning rate falls (wsd)"),
         when=_stays,
-        help="Under wsd the rate stays at its peak until this share of the updates is left. 0.1 to 0.2 is common. A "
-        "checkpoint from before the fall can be trained on for longer, which no other schedule allows.",
+        help="Under wsd the learning rate stays at its peak until this share of the updates is left. 0.1 to 0.2 "
+        "is common. A checkpoint from before the decay can be trained for longer, which no other schedule "
+        "allows.",
     ),
     Question(
         key="schedule.decay_type",
-        prompt=say("Course of the fall (wsd)"),
+        prompt=say("Shape of the decay (wsd)"),
         when=_stays,
         choices=(
             Choice(value="1-sqrt", label=say("fast at first, then ever slower")),
             Choice(value="linear", label=say("a straight line")),
             Choice(value="cosine", label=say("a cosine curve")),
         ),
-        help="How the rate falls in the last updates under wsd. 1-sqrt was the best of several in a published "
-        "comparison, by a small margin.",
+        help="How the learning rate falls in the last updates under wsd. 1-sqrt was the best of several in a "
+        "published comparison, by a small margin.",
     ),
     Question(
         key="schedule.polynomial_power",
         prompt=say("Power of the polynomial"),
         when=_is_polynomial,
-        help="With polynomial, the rate is the remaining share of the training, raised to this power: 1 is a straight "
-        "line, 2 falls fast at first.",
+        help="With polynomial, the learning rate is the remaining share of the training raised to this power: 1 "
+        "is a straight line, 2 falls fast at first.",
     ),
     Question(
         key="optimizer.name",
@@ -160,74 +161,75 @@ TRAINING: tuple[Question, ...] = (
     Question(
         key="optimizer.beta1",
         prompt=say("beta1, or momentum (null: the optimizer's own)"),
-        help="How slowly the mean of gradients forgets: 0.9 for adamw, lion and sgd (its momentum), 0.95 for muon.",
+        help="Decay rate of the mean of gradients: 0.9 for adamw, lion and sgd (its momentum), 0.95 for muon.",
     ),
     Question(
         key="optimizer.beta2",
         prompt=say("beta2 (null: the optimizer's own)"),
-        help="How slowly the mean of squared gradients forgets: 0.95 for adamw (0.999 is usual for small batches), "
+        help="Decay rate of the mean of squared gradients: 0.95 for adamw (0.999 is usual for small batches), "
         "0.99 for lion.",
     ),
     Question(
         key="optimizer.epsilon",
         prompt=say("epsilon (null: the optimizer's own)"),
-        help="What is added to the denominator of a step: 1e-8 for adamw. Larger values calm down weights with tiny "
+        help="Added to the denominator of each step: 1e-8 for adamw. Larger values stabilize weights with tiny "
         "gradients.",
     ),
     Question(
         key="optimizer.ema_decay",
         prompt=say("Average of the weights: its decay (0: off)"),
-        help="An exponential moving average of the trained weights, of about the last 1 / (1 - decay) updates: 0.999 "
-        "is common for thousands of updates. The average is evaluated, and becomes the model; checkpoints hold both. "
-        "It costs 4 bytes per parameter. For single, ddp and fsdp.",
+        help="An exponential moving average of the trained weights, over about the last 1 / (1 - decay) updates: "
+        "0.999 is common for thousands of updates. The average is evaluated, and becomes the model; "
+        "checkpoints contain both. It costs 4 bytes per parameter. For single, ddp and fsdp.",
     ),
     Question(
         key="optimizer.rates",
         prompt=say("Learning rates of some parameters (head=10,embed=0.1; null: none)"),
         help="Factors of the learning rate for parameters with these words in their names, separated by commas; * "
-        "stands for anything, and a later one overrides an earlier one. A new head often learns with 10, embeddings "
-        "with 0.1. A word that is in no name ends the training at its start.",
+        "stands for anything, and later entries override earlier ones. A new head often learns with 10, "
+        "embeddings with 0.1. If a word matches no name, the training ends at its start.",
     ),
     Question(
         key="optimizer.decays",
-        prompt=say("Weight decays of some parameters (embed=0; null: none)"),
-        help="Weight decays for parameters with these words in their names, in the same form as optimizer.rates. "
-        "Without them, matrices and embeddings decay by optimizer.weight_decay, biases and norms not at all.",
+        prompt=say("Weight decay of some parameters (embed=0; null: none)"),
+        help="Weight decay of parameters with these words in their names, in the same form as optimizer.rates. By "
+        "default, matrices and embeddings decay by optimizer.weight_decay, biases and norms not at all.",
     ),
     Question(
         key="evaluation.evaluation_steps",
         prompt=say("Evaluate every N updates (0: after each epoch)"),
         when=_evaluates,
-        help="How often the model is evaluated on data.eval, and always at the end. Training waits meanwhile. Evaluate "
-        "often enough that the best checkpoint is close to the best moment.",
+        help="How often the model is evaluated on data.eval; it is always evaluated at the end. Training waits "
+        "meanwhile. Evaluate often enough that the best checkpoint is close to the best moment.",
     ),
     Question(
         key="evaluation.best_metric",
         prompt=say("Metric of the best checkpoint (null: keep none)"),
         when=_evaluates,
         help="With a metric (eval_loss; eval_accuracy or eval_f1 of classifiers; eval_mae or eval_r2 of "
-        "text_regression; your own of custom), each evaluation that is better than all before is followed by a "
-        "checkpoint, which is kept whatever checkpoints_total_limit says, and whose weights become the model at the "
-        "end. null takes the last weights.",
+        "text_regression; your own in custom), a checkpoint is saved after each evaluation that is better "
+        "than all before. It is kept regardless of checkpoints_total_limit, and its weights become the model "
+        "at the end. null uses the last weights.",
     ),
     Question(
         key="evaluation.best_mode",
-        prompt=say("Is the metric better when it is small or large?"),
+        prompt=say("Is a lower or a higher value of the metric better?"),
         when=_chooses,
         choices=(
             Choice(value="auto", label=say("known by the metric's name")),
-            Choice(value="min", label=say("small is better: losses and errors")),
-            Choice(value="max", label=say("large is better: accuracy, F1, R²")),
+            Choice(value="min", label=say("lower is better: losses and errors")),
+            Choice(value="max", label=say("higher is better: accuracy, F1, R²")),
         ),
-        help="The direction of the metrics that trainwiz writes is known; only those of your own code (custom) need "
-        "min or max.",
+        help="The direction of the metrics that trainwiz writes is known; only metrics in your own code (custom) "
+        "need min or max.",
     ),
     Question(
         key="evaluation.patience",
-        prompt=say("Evaluations without improvement that end the training (0: off)"),
+        prompt=say("Stop after this many evaluations without improvement (0: off)"),
         when=_chooses,
-        help="Early stopping: the training ends once evaluation.best_metric has not improved in so many evaluations "
-        "in a row. The count is part of each checkpoint, so a resumed training ends where it would have ended.",
+        help="Early stopping: training ends once evaluation.best_metric has not improved in this many evaluations "
+        "in a row. The count is part of each checkpoint, so a resumed training ends where it would have "
+        "ended.",
     ),
     Question(
         key="evaluation.gather_outputs",
@@ -235,30 +237,32 @@ TRAINING: tuple[Question, ...] = (
         when=_evaluates,
         choices=YES_NO,
         help="Some metrics are not sums over samples: eval_auc of classifiers, eval_pearson and eval_spearman of "
-        "text_regression, and what you write for custom. true gathers the outputs of all ranks in the order of the "
-        "data, each sample once, and computes all metrics from them; they must fit in the memory of one rank.",
+        "text_regression, and the ones that you write for custom. true gathers the outputs of all ranks in "
+        "the order of the data, each sample once, and computes all metrics from them; they must fit in the "
+        "memory of one rank.",
     ),
     Question(
         key="evaluation.generation_metrics",
-        prompt=say("Metrics of what the model writes: exact_match, bleu, rouge (null: none)"),
+        prompt=say("Metrics of generated answers: exact_match, bleu, rouge (null: none)"),
         when=_evaluates_writing,
-        help="Each evaluation then lets the model continue prompts of data.eval, always with the most likely token: "
-        "exact_match is the share of answers that are the same, bleu is sacrebleu's from 0 to 100, rouge the "
-        "F-measures of rouge-score from 0 to 1. Chinese is compared by characters. best_metric may be one of them: "
-        "eval_exact_match, eval_bleu, eval_rouge_1, eval_rouge_2, eval_rouge_l.",
+        help="In each evaluation, the model then continues prompts of data.eval, always with the most likely "
+        "token: exact_match is the share of answers that are the same, bleu is sacrebleu's from 0 to 100, "
+        "rouge the F-measures of rouge-score from 0 to 1. Chinese is compared by characters. best_metric may "
+        "be one of them: eval_exact_match, eval_bleu, eval_rouge_1, eval_rouge_2, eval_rouge_l.",
     ),
     Question(
         key="evaluation.generated_answers",
-        prompt=say("Answers that the model writes in each evaluation (0: all)"),
+        prompt=say("Answers that the model generates in each evaluation (0: all)"),
         when=_writes,
-        help="The first prompts of the evaluation data. Each token of an answer is a forward pass, so this decides how "
-        "long an evaluation takes.",
+        help="The first prompts of the evaluation data are used. Each token of an answer is a forward pass, so "
+        "this determines how long an evaluation takes.",
     ),
     Question(
         key="evaluation.max_new_tokens",
-        prompt=say("Tokens of such an answer at most"),
+        prompt=say("Maximum number of tokens in such an answer"),
         when=_writes,
-        help="An answer ends with the model's end token, or here. Longer answers of the data cannot be matched.",
+        help="An answer ends at the model's end token, or at this length. Longer answers in the data cannot be "
+        "matched.",
     ),
     Question(
         key="checkpoint.checkpointing_steps",
@@ -269,22 +273,22 @@ TRAINING: tuple[Question, ...] = (
     Question(
         key="checkpoint.checkpoints_total_limit",
         prompt=say("Checkpoints to keep (null: all)"),
-        help="Older complete checkpoints beyond this number are deleted; the newest one is never deleted. 2 or more.",
+        help="Older complete checkpoints beyond this number are deleted; the newest one is never deleted. At least 2.",
     ),
     Question(
         key="checkpoint.background",
-        prompt=say("Finish checkpoints in the background"),
+        prompt=say("Write checkpoints in the background"),
         choices=YES_NO,
-        help="With one rank, DDP and FSDP, training waits only until its state is copied into host memory, which takes "
-        "as much of it as the state; with DeepSpeed and Colossal-AI until it is written to the page cache. All else "
-        "runs in the background, one checkpoint at a time. A crash before it finishes goes back to the previous "
-        "checkpoint.",
+        help="With one rank, DDP and FSDP, training waits only until its state is copied into host memory, which "
+        "needs as much memory as the state; with DeepSpeed and Colossal-AI, until it is written to the page "
+        "cache. Everything else runs in the background, one checkpoint at a time. After a crash before it "
+        "finishes, training resumes from the previous checkpoint.",
     ),
     Question(
         key="checkpoint.on_failed_save",
         prompt=say("If a checkpoint cannot be written"),
         choices=(
-            Choice(value="continue", label=say("report it and continue training; the next checkpoint is tried again")),
+            Choice(value="continue", label=say("report it and continue training; try again at the next checkpoint")),
             Choice(value="stop", label=say("end the training with an error")),
         ),
         help="What to do if the disk is full or fails. Earlier checkpoints stay unchanged in both cases. If the latest "
@@ -307,19 +311,19 @@ TRAINING: tuple[Question, ...] = (
         key="tracking.project",
         prompt=say("Project of the tracker"),
         when=_tracks,
-        help="Under which project (of MLflow: experiment; of TensorBoard: folder) the tracker files the run.",
+        help="The tracker's project for the run (MLflow: experiment; TensorBoard: folder).",
     ),
     Question(
         key="tracking.run_name",
         prompt=say("Name of the run (null: the tracker chooses)"),
         when=_tracks,
-        help="What the tracker calls the run. Of TensorBoard: a suffix of its files.",
+        help="The tracker's name for the run. With TensorBoard: a suffix of its files.",
     ),
     Question(
         key="tracking.tags",
-        prompt=say("Tags of the run, with commas between (null: none)"),
+        prompt=say("Tags of the run, separated by commas (null: none)"),
         when=_tracks,
-        help="Words to find the run by. Trackio has no tags; there they are a setting of the run.",
+        help="Words for finding the run. Trackio has no tags, so there they become a setting of the run.",
     ),
     Question(
         key="tracking.logging_steps",
@@ -328,14 +332,14 @@ TRAINING: tuple[Question, ...] = (
     ),
     Question(
         key="supervision.on_hang",
-        prompt=say("If the training makes no more progress"),
+        prompt=say("If the training stops making progress"),
         choices=(
             Choice(value="wait", label=say("report where each rank is, and wait")),
-            Choice(value="stop", label=say("end the run with exit code 124 once nothing moves any more")),
+            Choice(value="stop", label=say("end the run with exit code 124 if there is no progress at all")),
         ),
-        help="A hung run costs as much as a working one until someone notices. wait only reports where each rank is; "
-        "stop also ends the run, which lets a scheduler or max_restarts start it again. --on-hang overrides this for "
-        "one launch.",
+        help="A hung run costs as much as a working one until someone notices. wait only reports where each rank "
+        "is; stop also ends the run, so that a scheduler or max_restarts can restart it. --on-hang overrides "
+        "this for one launch.",
     ),
     Question(
         key="supervision.hang_limit",

@@ -16,7 +16,7 @@ _GAPS = 1.2
 """The allocator's blocks are this much larger than the tensors in them: then they have gaps."""
 QUANTITIES: dict[str, Message] = {
     "allocated_bytes": say("GPU memory of tensors"),
-    "reserved_bytes": say("GPU memory with the allocator's gaps"),
+    "reserved_bytes": say("GPU memory including the allocator's gaps"),
     "host_bytes": say("host memory of a rank"),
     "seconds_per_update": say("time of an update"),
     "checkpoint_bytes": say("a checkpoint"),
@@ -26,11 +26,11 @@ _PARTS = {
     "state": say("weights, gradients and optimizer state"),
     "buffers": say("gathered and cast weights, and buckets"),
     "activations": say("activations and logits"),
-    "compute": say("matrix products and attention"),
+    "compute": say("matrix multiplications and attention"),
     "memory": say("memory traffic of layers"),
     "launches": say("kernel launches"),
     "communication": say("communication between ranks"),
-    "step": say("the optimizer's step"),
+    "step": say("the optimizer step"),
 }
 
 
@@ -105,7 +105,7 @@ def measurements(outcome: Mapping[str, Any]) -> dict[str, float]:
 def _likely(pair: Compared, forecast: Mapping[str, Any], measured: Mapping[str, float]) -> Message:
     tensors, blocks = measured.get("allocated_bytes"), measured.get("reserved_bytes")
     if pair.name == "checkpoint_bytes":
-        return say("the optimizer's state")
+        return say("optimizer state")
     if pair.name == "reserved_bytes" and tensors and blocks and pair.error > 0 and blocks > _GAPS * tensors:
         return say("gaps between the allocator's blocks")
     of_time = pair.name == "seconds_per_update"
@@ -114,7 +114,7 @@ def _likely(pair: Compared, forecast: Mapping[str, Any], measured: Mapping[str, 
     if not of_time and forecast.get("layers_known") is False:
         return say("activations: the model's layers are unknown")
     if pair.name == "host_bytes" and pair.forecast > 2 * sum(known.values()):
-        return say("what the process holds beside the model: libraries and data")
+        return say("the process's memory besides the model: libraries and data")
     if not of_time and pair.error < 0 and forecast.get("moment") in ("loss", "backward"):
         return say("activations: samples are shorter than the plan's sequence length")
     return _PARTS[max(known, key=lambda name: known[name])] if known else say("unknown")

@@ -186,10 +186,11 @@ def why(run: Recorded) -> Message | None:
         case State.DONE:
             return say("training completed")
         case State.UNKNOWN if not run.command:
-            return say("no record of how it was launched")
+            return say("no record of the launch")
         case State.UNKNOWN:
             return say(
-                "started on {host}: whether it is still running is known only there", host=run.command.get("hostname")
+                "started on {host}: only that machine knows whether it is still running",
+                host=run.command.get("hostname"),
             )
         case State.KILLED:
             return say("trainwiz was killed, or the machine went down")

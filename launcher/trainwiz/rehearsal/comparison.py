@@ -15,8 +15,8 @@ from trainwiz.rehearsal.setup import CHECKPOINT_EVERY, Setup, TrialRun
 TOLERANCE = {"no": 1e-5, "bf16": 2e-2}
 """Relative difference between losses of one real batch that was cut in two ways, by the precision of the runs."""
 _SEEDS = say(
-    "draw random numbers with torch, in loss_sum or in the model, where the loop seeds them by seed, update and "
-    "rank; keep the model's own state in buffers (register_buffer), or checkpoints will not contain it"
+    "draw random numbers with torch, in loss_sum or in the model, because the loop seeds torch by seed, update "
+    "and rank; keep the model's own state in buffers (register_buffer), or checkpoints will not contain it"
 )
 
 
@@ -164,7 +164,7 @@ def _alike(one: RunResult, other: RunResult, setup: Setup) -> Check:
         over = {"at": worst, "limit": f"{limit:.0e}"}
         found = say("{one} and {other}: losses differ by {apart} at update {at}, more than {limit}", **values, **over)
         fix = say("the loss must be a sum of independent per-sample losses: see the lines about task.py")
-    return judged("split", say("different batch split"), found, fix, {"relative": apart, "limit": limit})
+    return judged("split", say("a different batch split"), found, fix, {"relative": apart, "limit": limit})
 
 
 def _evaluated(one: Sequence[Mapping[str, float]], other: Sequence[Mapping[str, float]], setup: Setup) -> Check:

@@ -105,14 +105,12 @@ def check(before: RunResult, after: RunResult, setups: tuple[Setup, Setup]) -> C
         "norms": f"{norms.largest:.1e}",
     }
     found = say(
-        "{one} and {other}: over {updates} updates the losses differ by at most {losses}, the norms of the gradients "
-        "by {norms}",
+        "{one} and {other}: over {updates} updates the losses differ by at most {losses}, the gradient norms by "
+        "{norms}",
         **shown,
     )
     good = losses.updates == setups[0].updates and {losses.verdict, norms.verdict} <= {"equal", "alike"}
-    fix = (
-        None if good else say("look at what was edited by hand in the files: the plan's change alone does not do this")
-    )
+    fix = None if good else say("check the manual edits in the files: the plan's change alone does not cause this")
     numbers = {
         "losses": losses.to_dict(),
         "gradient_norms": norms.to_dict(),

@@ -43,7 +43,7 @@ def _problem(found: Mapping[str, Any]) -> tuple[Message, Message] | None:
     rates, warmup, total, asked = found["rates"], found["warmup"], found["total"], found["learning_rate"]
     values = {"warmup": warmup, "total": total, "asked": f"{asked:g}", "after": f"{found['after']:g}"}
     if warmup >= total:
-        problem = say("the warm-up of {warmup} updates does not end before the training of {total} updates", **values)
+        problem = say("the warm-up takes {warmup} updates, but the training has only {total}", **values)
         return problem, say("set schedule.n_warmup_steps below {total}", total=total)
     fix = say("check learning_rate in train.py")
     peak = max(rate for _, rate in rates)

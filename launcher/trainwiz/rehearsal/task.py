@@ -70,11 +70,11 @@ def _randomness(found: Mapping[str, Any]) -> Check:
             title=title,
             verdict="warning",
             found=say(
-                "the loss draws random numbers ({draws}): reproducible by seed, update and rank, but others in another "
-                "split of the batch. Below, each sample gets the same numbers",
+                "the loss uses random numbers ({draws}): reproducible by seed, update and rank, but different in "
+                "another split of the batch. Below, each sample gets the same numbers",
                 draws=_places(loss["draws"]),
             ),
-            fix=say("for the same numbers in any split, draw them in augment(sample, generator) of the data"),
+            fix=say("to get the same numbers in any split, draw them in augment(sample, generator) of the data"),
             numbers={"draws": loss["draws"]},
         )
     fix: Message | None = say(
@@ -88,7 +88,7 @@ def _randomness(found: Mapping[str, Any]) -> Check:
         )
     elif loss.get("stray_dropout"):
         words = say(
-            "dropout acts in evaluation, too, which makes it random: {calls}", calls=_places(loss["stray_dropout"])
+            "dropout is also active in evaluation, which makes it random: {calls}", calls=_places(loss["stray_dropout"])
         )
         fix = say("pass training=self.training, or use torch.nn.Dropout")
     elif found.get("keyed_samples"):
@@ -191,7 +191,7 @@ def _waits(loss: Mapping[str, Any]) -> Check:
         title=title,
         verdict="warning",
         found=say("loss_sum waits for the device: {seen}", seen=", ".join(seen[:_LISTED])),
-        fix=say("keep tensors on the device: in loss_sum, avoid item, if on a tensor, and indexing by a mask"),
+        fix=say("keep tensors on the device: in loss_sum, avoid item(), if on a tensor, and indexing by a mask"),
         numbers={"waits": loss["waits"]},
     )
 

@@ -334,7 +334,7 @@ def _seen(status: Mapping[str, Any]) -> Seen:
         if name in conditions:
             return Seen(phase=phase, reason=_reason(conditions[name]) if phase is Phase.FAILED else None)
     if "Suspended" in conditions:
-        return Seen(phase=Phase.QUEUED, reason=say("suspended, by its queue or by somebody"))
+        return Seen(phase=Phase.QUEUED, reason=say("suspended by its queue or by a user"))
     again = bool(status.get("restarts") or status.get("failed"))
     if _active(status):
         return Seen(phase=Phase.RUNNING, again=again)
@@ -346,7 +346,7 @@ _ENDS = {"Complete": Phase.DONE, "Completed": Phase.DONE, "Failed": Phase.FAILED
 
 _LIMITS = {
     "DeadlineExceeded": say("the time limit was reached (cluster.time_limit)"),
-    "BackoffLimitExceeded": say("its pods failed more often than they may start again"),
+    "BackoffLimitExceeded": say("its pods failed more often than restarts are allowed"),
 }
 """Reasons of a job's own for its failure."""
 

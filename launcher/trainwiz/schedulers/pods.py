@@ -67,14 +67,14 @@ def _ended(status: Mapping[str, Any]) -> Message | None:
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             reason, words = _words(condition, "reason"), _words(condition, "message")
             if reason == "PreemptionByScheduler":
-                return say("a job of higher priority took its node: {words}", words=words)
+                return say("a job with higher priority took its node: {words}", words=words)
             return say("a pod lost its node, {reason}: {words}", reason=reason, words=words)
     for container in _containers(status):
         ended = _mapping(_mapping(container.get("state")).get("terminated"))
         code = ended.get("exitCode")
         if ended.get("reason") == "OOMKilled":
             return say(
-                "a container used more host memory than it may (OOMKilled, exit code {code}); raise cluster.memory",
+                "a container exceeded its limit of host memory (OOMKilled, exit code {code}); raise cluster.memory",
                 code=code,
             )
         if isinstance(code, int) and code not in (0, STOPPED_CODE):

@@ -38,13 +38,13 @@ _PHASES = {
 }
 """https://docs.skypilot.co/en/latest/reference/cli.html (sky jobs queue)"""
 _SAID = {
-    "PENDING": say("SkyPilot's controller has not begun with it"),
-    "SUBMITTED": say("SkyPilot's controller has not begun with it"),
-    "STARTING": say("SkyPilot is getting its machines"),
-    "CANCELLING": say("its machines are being returned"),
-    "RECOVERING": say("a machine was lost; SkyPilot looks for another"),
+    "PENDING": say("SkyPilot's controller has not started it yet"),
+    "SUBMITTED": say("SkyPilot's controller has not started it yet"),
+    "STARTING": say("SkyPilot is provisioning its machines"),
+    "CANCELLING": say("its machines are being shut down"),
+    "RECOVERING": say("a machine was lost; SkyPilot is looking for another one"),
     "FAILED_SETUP": say("the commands of cluster.setup failed"),
-    "FAILED_NO_RESOURCE": say("no cloud has such machines, or there is no credential for one"),
+    "FAILED_NO_RESOURCE": say("no cloud has such machines, or its credentials are missing"),
     "FAILED_PRECHECKS": say("SkyPilot's checks before the start failed"),
     "FAILED_CONTROLLER": say("SkyPilot's controller failed; the machines may still run: sky status"),
 }

@@ -56,24 +56,24 @@ _SAID = {
     "BOOT_FAIL": say("a node did not boot"),
     "DEADLINE": say("its deadline passed"),
     "NODE_FAIL": say("a node failed"),
-    "OUT_OF_MEMORY": say("it used more memory than it had asked for (cluster.memory)"),
+    "OUT_OF_MEMORY": say("it used more memory than it had requested (cluster.memory)"),
     "PREEMPTED": say("another job took its nodes"),
     "TIMEOUT": say("the time limit was reached (cluster.time_limit)"),
 }
 _WAITS = {
-    "Priority": say("jobs of a higher priority go first"),
+    "Priority": say("jobs with higher priority go first"),
     "Resources": say("waiting for nodes to become free"),
-    "BeginTime": say("it may not start yet; after a requeue Slurm waits for up to two minutes"),
+    "BeginTime": say("it cannot start yet; after a requeue, Slurm waits for up to two minutes"),
     "Dependency": say("waiting for another job"),
     "JobHeldUser": say("held; release it with: scontrol release {id}"),
     "JobHeldAdmin": say("held by an administrator"),
     "PartitionConfig": say("the partition cannot give what the job asks for"),
-    "PartitionTimeLimit": say("cluster.time_limit is beyond the limit of the partition"),
+    "PartitionTimeLimit": say("cluster.time_limit exceeds the limit of the partition"),
     "PartitionNodeLimit": say("the partition has too few nodes"),
     "ReqNodeNotAvail": say("the nodes are down or reserved"),
-    "Nodes_required_for_job_are_DOWN": say("the nodes are down, drained, or kept for jobs of a higher priority"),
-    "DependencyNeverSatisfied": say("the job that it waits for has failed, so that it never starts"),
-    "QOSMaxJobsPerUserLimit": say("too many jobs of this user in this QOS"),
+    "Nodes_required_for_job_are_DOWN": say("the nodes are down, drained, or reserved for jobs with higher priority"),
+    "DependencyNeverSatisfied": say("the job that it depends on has failed, so it will never start"),
+    "QOSMaxJobsPerUserLimit": say("this user has too many jobs in this QOS"),
     "AssocGrpGRES": say("the account's limit on GPUs is used up"),
 }
 """Reasons that people meet: https://slurm.schedmd.com/job_reason_codes.html"""
@@ -161,11 +161,11 @@ class Slurm(Scheduler):
         """A job that was cancelled, that may not be queued again, that has no script, or whose end is not near."""
         fields = _fields(job, stdout)
         if others := [f"{key}={fields.get(key, '-')}" for key, value in _WANTED.items() if fields.get(key) != value]:
-            return say("whether the job runs again is left to Slurm: {states}", states=" ".join(others))
+            return say("Slurm decides whether the job runs again: {states}", states=" ".join(others))
         if not _is_ending(fields, now, notice):
             return say(
-                "the job is not queued again: its end at {time} is not near, so somebody asked for this stop; to go "
-                "on, run: {command}",
+                "the job is not requeued: its end at {time} is not near, so a user requested this stop; to "
+                "continue, run: {command}",
                 time=fields["EndTime"],
                 command=" ".join(self.requeue(job)),
             )

@@ -228,7 +228,7 @@ class _Reader:
             return Piece(name="model", node=node, gap=gap)
         model = next(iter(models.values()), None)
         if self.trainer is None and model is not None and not isinstance(model, ast.Name):
-            gap = Gap(model, say("the optimizer gets the parameters of {part} only", part=ast.unparse(model)))
+            gap = Gap(model, say("the optimizer gets only the parameters of {part}", part=ast.unparse(model)))
             return Piece(name="model", node=model, gap=gap)
         return self._piece("model", model, None)
 
@@ -297,7 +297,7 @@ class _Reader:
         other = next((one for one in others if ast.unparse(one.loss) != ast.unparse(backward.loss)), None)
         if other is not None:
             one, two = ast.unparse(backward.loss), ast.unparse(other.loss)
-            gap = Gap(other.call, say("the loop has several backward passes: of {one} and {two}", one=one, two=two))
+            gap = Gap(other.call, say("the loop has several backward passes: for {one} and {two}", one=one, two=two))
             return Piece(name="loss", node=backward.call, gap=gap), flat(loop.body), ""
         target = _target(loop)
         block = flat(loop.body)
@@ -332,7 +332,7 @@ class _Reader:
         target = _target(loop)
         parts = target.elts if isinstance(target, ast.Tuple | ast.List) else [target]
         if not all(isinstance(one, ast.Name) and (one.id in names or one.id == "_") for one in parts):
-            why = say("not all of the micro-batch goes to {name}", name=function.name)
+            why = say("part of the micro-batch is not passed to {name}", name=function.name)
             return Piece(name="loss", node=function, gap=Gap(loop, why)), [], ""
         batch = ", ".join(names.get(dotted(one), "_") for one in parts)
         shown = (
@@ -359,13 +359,17 @@ class _Reader:
             (one for one in self.script.tree.nodes if isinstance(one, ast.ClassDef) and given in one.body), None
         )
         if owner is None or not isinstance(given, ast.FunctionDef) or not given.args.args:
-            return Piece(name="loss", node=given, gap=Gap(given, say("the Trainer has a loss of its own")))
+            return Piece(name="loss", node=given, gap=Gap(given, say("the Trainer has its own loss")))
         own = given.args.args[0].arg
         asked = next((n for n in ast.walk(given) if isinstance(n, ast.Name) and n.id in (own, "super")), None)
         counts = "num_items_in_batch"
         counted = next((n for n in ast.walk(given) if isinstance(n, ast.Name) and n.id == counts), None)
         if asked or counted:
-            why = say("compute_loss asks the Trainer") if asked else say("compute_loss divides by num_items_in_batch")
+            why = (
+                say("compute_loss uses the Trainer itself")
+                if asked
+                else say("compute_loss divides by num_items_in_batch")
+            )
             return Piece(name="loss", node=given, gap=Gap(asked or counted or given, why))
         if self.script.runs_when_imported:
             line = self.script.runs_when_imported.lineno
@@ -457,7 +461,7 @@ def _made(script: Script, found: Lightning, piece: Piece) -> Piece:
         needed = [*given[: len(given) - len(start.args.defaults)]]
         needed += [one for one, value in zip(start.args.kwonlyargs, start.args.kw_defaults, strict=True) if not value]
         if needed:
-            why = say("{name} needs {argument}, which its command line gives it", name=name, argument=needed[0].arg)
+            why = say("{name} needs {argument}, which comes from its command line", name=name, argument=needed[0].arg)
             return replace(piece, taken=None, gap=Gap(start, why))
     return replace(piece, taken=replace(piece.taken, expression=f"{piece.taken.expression}()"))
 

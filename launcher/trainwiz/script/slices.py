@@ -162,7 +162,7 @@ class Slicer:
     def _passed(self, name: ast.Name, given: ast.Name, at: ast.AST) -> None:
         """Take what a parameter is given by its only caller, under the caller's name."""
         if self._is_options(given):
-            raise Gap(name, say("{name} has no value that is written in the script", name=name.id))
+            raise Gap(name, say("the value of {name} is not written in the script", name=name.id))
         self._callers += 1
         if given.id != name.id:
             self._edits.append(Edit.of(name, given.id))
@@ -191,8 +191,10 @@ class Slicer:
                 return True
             owner = dotted(node) or root.id
             if option := self.script.values.required(node):
-                raise Gap(node, say("{option} is required: give it after --, as in: -- {option} VALUE", option=option))
-            raise Gap(node, say("{name} has no value that is written in the script", name=owner))
+                raise Gap(
+                    node, say("{option} is required: pass it after --, for example: -- {option} VALUE", option=option)
+                )
+            raise Gap(node, say("the value of {name} is not written in the script", name=owner))
         self._edits.append(Edit.of(node, repr(value.value)))
         if value.option:
             self._options.append(node)
@@ -226,7 +228,7 @@ class Slicer:
         if script.engines.kind(name) in ("Accelerator", "Booster", "DeepSpeedEngine"):
             raise Gap(name, say("{name} is the engine, which the project sets up itself", name=name.id))
         if name.id in self.bound:
-            raise Gap(name, say("it is made from {name}, before the loop", name=name.id))
+            raise Gap(name, say("it is created from {name}, before the loop", name=name.id))
         if name.id in self.barred:
             raise Gap(name, say("{name} is another model or loader that the engine prepares", name=name.id))
         body = self._body_of(name)
@@ -250,7 +252,7 @@ class Slicer:
             return False
         if missing := found.missing(name.id):
             raise Gap(
-                name, say("{name} uses {missing}, which the script makes as it runs", name=name.id, missing=missing)
+                name, say("{name} uses {missing}, which the script creates at run time", name=name.id, missing=missing)
             )
         return True
 
@@ -281,7 +283,7 @@ class Slicer:
         needless += [s for s in found if _only_replicates(s)]
         for statement in (s for s in found if s not in (*prepared, *needless)):
             if isinstance(statement, ast.While | ast.Try | ast.With):
-                raise Gap(statement, say("{name} is made in a block that cannot be taken out", name=name.id))
+                raise Gap(statement, say("{name} is created in a block that cannot be extracted", name=name.id))
             if self.block and not self._is_inner(statement):
                 self._refuse_changes(name.id)
                 if self._is_inner(at):

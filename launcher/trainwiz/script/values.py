@@ -81,7 +81,7 @@ class Values:
                 continue
             action = _keyword(call, "action")
             if action is not None and constant(action) not in ("store", "append"):
-                raise UsageError(say("{option}: only flags and options with a value can be given", option=word))
+                raise UsageError(say("{option}: only flags and options with a value can be passed", option=word))
             if not equals and not waiting:
                 raise UsageError(say("no value for {option}", option=word))
             texts = [value if equals else waiting.pop(0)]

@@ -309,7 +309,7 @@ def _check(root: Path, relative: str) -> None:
     if path.is_dir():
         raise UsageError(
             say("{path} is a folder, but a file must be written there; nothing was written", path=path),
-            say("move it, or choose another folder"),
+            say("move it away, or choose another folder"),
         )
 
 

@@ -186,7 +186,7 @@ def _explained(error: OSError, folder: Path) -> tuple[Message, Message | None]:
     elsewhere = say("choose a folder you can write to")
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
-            full = say("the disk that holds {folder} is full", folder=folder)
+            full = say("the disk of {folder} is full", folder=folder)
             return full, say("free some space, or choose a folder on another disk")
         case errno.EROFS:
             return say("{folder} is on a read-only file system", folder=folder), elsewhere

@@ -56,7 +56,7 @@ def find(word: str, project: Path = Path()) -> Run:
         return matches[0]
     if matches:
         names = ", ".join(run.name for run in matches[:5])
-        raise UsageError(say("{word} is a prefix of several runs: {names}", word=word, names=names))
+        raise UsageError(say("several runs start with {word}: {names}", word=word, names=names))
     raise UsageError(
         say("no run {name} in {folder}", name=word, folder=project / runs.RUNS),
         say("choose another run; the newest is {name}", name=made[-1].name),

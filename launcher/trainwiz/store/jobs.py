@@ -48,7 +48,7 @@ def add(project: Path, submitted: Submitted) -> None:
     except OSError as error:
         raise TrainwizError(
             say("cannot write to {folder}: {error}", folder=file, error=error.strerror or error),
-            say("the job {id} was submitted and goes on; only `trainwiz runs` does not know it", id=submitted.job.id),
+            say("the job {id} was submitted and continues, but `trainwiz runs` does not list it", id=submitted.job.id),
         ) from None
 
 

@@ -97,8 +97,8 @@ def _remedy(error: PlanError, document: Document) -> Message | None:
     if error.remedy is None or path.name != PLAN_FILE:
         return error.remedy
     return say(
-        "run: trainwiz init {folder}; it keeps what the file says and decides the rest (--defaults --yes: without "
-        "questions)",
+        "run: trainwiz init {folder}; it keeps the values in the file and decides the rest (--defaults --yes: "
+        "without questions)",
         folder=shlex.quote(str(path.parent)),
     )
 

@@ -33,7 +33,7 @@ class Plugin(Strategy):
     refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
         dict.fromkeys(
             ("parameter_groups", "build_optimizers", "after_update"),
-            say("Colossal-AI's Booster builds the optimizer anew and holds the weights"),
+            say("Colossal-AI's Booster rebuilds the optimizer and holds the weights"),
         )
     )
     replaces: ClassVar[tuple[str, ...]] = ()
@@ -148,7 +148,7 @@ class Zero1(LowLevelZero):
 
     kind = "colossal_zero1"
     stage = 1
-    summary = say("Colossal-AI: shards optimizer state over the ranks")
+    summary = say("Colossal-AI: shards optimizer state across the ranks")
     replaces = ("zero1",)
 
     def state_bytes(self, training: Training) -> int:
@@ -186,7 +186,7 @@ class Gemini(Plugin):
     summary = say("Colossal-AI: also shards weights, in memory chunks")
     devices = ("cuda", "npu")
     precisions = ("bf16", "fp16")
-    default_precision = ("bf16", say("Gemini only computes in 16-bit; bf16 needs no loss scaling"))
+    default_precision = ("bf16", say("Gemini computes only in 16 bits; bf16 needs no loss scaling"))
     optimizers = ("adamw",)
     compiles_optimizer: ClassVar[bool] = True
     autocasts: ClassVar[bool] = False

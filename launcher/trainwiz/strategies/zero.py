@@ -38,7 +38,7 @@ _LIBRARY_BYTES = 50 * 2**20
 """Seen with torch 2.13 and DeepSpeed 0.19 on CPU ranks; without its optimizers, stage 0 needs nothing beside torch."""
 _SUMMARIES = (
     say("DeepSpeed without sharding; for comparison"),
-    say("DeepSpeed: shards optimizer state over the ranks"),
+    say("DeepSpeed: shards optimizer state across the ranks"),
     say("DeepSpeed: also shards gradients"),
     say("DeepSpeed: also shards weights; gathers them layer by layer"),
 )
@@ -59,8 +59,8 @@ class Zero(Strategy):
     runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "model"
     refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
         {
-            "build_optimizers": say("DeepSpeed makes the optimizer its own, and replaces it where it offloads"),
-            "after_update": say("DeepSpeed keeps the weights that it updates to itself, in fp32 or in shards"),
+            "build_optimizers": say("DeepSpeed takes over the optimizer, and replaces it when offloading"),
+            "after_update": say("DeepSpeed keeps its own copy of the weights that it updates, in fp32 or sharded"),
         }
     )
 

@@ -20,7 +20,7 @@ TASK = Task(
         "(organisation/name:subset:split), or embedded"
     ),
     data_forms=say(
-        "set data.text_column to the column that holds the texts; files must be UTF-8, .jsonl files with one JSON "
+        "set data.text_column to the column with the texts; files must be UTF-8, .jsonl files with one JSON "
         "object per line"
     ),
     packages=("transformers",),

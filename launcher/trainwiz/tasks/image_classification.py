@@ -8,7 +8,7 @@ from trainwiz.tasks.task import IMAGE_MODELS, OF_CLASSES, Task
 
 TASK = Task(
     name="image_classification",
-    summary=say("classify images; a residual network, or one of timm"),
+    summary=say("classify images; a residual network, or one from timm"),
     samples="pictures",
     presets=NETWORKS,
     labelled=True,
@@ -20,8 +20,8 @@ TASK = Task(
         "file, or embedded"
     ),
     data_forms=say(
-        "put images into one folder per class; or use a table whose columns data.image_column and data.label_column "
-        "are files and labels, or an .npz file with images (uint8) and labels"
+        "put images into one folder per class; or use a table with files in data.image_column and labels in "
+        "data.label_column, or an .npz file with images (uint8) and labels"
     ),
     packages=("pillow",),
     named_packages=("timm",),

@@ -22,7 +22,8 @@ TASK = Task(
     data_names=IMAGE_TABLES,
     data_forms=say(
         "set data.label_column to a column of lists (cat|dog), or to several columns of 0 and 1 (cat,dog), and "
-        "data.image_column to that of the files; or use an .npz file with images (uint8) and rows of 0 and 1 as labels"
+        "data.image_column to the column of the files; or use an .npz file with images (uint8) and rows of 0 and "
+        "1 as labels"
     ),
     packages=("pillow",),
     named_packages=("timm",),

@@ -17,8 +17,8 @@ TASK = Task(
     data_prompt=say("Training data: embedded, a table of images and numbers, or an .npz file"),
     data_names=IMAGE_TABLES,
     data_forms=say(
-        "set data.image_column and data.label_column to the columns of the images' files and of their labels, which "
-        "are numbers; or use an .npz file with images (uint8) and labels"
+        "set data.image_column to the column of the files and data.label_column to that of the labels, which are "
+        "numbers; or use an .npz file with images (uint8) and labels"
     ),
     packages=("pillow",),
     named_packages=("timm",),

@@ -15,11 +15,12 @@ TASK = Task(
     generative=True,
     compares=True,
     adapters=True,
-    data_prompt=say("Preferences: embedded, files, folders, patterns, or hub ids, with commas between"),
+    data_prompt=say("Preferences: embedded, files, folders, patterns, or hub ids, separated by commas"),
     data_names=TABLE_NAMES,
     data_forms=say(
-        'a row holds "chosen" and "rejected", as texts beside a "prompt", as messages or as transcripts; or "prompt", '
-        '"completion" and "label"; other names: data.columns, as prompt=question,chosen=better,rejected=worse'
+        'a row contains "chosen" and "rejected", as texts with a "prompt", as messages or as transcripts; or '
+        '"prompt", "completion" and "label"; for other names set data.columns, like '
+        "prompt=question,chosen=better,rejected=worse"
     ),
     packages=("transformers",),
     parts=(

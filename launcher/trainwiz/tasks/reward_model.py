@@ -10,18 +10,18 @@ from trainwiz.tasks.task import TABLE_NAMES, Task
 
 TASK = Task(
     name="reward_model",
-    summary=say("a model that scores answers, learned from pairs"),
+    summary=say("a model that scores answers, trained on pairs"),
     samples="preferences",
     presets={name: replace(shape, outputs=1, headless=True) for name, shape in DECODERS.items()},
     from_hub=True,
     auto_class="AutoModelForSequenceClassification",
     pairs=True,
     adapters=True,
-    data_prompt=say("Preferences: embedded, files, folders, patterns, or hub ids, with commas between"),
+    data_prompt=say("Preferences: embedded, files, folders, patterns, or hub ids, separated by commas"),
     data_names=TABLE_NAMES,
     data_forms=say(
-        'a row holds "chosen" and "rejected", as texts beside a "prompt", as messages or as transcripts; other names: '
-        "data.columns, as prompt=question,chosen=better,rejected=worse"
+        'a row contains "chosen" and "rejected", as texts with a "prompt", as messages or as transcripts; for '
+        "other names set data.columns, like prompt=question,chosen=better,rejected=worse"
     ),
     packages=("transformers",),
     parts=(

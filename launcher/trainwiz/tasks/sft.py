@@ -14,11 +14,12 @@ TASK = Task(
     from_hub=True,
     generative=True,
     adapters=True,
-    data_prompt=say("Conversations: embedded, files, folders, patterns, or hub ids, with commas between"),
+    data_prompt=say("Conversations: embedded, files, folders, patterns, or hub ids, separated by commas"),
     data_names=TABLE_NAMES,
     data_forms=say(
-        'a row holds "messages" (OpenAI), "conversations" (ShareGPT), "instruction" and "output" (Alpaca), "prompt" '
-        'and "completion", or "query" and "response"; other names: data.columns, as prompt=question,completion=answer'
+        'a row contains "messages" (OpenAI), "conversations" (ShareGPT), "instruction" and "output" (Alpaca), '
+        '"prompt" and "completion", or "query" and "response"; for other names set data.columns, like '
+        "prompt=question,completion=answer"
     ),
     packages=("transformers",),
     parts=(

@@ -33,9 +33,9 @@ Samples = Literal[
 ]
 """What one sample is read from."""
 MODEL_PROMPT = say("Model: tiny, gpt2-124m, llama-1b, a folder, or a hub id")
-DATA_PROMPT = say("Training data: embedded, files, folders, patterns, or hub ids, with commas between")
+DATA_PROMPT = say("Training data: embedded, files, folders, patterns, or hub ids, separated by commas")
 
-IMAGE_MODELS = say("Model: tiny, resnet18, a network of timm (timm/convnext_tiny.fb_in22k), a folder or a hub id")
+IMAGE_MODELS = say("Model: tiny, resnet18, a timm network (timm/convnext_tiny.fb_in22k), a folder or a hub id")
 IMAGE_TABLES = say(
     "use a table of images and labels (.csv, .tsv, .jsonl, .json or .parquet), a folder with a metadata.csv, an .npz "
     "file, or embedded"

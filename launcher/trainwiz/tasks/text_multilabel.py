@@ -26,7 +26,7 @@ TASK = Task(
     data_names=TABLE_NAMES,
     data_forms=say(
         "set data.label_column to a column of lists (cat|dog), or to several columns of 0 and 1 (cat,dog), and "
-        "data.text_column to that of the texts"
+        "data.text_column to the column of the texts"
     ),
     packages=("transformers",),
     parts=("labels.py", "model_folder.py", "multilabel.py", "sources.py", "splits.py", "texts.py"),

@@ -22,7 +22,8 @@ TASK = Task(
     model_prompt=say("Model: tiny, a folder, or a hub id"),
     data_names=TABLE_NAMES,
     data_forms=say(
-        "set data.text_column and data.label_column to the columns of the texts and of their labels, which are numbers"
+        "set data.text_column to the column of the texts and data.label_column to that of their labels, which are "
+        "numbers"
     ),
     packages=("transformers",),
     parts=("labels.py", "model_folder.py", "sources.py", "splits.py", "texts.py"),

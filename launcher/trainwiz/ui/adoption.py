@@ -32,7 +32,7 @@ def show(files: Sequence[str], carried: int, left: Sequence[Left], decided: Deci
         "lost": t("different in this project:"),
         "open": t("known only to your script; the plan decides:"),
         "launch": t("belongs to the launch, not to the project:"),
-        "inert": t("had no effect before, either:"),
+        "inert": t("had no effect before either:"),
     }
     for kind, head in heads.items():
         entries = [one for one in left if one.kind == kind]
@@ -48,9 +48,9 @@ def show_code(file: str, lines: Mapping[str, int]) -> None:
     """On stderr: what of a script stands in task.py, by its line there."""
     words = ", ".join(f"{name} ({file}:{line})" for name, line in lines.items())
     if words:
-        console.talk(t("taken into task.py: {pieces}; trainwiz rehearse shows whether it does its part", pieces=words))
+        console.talk(t("written to task.py: {pieces}; to check that they work, run trainwiz rehearse", pieces=words))
     else:
-        console.talk(t("nothing of the script was taken into task.py"))
+        console.talk(t("nothing from the script was written to task.py"))
 
 
 def to_dict(carried: Mapping[str, Carried], left: Sequence[Left], decided: Decided) -> dict[str, Any]:

@@ -43,11 +43,11 @@ def shell(summaries: Sequence[Summary], project: str, templates: Templates) -> t
         rows=_rows(summaries),
         words={
             "compare": t("Compare"),
-            "hint": t("Check runs to compare them; choose one to see all of it."),
+            "hint": t("Check runs to compare them; click one to see its details."),
             "report": t("Report"),
             "log": t("Log"),
             "diff": t("Differences between the two checked runs"),
-            "lost": t("The board does not answer; trainwiz board was ended, or the tunnel is gone."),
+            "lost": t("The board does not respond: trainwiz board has ended, or the tunnel is closed."),
             "made_by": t("Served by trainwiz {version}, to this machine only.", version=__version__),
         },
     )
@@ -78,7 +78,7 @@ def comparison(chosen: Sequence[tuple[str, Sequence[Recorded]]], templates: Temp
         if drawn := svg(curves, label=title, across=t("update")):
             legend = [(i, name) for i, (name, curve) in enumerate(curves) if metrics.finite(curve)]
             charts.append({"title": title, "svg": Markup(drawn), "legend": legend})
-    return _rendered(templates, "charts", charts=charts, nothing=t("These runs wrote no metrics yet."))
+    return _rendered(templates, "charts", charts=charts, nothing=t("These runs have not written any metrics yet."))
 
 
 def log(text: str, rank: int, ranks: Sequence[int], templates: Templates) -> str:
@@ -98,7 +98,7 @@ def diff(before: str, after: str, found: Sequence[Difference], templates: Templa
         before=before,
         after=after,
         sections=[(name, each) for name, each in rows if each],
-        nothing=t("no differences in what was recorded"),
+        nothing=t("no differences in the recorded data"),
     )
 
 

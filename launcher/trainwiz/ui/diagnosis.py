@@ -69,9 +69,9 @@ def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> 
 def _doubts(diagnosis: Diagnosis, stream: TextIO) -> Iterator[str]:
     """How sure it is, where it is not certain, and what else may have been wrong."""
     if diagnosis.certainty == "likely":
-        yield from _wrapped(t("likely, not certain: the log goes on after these words"), "", stream, style="dim")
+        yield from _wrapped(t("likely, but not certain: the log continues after these lines"), "", stream, style="dim")
     elif diagnosis.certainty == "guessed":
-        yield from _wrapped(t("guessed from how it ended: the log names no cause"), "", stream, style="dim")
+        yield from _wrapped(t("guessed from how it ended: the log does not name a cause"), "", stream, style="dim")
     for _, cause in diagnosis.suspects:
         yield from _wrapped(text(cause).rstrip(_EMPTY), t("if not, check: "), stream, style="dim")
 

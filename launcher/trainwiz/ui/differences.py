@@ -20,7 +20,7 @@ def show(before: str, after: str, found: Sequence[Difference]) -> None:
     """Print them by section: key, value before → value after; long values one below the other."""
     console.data(t("{before} → {after}", before=before, after=after))
     if not found:
-        console.data(t("no differences in what was recorded"))
+        console.data(t("no differences in the recorded data"))
         return
     titles, widest = names(), max(columns.width(each.key) for each in found)
     for section in SECTIONS:

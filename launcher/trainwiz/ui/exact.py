@@ -26,7 +26,7 @@ _KINDS: Mapping[Kind, Message] = {
     "gathered": say("gathered and cast weights, buckets"),
     "activations": say("activations"),
     "loss": say("logits and loss"),
-    "temporary": say("gradients of activations, layers computed again"),
+    "temporary": say("gradients of activations, recomputed layers"),
 }
 
 
@@ -170,13 +170,19 @@ def _tensors(one: Tensors) -> dict[str, Any]:
 def _notes(found: Shown) -> None:
     if not found.whole:
         console.talk(
-            t("the model was run; what DeepSpeed holds beside it is the formula's: its engine needs real memory")
+            t(
+                "the model was run; DeepSpeed's additional memory comes from the formula, because its engine "
+                "needs real memory"
+            )
         )
     if found.plan.model.compile:
-        console.talk(t("without torch.compile, which keeps less"))
+        console.talk(t("without torch.compile, which would keep less"))
     if found.guessed:
         console.talk(
-            t("values were asked for, and taken to be 1, and masks to be full: {lines}", lines=", ".join(found.guessed))
+            t(
+                "these lines read values of tensors; values were assumed to be 1, and masks to be full: {lines}",
+                lines=", ".join(found.guessed),
+            )
         )
     if found.usable is not None and found.memory is not None:
         words = {"usable": size(found.usable), "memory": size(found.memory)}

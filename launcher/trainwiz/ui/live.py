@@ -60,7 +60,7 @@ class Screen:
             if not innocent:
                 self._show(waited)
         if innocent and waited:
-            self.say(say("rank 0 failed only because another rank did; its traceback is in its log"))
+            self.say(say("rank 0 failed only because another rank failed; its traceback is in its log"))
 
     def _show(self, data: bytes) -> None:
         if self._covered:
@@ -140,7 +140,7 @@ def used(use: metrics.Use) -> list[str]:
     """How well the GPUs are used, as far as it is known; waits for data only where they are noticeable."""
     parts = [] if use.mfu is None else [t("MFU {share:.1%}", share=use.mfu)]
     if use.gpu_peak_bytes is not None:
-        parts.append(t("GPU memory {most} at most", most=size(use.gpu_peak_bytes)))
+        parts.append(t("GPU memory: at most {most}", most=size(use.gpu_peak_bytes)))
     if use.data_wait is not None and use.data_wait >= _NOTICEABLE:
         parts.append(t("{share:.0%} of the time waiting for data", share=use.data_wait))
     return parts

@@ -27,7 +27,7 @@ class Progress:
         self._missing = bool(missing)
         if missing:
             names = ", ".join(missing)
-            console.talk(t("compiling DeepSpeed's ops for this machine, once (some minutes): {ops}", ops=names))
+            console.talk(t("compiling DeepSpeed's ops for this machine, once (takes a few minutes): {ops}", ops=names))
 
     def show(self, op: str, step: tuple[int, int] | None, *, waits: bool) -> None:
         """Say where it is: at an op, and there at a step of so many; `waits` for another process that compiles it."""
@@ -35,7 +35,7 @@ class Progress:
         if not op and self._missing:
             words = t("importing DeepSpeed, {time}", time=clock_time(seconds))
         elif not op or not (self._missing or step):
-            words = t("looking at DeepSpeed's ops, {time}", time=clock_time(seconds))
+            words = t("checking DeepSpeed's ops, {time}", time=clock_time(seconds))
         elif waits:
             words = t("another process is compiling {op}; waiting for it, {time}", op=op, time=clock_time(seconds))
         elif step:
@@ -69,7 +69,7 @@ class Progress:
         """Say that all is compiled, where somebody was told of it."""
         self._wipe()
         if self._missing:
-            words = t("compiled in {time}; later launches use them again", time=clock_time(self._clock() - self._began))
+            words = t("compiled in {time}; later launches reuse them", time=clock_time(self._clock() - self._began))
             console.talk(words)
 
     def _wipe(self) -> None:

@@ -91,13 +91,13 @@ def _machines(outcome: Outcome) -> list[str]:
     if 0 in outcome.lost:
         lines.append(
             t(
-                "machine 0 cannot be replaced while a run goes on; to go on from the newest checkpoint, launch on all "
-                "machines with --resume (a scheduler's job does so when it starts again)"
+                "machine 0 cannot be replaced during a run; to continue from the newest checkpoint, launch on all "
+                "machines with --resume (a scheduler's job does so when it restarts)"
             )
         )
     elif outcome.lost:
         lines.append(
-            t("to wait longer for a machine: --rejoin SECONDS; to go on without one: --nnodes MIN:MAX"),
+            t("to wait longer for a machine: --rejoin SECONDS; to continue without it: --nnodes MIN:MAX"),
         )
     if outcome.machine:
         rank, host = outcome.machine

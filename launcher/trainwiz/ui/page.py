@@ -63,15 +63,13 @@ def _moment(at: float) -> str:
 def _sampled(unread_bytes: int) -> str:
     if not unread_bytes:
         return ""
-    return t(
-        "Of the metrics, {size} between these points were not read: peaks may be missing.", size=size(unread_bytes)
-    )
+    return t("{size} of the metrics between these points was not read: peaks may be missing.", size=size(unread_bytes))
 
 
 def _words() -> dict[str, str]:
     return {
         "curves": t("Curves"),
-        "dashed": t("Dashed lines: a launch continued from a checkpoint of the previous launch."),
+        "dashed": t("Dashed lines: a launch that continued from a checkpoint of the previous launch."),
         "no_curves": t("The run wrote no metrics: it ended before its first logged update, or its script writes none."),
         "timeline": t("Timeline"),
         "forecast": t("Forecast and measurement"),

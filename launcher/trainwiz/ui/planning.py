@@ -120,7 +120,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
         _disk(fitting[0])
         _energy(fitting[0], place)
     elif any(row.candidate.why_not is None for row in rows):
-        console.talk(t("what fits takes longer or costs more than was asked for"), style="error")
+        console.talk(t("everything that fits takes longer or costs more than requested"), style="error")
     else:
         console.talk(t("nothing fits"), style="error")
     for row in rows:
@@ -132,7 +132,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
         console.talk(t("the speed of this GPU is unknown; the rows are in the usual order of their strategies"))
     elif all(row.candidate.pace is None for row in rows):
         console.talk(
-            t("the layers of {model} are unknown: activations and speed are not in the rows", model=plan.model.name)
+            t("the layers of {model} are unknown: the rows do not include activations and speed", model=plan.model.name)
         )
 
 
@@ -140,8 +140,8 @@ def tell_assumed(plan: Plan) -> None:
     """Say that the model's layers are guessed."""
     console.talk(
         t(
-            "the layers of {model} are assumed to be the usual ones of a dense model of this size; one with experts is "
-            "faster",
+            "the layers of {model} are assumed to be typical for a dense model of this size; a mixture of experts "
+            "is faster",
             model=plan.model.name,
         ),
         style="dim",
@@ -152,10 +152,10 @@ def tell_counted(plan: Plan, shape: Transformer) -> None:
     """Say what of the model is not counted as it is."""
     name = plan.model.name
     if shape.model_type in FAMILIES:
-        said = t("of {model}, the language model alone is counted, not what reads pictures or sound", model=name)
+        said = t("for {model}, only the language model is counted, not the parts for images or sound", model=name)
     else:
         said = t(
-            "the layers of {model} are counted as those of a Llama: {family} is not a family that trainwiz knows",
+            "the layers of {model} are counted as those of a Llama: trainwiz does not know the family {family}",
             model=name,
             family=shape.model_type or "config.json",
         )
@@ -164,7 +164,7 @@ def tell_counted(plan: Plan, shape: Transformer) -> None:
 
 def tell_project(file: Path) -> None:
     """Say where the settings are from that nobody typed."""
-    console.talk(t("all other settings are those of {file}", file=file), style="dim")
+    console.talk(t("all other settings come from {file}", file=file), style="dim")
 
 
 def show_scaling(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:

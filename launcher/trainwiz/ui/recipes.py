@@ -17,7 +17,7 @@ def show(rows: Sequence[tuple[Recipe, Decided]]) -> None:
     """Print the table, and how a recipe is used."""
     heads = (t("NAME"), t("TASK"), t("TRAINED"), t("GPUS"), t("STRATEGY"), t("PER GPU"))
     table.show([[Cell(text=head, style="bold") for head in heads], *(_cells(*row) for row in rows)])
-    console.talk(t("begin with one: trainwiz init my-project --recipe {name}", name=rows[-1][0].name))
+    console.talk(t("start with one: trainwiz init my-project --recipe {name}", name=rows[-1][0].name))
 
 
 def to_dict(recipe: Recipe, decided: Decided) -> dict[str, Any]:

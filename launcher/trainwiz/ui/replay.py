@@ -24,10 +24,10 @@ def show_before(name: str, folder: Path, differ: Sequence[Difference], *, rebuil
     """Say where the run is repeated, and what is not as it was."""
     if rebuilt:
         console.talk(
-            t("{name}: the project changed since; its files are rebuilt in {folder}", name=name, folder=folder)
+            t("{name}: the project has changed since; its files are rebuilt in {folder}", name=name, folder=folder)
         )
     else:
-        console.talk(t("{name}: plan and code are as they were; it is repeated in {folder}", name=name, folder=folder))
+        console.talk(t("{name}: plan and code are unchanged; it is repeated in {folder}", name=name, folder=folder))
     titles = names()
     for section in SECTIONS:
         here = [each for each in differ if each.section == section]
@@ -39,14 +39,14 @@ def show_before(name: str, folder: Path, differ: Sequence[Difference], *, rebuil
         if len(here) > _MOST:
             console.talk(t("  … and {n} more", n=len(here) - _MOST))
     if not whole:
-        console.talk(t("the run recorded only a part of its project's files"), style="warning")
+        console.talk(t("the run recorded only some of its project's files"), style="warning")
 
 
 def _heading(section: str, title: str, *, rebuilt: bool) -> str:
     """What becomes of a difference: plan and files can be brought back, the rest cannot."""
     if section in ("plan", "files") and rebuilt:
         return t("{title} (then → now; the replay uses the old one)", title=title)
-    return t("{title} (then → now; the replay uses the present one)", title=title)
+    return t("{title} (then → now; the replay uses the current one)", title=title)
 
 
 def show_curves(before: str, after: str, found: Divergence) -> None:
@@ -67,12 +67,12 @@ def _verdict(before: str, after: str, found: Divergence) -> str:
     }
     match found.verdict:
         case "nothing":
-            return t("{before} and {after}: no update that both recorded; nothing to compare", **values)
+            return t("{before} and {after}: no update was recorded by both; nothing to compare", **values)
         case "equal":
-            return t("{before} and {after}: equal to the last bit; updates: {updates}, values: {values}", **values)
+            return t("{before} and {after}: identical; updates: {updates}, values: {values}", **values)
         case "alike":
             return t(
-                "{before} and {after}: alike; updates: {updates}, {equal} of {values} values equal to the last bit, "
+                "{before} and {after}: the same; updates: {updates}, {equal} of {values} values are identical, "
                 "the others within {largest} ({curve}; tolerance {tolerance})",
                 **values,
             )

@@ -42,7 +42,7 @@ def aside(words: str) -> None:
 def notes(answer: Answer) -> None:
     """Why the answer ended early, if it did; and its speed, for a person at a terminal."""
     if answer.reason == "length":
-        aside(t("[cut off after {n} tokens; --max-tokens takes more]", n=answer.tokens))
+        aside(t("[cut off after {n} tokens; for more, use --max-tokens]", n=answer.tokens))
     elif answer.reason == "stopped":
         aside(t("[stopped]"))
     if sys.stdin.isatty() and sys.stderr.isatty() and answer.seconds > 0:

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 def lines(decided: Decided) -> Sequence[str]:
     """A line for each part that is read, or for each column where nothing can be; none where it is unknown."""
     seen = decided.outlook
-    rows = [(text(part.role), part.column, part.text or t("not there")) for part in seen.parts]
+    rows = [(text(part.role), part.column, part.text or t("missing")) for part in seen.parts]
     head = t("The first row, as it is read:")
     if not rows and seen.guessed:
         rows = [("", name, value) for name, value in seen.columns]
-        head = t("The first row; the names of its columns do not say how to read it:")
+        head = t("The first row; its column names do not say how to read it:")
     if not rows:
         return ()
     roles, names = (max(columns.width(row[at]) for row in rows) for at in (0, 1))

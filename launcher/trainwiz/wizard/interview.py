@@ -141,7 +141,7 @@ class Interview:
         if decided.outlook.columns and question.of_columns(values):
             asked = _of_columns(asked, decided.outlook.columns)
         if question.key == "data.columns" and decided.outlook.proposed:
-            why = t("a guess by the first row")
+            why = t("guessed from the first row")
             asked = replace(asked, default=decided.outlook.proposed, reason=why, proposed=True)
         if self.gauge and question.key in _ABOUT_MEMORY:
             asked = replace(asked, gauge=lambda typed: self._gauged(question, typed, values))
@@ -202,7 +202,7 @@ class Interview:
         for lost in dropped:
             self.talk(
                 t(
-                    "{key}: your earlier answer {value} no longer fits and is asked again",
+                    "{key}: your earlier answer {value} is no longer valid; the question is asked again",
                     key=lost.key,
                     value=lost.value,
                 )

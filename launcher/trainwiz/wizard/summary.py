@@ -63,7 +63,7 @@ def _trained(decided: Decided) -> str:
         return t("all weights")
     if model.adapter == "lora":
         return t("LoRA of rank {rank}", rank=model.lora_rank)
-    return t("QLoRA of rank {rank} on weights in 4 bits", rank=model.lora_rank)
+    return t("QLoRA of rank {rank} on 4-bit weights", rank=model.lora_rank)
 
 
 def _data(decided: Decided) -> str:
@@ -163,7 +163,7 @@ def _length(decided: Decided) -> str:
     if seen.updates:
         words.append(t("{n} updates", n=counted(seen.updates)))
     if seen.tokens:
-        words.append(t("{n} tokens at most", n=counted(seen.tokens)))
+        words.append(t("at most {n} tokens", n=counted(seen.tokens)))
     if seen.seconds:
         words.append(t("about {time}", time=duration(seen.seconds)))
     if seen.cost:

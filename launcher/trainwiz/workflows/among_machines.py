@@ -30,7 +30,7 @@ def secret() -> Any:
     return option(
         "WORDS",
         say(
-            "With several machines that share no folder: a secret that all of them are given (or "
-            "TRAINWIZ_SECRET; default: machine 0 makes one and shows it)."
+            "With several machines without a shared folder: a secret given to all of them (or TRAINWIZ_SECRET; "
+            "default: machine 0 creates one and shows it)."
         ),
     )

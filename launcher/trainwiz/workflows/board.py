@@ -47,7 +47,7 @@ def show(folder: str, *, port: int) -> None:
         server = PageServer(board.page, port)
     except OSError as error:
         raise TrainwizError(
-            say("no port is free from {port} on: {problem}", port=port, problem=error.strerror or error),
+            say("no free port from {port} on: {problem}", port=port, problem=error.strerror or error),
             say("choose another one: trainwiz board --port N"),
         ) from None
     console.data(server.url)
@@ -59,7 +59,7 @@ def show(folder: str, *, port: int) -> None:
         ),
         style="dim",
     )
-    console.talk(t("Ctrl-C ends it; runs go on"), style="dim")
+    console.talk(t("Ctrl-C ends it; runs continue"), style="dim")
     try:
         server.serve()
     except KeyboardInterrupt:

@@ -103,7 +103,7 @@ def _recordings(path: Path) -> dict[int, flight_recorder.Recording | None]:
         return {}
     if unread:
         ranks = ", ".join(map(str, unread))
-        words = t("the files of ranks {ranks} are not dumps, or are too large; these ranks are not judged", ranks=ranks)
+        words = t("the files of ranks {ranks} are not dumps, or are too large; these ranks are ignored", ranks=ranks)
         console.talk(words, style="warning")
     return read
 

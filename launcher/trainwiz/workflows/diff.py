@@ -34,8 +34,8 @@ def _earlier(run: Run) -> Run:
     before = [each for each in runs.every(project) if each.name < run.name]
     if not before:
         raise UsageError(
-            say("{folder} has no run before {name} to compare it with", folder=project / runs.RUNS, name=run.name),
-            say("name two runs: trainwiz diff RUN RUN; trainwiz runs lists them"),
+            say("{folder} has no earlier run to compare {name} with", folder=project / runs.RUNS, name=run.name),
+            say("give two runs: trainwiz diff RUN RUN; trainwiz runs lists them"),
         )
     return max(before, key=lambda each: (each.name[:19], int(each.name[20:])))
 

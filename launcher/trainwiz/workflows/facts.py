@@ -70,7 +70,7 @@ def _described(name: str) -> Machine:
     if count > 1:
         raise UsageError(
             say("--machine {given}: these are {count} machines", given=repr(name), count=count),
-            say("name one, and give the number by machine.num_machines"),
+            say("name only one, and set the number with machine.num_machines"),
         )
     return machine
 

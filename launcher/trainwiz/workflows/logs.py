@@ -51,7 +51,7 @@ def _show_run(run: Run, rank: int, *, follow: bool) -> None:
     file = _file(run, rank, follow)
     _copy(file, lambda: follow and _is_running(run))
     if file.is_file() and not file.stat().st_size:
-        console.talk(t("rank {rank} of run {name} has written nothing", rank=rank, name=run.name), style="dim")
+        console.talk(t("rank {rank} of run {name} has no output yet", rank=rank, name=run.name), style="dim")
 
 
 def _file(run: Run, rank: int, follow: bool) -> Path:

@@ -33,19 +33,19 @@ def prepare(folder: str, *, python: str | None) -> int:
     if not (project / "task.py").is_file():
         raise UsageError(
             say("{folder} contains no task.py", folder=project),
-            say("write the files of the project: trainwiz update {folder}", folder=project),
+            say("generate the project's files: trainwiz update {folder}", folder=project),
         )
     executable = interpreter.located(python or sys.executable)
     machine = facts.machine(machine_file=None, python=python, folder=str(project))
     found = facts.findings(plan, str(project), machine)
     preflight.insist([finding for finding in found if finding.where.startswith("data.")])
     if not (tasks.of(plan).generative or tasks.of(plan).pairs):
-        console.talk(t("this task reads its data at each start; it is now downloaded and read once, as a test"))
+        console.talk(t("this task reads its data at each start; as a test, it is downloaded and read once now"))
     with tempfile.NamedTemporaryFile(prefix="trainwiz-prepare-", suffix=".log") as log:
         argv, where = [executable, str(PREPARE), log.name], shlex.quote(folder)
         code, asked = foreground.run(argv, cwd=str(project), environ={**os.environ, "PYTHONUNBUFFERED": "1"})
         if asked:
-            console.talk(t("what is tokenized is kept; to go on from there: trainwiz prepare {folder}", folder=where))
+            console.talk(t("tokenized data is kept; to continue: trainwiz prepare {folder}", folder=where))
             return SIGNAL_BASE + asked
         if code == 0:
             console.talk(t("the data is ready: trainwiz launch {folder}", folder=where), style="good")

@@ -90,7 +90,7 @@ def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
         total += held
         console.data(f"{run.name}  {size(held)}")
     if not removable:
-        console.talk(t("no run to remove; the newest, and those that are running or continued, are kept"))
+        console.talk(t("no run to remove; the newest run is kept, and so are runs that are running or continued"))
         return 0
     if not confirmed:
         console.talk(
@@ -112,7 +112,7 @@ def _check_states(names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in {each.value for each in State}]
     if unknown:
         known = ", ".join(each.value for each in State)
-        raise UsageError(say("no state {name}; there are {known}", name=unknown[0], known=known))
+        raise UsageError(say("unknown state {name}; use one of {known}", name=unknown[0], known=known))
 
 
 def _chosen(project: Path, chosen: Chosen, *, must_exist: bool = True) -> list[Run]:

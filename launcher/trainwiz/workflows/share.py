@@ -16,7 +16,7 @@ def share(run: str) -> None:
     if line is None:
         raise TrainwizError(
             say("run {name} has no measurements to share", name=found.name),
-            say("launch a project with this version; a run that was killed measures nothing"),
+            say("launch a project with this version; a killed run has no measurements"),
         )
     console.talk(shared.header(), style="dim")
     console.data(line)

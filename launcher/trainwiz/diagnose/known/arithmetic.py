@@ -30,9 +30,9 @@ SIGNATURES = {
     ),
     "nan_output": Signature(
         r"probability tensor contains either `inf`, `nan` or element < 0",
-        cause="the model's outputs are NaN or infinite, so that no token can be drawn from them",
-        remedy="find out when they became so: print the loss and the weights before; compute in bf16 or fp32 instead "
-        "of fp16, pad on the left for generation, and look for weights that were not loaded",
+        cause="no token can be sampled from the model's outputs: they are NaN or infinite",
+        remedy="find out when it started: print the loss and the weights before; compute in bf16 or fp32 instead of "
+        "fp16, pad on the left for generation, and look for weights that were not loaded",
     ),
     "half_overflow": Signature(
         r"value cannot be converted to type at::(?P<type>Half|BFloat16) without overflow",
@@ -161,9 +161,9 @@ SIGNATURES = {
     "integer_weights": Signature(
         r"[Oo]nly Tensors of floating point (?:and complex )?dtype can require gradients",
         r"Cannot flatten integer dtype tensors",
-        cause="a tensor of integers is to be trained, but integers have no gradients: usually the model is quantized",
-        remedy="train an adapter on it (LoRA), and do not set requires_grad on the quantized weights: loop over those "
-        "with param.is_floating_point(); or load it without quantization",
+        cause="an integer tensor cannot be trained, because integers have no gradients: usually the model is quantized",
+        remedy="train an adapter on it (LoRA), and do not set requires_grad on the quantized weights: only loop over "
+        "parameters with param.is_floating_point(); or load it without quantization",
     ),
     "recurrent_evaluation": Signature(
         r"(?:backward_input|cudnn RNN backward) can only be called in training mode",
@@ -185,7 +185,7 @@ SIGNATURES = {
     ),
     "loss_of_many": Signature(
         r"grad can be implicitly created only for scalar outputs",
-        cause="backward was called on a loss with more than one number",
+        cause="backward was called on a loss that is not a single number",
         remedy="reduce it first: loss.mean() or loss.sum(); nn.DataParallel returns one loss per GPU, DDP does not",
     ),
     "no_parameters": Signature(

@@ -45,7 +45,7 @@ SIGNATURES = {
     "build_isolation": Signature(
         r"(?:Getting requirements to build wheel|prepare_metadata|get_requires_for_build_wheel)[\s\S]{0,3000}?"
         r"ModuleNotFoundError: No module named '(?:torch|packaging|wheel)'",
-        cause="the package is built in an empty environment, where its build finds no torch",
+        cause="the package is built in an isolated environment without torch",
         remedy="install torch first, then: pip install --no-build-isolation PACKAGE",
     ),
     "torchvision_mismatch": Signature(
@@ -53,7 +53,7 @@ SIGNATURES = {
         r"partially initialized module 'torchvision' has no attribute 'extension'",
         r"PyTorch and torchvision were compiled with different CUDA",
         r"Could not run 'torchvision::\w+' with arguments from the 'CUDA' backend",
-        cause="torchvision was built for another torch than the installed one",
+        cause="torchvision was built for a different torch than the installed one",
         remedy="install both together: pip install --upgrade torch torchvision (the pairs are listed in torchvision's "
         "README)",
     ),
@@ -67,7 +67,7 @@ SIGNATURES = {
         r"(?P<problem>LLVM ERROR: (?!.*numba)[^\n]+)",
         cause="a Triton kernel cannot run here: {problem}",
         remedy="use the Triton that torch pins (pip install --force-reinstall torch), smaller block sizes, or the "
-        "variant without the kernel (attn_implementation='sdpa', TORCHDYNAMO_DISABLE=1)",
+        "variant without this kernel (attn_implementation='sdpa', TORCHDYNAMO_DISABLE=1)",
     ),
     "triton_gpu": Signature(
         r"Found (?P<gpu>.{1,80}?) which is too old to be supported by the triton GPU compiler",
@@ -87,7 +87,7 @@ SIGNATURES = {
         r"cannot find -l(?P<library>cuda|cudart|cublas|curand|nvrtc|cudnn)\b",
         cause="the linker does not find lib{library}.so, which an extension or a compiled kernel needs",
         remedy="run: export LIBRARY_PATH=/usr/local/cuda/lib64:/usr/local/cuda/lib64/stubs; `ldconfig -p | grep "
-        "lib{library}` shows where it is, and a link named lib{library}.so beside it helps, too",
+        "lib{library}` shows where it is; a link named lib{library}.so next to it also works",
     ),
     "compiler_version": Signature(
         r"(?P<problem>too old version of GCC[^\n\"]*)",
@@ -95,16 +95,15 @@ SIGNATURES = {
         r"(?P<problem>internal compiler error: [^\n]*)",
         r"(?P<problem>No supported gcc/g\+\+ host compiler found[^\n]*)",
         r"(?P<problem>#error (?:-- )?\"?C\+\+\d\d or later compatible compiler is required[^\n\"]*)",
-        cause="the C++ compiler does not fit nvcc and torch: {problem}",
+        cause="the C++ compiler does not match nvcc and torch: {problem}",
         remedy="install a version that both accept (gcc 9 to 13 for CUDA 12), and run with CC=gcc-11 CXX=g++-11; with "
         "conda: conda install -c conda-forge gxx_linux-64=11",
     ),
     "bitsandbytes_kernel": Signature(
         r"Error (?P<problem>[a-z][\w ]+) at line \d+ in file \S*csrc[/\\]ops\.cu",
         cause="a kernel of bitsandbytes failed on the GPU: {problem}",
-        remedy="pip install --upgrade bitsandbytes; give each rank its own GPU (device_map={{'': "
-        "local_rank}}), and look "
-        "for weights without elements (ZeRO 3, FSDP)",
+        remedy="pip install --upgrade bitsandbytes; give each rank its own GPU (device_map={{'': local_rank}}), and "
+        "look for empty weights (ZeRO 3, FSDP)",
     ),
     "build_failed": Signature(
         r"RuntimeError: Error building extension '(?P<extension>\w+)'",
@@ -124,8 +123,8 @@ SIGNATURES = {
         r"Invalid config (?P<library>\w+) attribute value",
         r"RuntimeError: (?P<library>cuDNN) version incompatibility: PyTorch was compiled",
         cause="the loaded CUDA or NCCL library is not the version that torch ships ({library})",
-        remedy="to leave it out, run: env -u LD_LIBRARY_PATH trainwiz launch; or reinstall torch with its own "
-        "libraries: pip install --force-reinstall torch",
+        remedy="to avoid it, run: env -u LD_LIBRARY_PATH trainwiz launch; or reinstall torch with its own libraries: "
+        "pip install --force-reinstall torch",
     ),
     "old_system": Signature(
         r"version `(?P<version>GLIBC(?:XX)?_[\d.]+)' not found",
@@ -153,7 +152,7 @@ SIGNATURES = {
     ),
     "static_tls": Signature(
         r"ImportError: (?P<library>\S+): cannot allocate memory in static TLS block",
-        cause="{library} was loaded too late: the program's memory for thread-local data is used up",
+        cause="{library} was loaded too late: the program has no thread-local memory left for it",
         remedy="load it first: LD_PRELOAD={library} trainwiz launch, or import its package before torch",
     ),
     "broken_library": Signature(
@@ -166,9 +165,8 @@ SIGNATURES = {
     ),
     "missing_operator": Signature(
         r"'_OpNamespace' '(?P<space>\w+)' object has no attribute '(?P<operator>\w+)'",
-        cause="the compiled operator {operator} of {space} is not there: its extension was not built, could not be "
-        "loaded, "
-        "or belongs to another version",
+        cause="the compiled operator {operator} of {space} is missing: its extension was not built, could not be "
+        "loaded, or belongs to another version",
         remedy="look for a warning about {space} at the start of the log; reinstall the package for the installed "
         "torch "
         "(pip install --force-reinstall --no-deps PACKAGE), or build it again",

@@ -16,16 +16,16 @@ SIGNATURES = {
         r"^\S+ +\d+/\d+ +(?P<problem>Pending|ContainerCreating|PodInitializing|Init:(?:\d+/\d+|Error))(?: |$)",
         cause="the pod has not started: {problem}",
         remedy="kubectl describe pod NAME lists at its end what is missing: a volume, a secret, or an init "
-        "container; that "
-        "of a PyTorchJob's worker waits until the master's name resolves, so look at the master first",
+        "container; the init container of a PyTorchJob's worker waits until the master's name resolves, so "
+        "look at the master first",
         transient=None,
     ),
     "pod_crashes": Signature(
         r"^(?P<pod>\S+) +\d+/\d+ +(?:Init:)?CrashLoopBackOff\b",
         r"Back-off restarting failed container[ =](?P<pod>\S+)",
         r"container \"(?P<pod>[^\"]+)\" in pod \S+ is waiting to start: CrashLoopBackOff",
-        cause="the container of {pod} ends again and again, and this text does not say why",
-        remedy="read what it wrote last: kubectl logs POD --all-containers --previous",
+        cause="the container of {pod} keeps crashing, and this text does not say why",
+        remedy="read its last output: kubectl logs POD --all-containers --previous",
         transient=None,
         secondary=True,
     ),
@@ -34,22 +34,22 @@ SIGNATURES = {
         r"(?P<problem>no matches for kind \"\w+\" in version .+)$",
         r"(?P<problem>pods? \"[^\"\n]+\" is forbidden: .+)$",
         r"(?P<problem>admission webhook \"?[\w.-]+\"? denied the request: .+)$",
-        cause="Kubernetes refuses it: {problem}",
+        cause="Kubernetes rejected it: {problem}",
         remedy="for a quota, see kubectl describe quota; for rights, kubectl auth can-i create pods; an unknown kind "
-        "means "
-        "that its operator is not installed in this cluster, or in another version",
+        "means that its operator is not installed in this cluster, or has a different version",
     ),
     "slurm_waits": Signature(
         r"^ *\d[\d_\[\]-]* +\S+ +\S.* (?:PD|PENDING) +\S.*\((?P<reason>[A-Z]\w+[^()\n]*)\) *$",
         cause="the job waits in Slurm's queue: {reason}",
-        remedy="Resources and Priority mean to wait; a limit (QOS…, Assoc…, Partition…) means to ask for less, or in "
-        "another partition; ReqNodeNotAvail means that nodes are down or reserved: sinfo -R",
+        remedy="Resources and Priority mean that it only has to wait; for a limit (QOS…, Assoc…, Partition…), "
+        "request less or use another partition; ReqNodeNotAvail means that nodes are down or reserved: sinfo "
+        "-R",
         transient=None,
     ),
     "no_slots": Signature(
         r"There are not enough slots available in the system to satisfy",
         r"All nodes which are allocated for this job are already filled",
-        cause="MPI has fewer slots than the ranks that it is to start",
+        cause="MPI has fewer slots than the ranks that it should start",
         remedy="write HOST slots=GPUS for each machine in the hostfile; under Slurm, request as many tasks as ranks "
         "(--ntasks-per-node)",
     ),
@@ -59,18 +59,16 @@ SIGNATURES = {
         r"(?P<request>\{[^{}\n]+\}): \d+\+? pending (?:tasks|placement)",
         cause="no machine of the Ray cluster has what is requested: {request}",
         remedy="compare ray status with the request (trainer.nnodes, n_gpus_per_node): a machine has not joined, was "
-        "started "
-        "without its GPUs (ray start --num-gpus), or another job holds them",
+        "started without its GPUs (ray start --num-gpus), or its GPUs are used by another job",
         transient=None,
     ),
     "ray_missing": Signature(
         r"Could not find any running Ray instance",
         r"ConnectionError: ray client connection timeout",
         r"(?:Failed|Unable) to connect to GCS",
-        cause="no Ray cluster answers under this address",
-        remedy="start it with ray start --head, and give the other machines its address; unset RAY_ADDRESS to start "
-        "one on "
-        "this machine alone",
+        cause="no Ray cluster responds at this address",
+        remedy="start it with ray start --head, and give the other machines its address; to start one on this "
+        "machine only, unset RAY_ADDRESS",
         transient=None,
     ),
 }

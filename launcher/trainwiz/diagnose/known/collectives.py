@@ -11,8 +11,8 @@ SIGNATURES = {
         r"No backend type associated with device type (?P<device>\w+)",
         r"RuntimeError: Tensors must be (?P<device>CUDA) and dense",
         r"(?P<device>CUDA) tensor detected and the MPI used doesn't have CUDA-aware MPI support",
-        cause="a collective got a tensor on a device that its process group does not serve ({device})",
-        remedy="NCCL serves GPUs alone: move the tensor to the rank's GPU, or make the group for both: "
+        cause="a collective got a tensor on a device that its process group does not support ({device})",
+        remedy="NCCL only supports GPUs: move the tensor to the rank's GPU, or create the group for both: "
         "init_process_group('cpu:gloo,cuda:nccl')",
     ),
     "duplicate_gpu": Signature(
@@ -30,7 +30,7 @@ SIGNATURES = {
     ),
     "address_families": Signature(
         r"ss1\.ss_family == ss2\.ss_family",
-        cause="one rank's host name leads to an IPv4 address and another's to IPv6, and Gloo cannot connect them",
+        cause="one rank's host name resolves to an IPv4 address and another's to IPv6; Gloo cannot connect them",
         remedy="set GLOO_SOCKET_IFNAME to the same network on each machine, and give each host name one kind of "
         "address (getent ahosts NAME, /etc/hosts)",
     ),
@@ -98,16 +98,15 @@ SIGNATURES = {
     "ccl_system": Signature(
         r"RuntimeError: (?P<library>MCCL|CNCL|RCCL|BKCL) error in: [^\n]*, (?P<problem>[^\n]+)$",
         r"RuntimeError: (?P<library>oneCCL): (?P<problem>[^\n]+)$",
-        cause="{library}, which the ranks communicate with, failed: {problem}",
+        cause="the ranks' communication library, {library}, failed: {problem}",
         remedy="read the lines before it, and the other ranks' logs for an earlier failure; test one machine, then "
-        "two; "
-        "look at the limits of locked memory (ulimit -l) and the choice of the network",
+        "two; check the limit of locked memory (ulimit -l) and the selected network",
         transient=None,
     ),
     "hccl_busy": Signature(
         r"Failed to initialize the HCCP process\. Reason: Maybe the last training process is running",
         cause="a process of an earlier training still holds the NPU",
-        remedy="end it (npu-smi info shows its id), wait ten seconds, and launch again",
+        remedy="end it (npu-smi info shows its process id), wait ten seconds, and launch again",
         transient=True,
     ),
     "hccl_system": Signature(
@@ -121,15 +120,14 @@ SIGNATURES = {
     ),
     "no_parent_group": Signature(
         r"Parent communicator missing in eager initialization mode",
-        cause="a send or receive comes before NCCL's communicator of all ranks was made",
+        cause="send or recv was called before NCCL's communicator of all ranks was created",
         remedy="give the device to the process group: init_process_group('nccl', device_id=torch.device('cuda', "
         "LOCAL_RANK)), or run one collective (barrier) first",
     ),
     "nccl_usage": Signature(
         r"NCCL (?:error|Error)[^\n]*(?:invalid (?:argument|usage))|ncclInvalid(?:Argument|Usage)",
-        cause="NCCL was used wrongly: two ranks on one GPU, tensors that are not on the GPU, or a "
-        "world size other than "
-        "the number of ranks that started",
+        cause="NCCL was used incorrectly: two ranks on one GPU, tensors that are not on the GPU, or a world size "
+        "that differs from the number of ranks that started",
         remedy="call torch.cuda.set_device(LOCAL_RANK) first, and compare WORLD_SIZE with the ranks that run; to see "
         "more, run: NCCL_DEBUG=WARN trainwiz launch",
     ),
@@ -187,7 +185,7 @@ SIGNATURES = {
     ),
     "rank_twice": Signature(
         r"rank (?P<rank>\d+) of \d+ ranks has already checked in",
-        cause="two processes say that they are rank {rank}",
+        cause="two processes claim to be rank {rank}",
         remedy="give each machine its own --node_rank, and each process its own RANK; under Slurm, "
         "start one torchrun for "
         "each node, or one task for each GPU, not both",

@@ -27,14 +27,14 @@ SIGNATURES = {
     "colossal_no_plugin": Signature(
         r"/colossalai/booster/booster\.py\"[^\n]*\n\s+optimizer\.backward\(loss\)\n"
         r"AttributeError: '(?P<optimizer>\w+)' object has no attribute 'backward'",
-        cause="booster.backward needs an optimizer that a plugin has wrapped, and {optimizer} is none: the Booster has "
-        "no plugin, or the optimizer was not passed to boost()",
-        remedy="give the Booster a plugin (TorchDDPPlugin at least), and use the optimizer that booster.boost returns",
+        cause="booster.backward needs an optimizer that a plugin has wrapped, but {optimizer} is not: the Booster "
+        "has no plugin, or the optimizer was not passed to boost()",
+        remedy="give the Booster a plugin (at least TorchDDPPlugin), and use the optimizer that booster.boost returns",
     ),
     "colossal_bucket": Signature(
         r"param bucket max size (?P<bucket>\d+) is exceeded ?by tensor \(size (?P<size>\d+)\)",
-        cause="a parameter has {size} numbers, and the buckets of Colossal-AI's ZeRO hold {bucket}",
-        remedy="pass a larger reduce_bucket_size_in_m to LowLevelZeroPlugin (millions of numbers), or update "
+        cause="a parameter has {size} elements, but the buckets of Colossal-AI's ZeRO hold only {bucket}",
+        remedy="pass a larger reduce_bucket_size_in_m (in millions of elements) to LowLevelZeroPlugin, or update "
         "Colossal-AI",
     ),
     "colossal_no_sync": Signature(

@@ -37,7 +37,7 @@ SIGNATURES = {
         r"No columns in the dataset match the model's forward method signature",
         r"You should supply an encoding or a list of encodings to this method that includes input_ids",
         r"You have to specify (?:either )?(?:input_ids|pixel_values)\b",
-        cause="the batches hold none of the columns that the model takes",
+        cause="the batches contain none of the columns that the model needs",
         remedy="tokenize the data before the training (dataset.map); the Trainer drops columns that "
         "the model's forward "
         "does not name: remove_unused_columns=False keeps them",
@@ -59,10 +59,10 @@ SIGNATURES = {
         r"assert len\(indices\) == self\.(?:total_size|num_samples)\n(?:[\s^~]+\n)?"
         r"(?:\[rank\d+\]: )?AssertionError",
         r"AssertionError: Number of (?:subsampled )?indices \(\d+\) does not match (?:total_size|num_samples) \(\d+\)",
-        cause="the sampler does not get the number of samples that it was made for: the dataset changed its length "
-        "since, or (with torch before 1.8) has fewer samples than ranks",
-        remedy="print len(dataset) before the sampler is made and before the loop: make the sampler after everything "
-        "that filters or extends the dataset; if the dataset is nearly empty, check its path",
+        cause="the sampler was created for a different number of samples: the dataset changed its length since, or "
+        "(with torch before 1.8) has fewer samples than ranks",
+        remedy="print len(dataset) before the sampler is created and before the loop: create the sampler after "
+        "everything that filters or extends the dataset; if the dataset is nearly empty, check its path",
     ),
     "no_labels": Signature(
         r"The model did not return a loss from the inputs",
@@ -76,28 +76,28 @@ SIGNATURES = {
     ),
     "chat_refused": Signature(
         r"jinja2\.exceptions\.(?P<reason>(?:TemplateError|UndefinedError|TemplateRuntimeError): .+)$",
-        cause="the chat template refuses a conversation: {reason}",
-        remedy="compare a sample with what the template wants: roles that alternate and begin with the user, whether a "
-        "system message is allowed, and the keys role and content in each message",
+        cause="the chat template rejected a conversation: {reason}",
+        remedy="compare a sample with what the template requires: roles that alternate and start with the user, "
+        "whether a system message is allowed, and the keys role and content in each message",
     ),
     "map_worker": Signature(
         r"One of the subprocesses has abruptly died during map operation",
         cause="a process that prepares the data (dataset.map) died without an exception, usually because host memory "
         "ran out",
-        remedy="lower num_proc (preprocessing_num_workers, dataset_num_proc) and writer_batch_size; without num_proc, "
-        "the error itself is shown; check `dmesg | grep -i oom`",
+        remedy="lower num_proc (preprocessing_num_workers, dataset_num_proc) and writer_batch_size; without "
+        "num_proc, the underlying error is shown; check `dmesg | grep -i oom`",
         transient=None,
     ),
     "chat_template_unusable": Signature(
         r"^(?:\[rank\d+\]: )?(?P<name>.+): this chat template cannot be used: (?P<reason>.+)$",
         cause="the chat template {name} cannot be used: {reason}",
-        remedy="mend the template, or set data.chat_template to null: the tokenizer's own is used then. A token that "
-        "it writes must be in the tokenizer: take a model that has it, or write text instead",
+        remedy="fix the template, or set data.chat_template to null to use the tokenizer's own. A token that it "
+        "writes must be in the tokenizer: use a model that has it, or write text instead",
     ),
     "key_twice": Signature(
         r"found duplicate key \"?(?P<key>[^\"\s]+)",
         cause="a YAML file has the key {key} twice",
-        remedy="delete one of the two: the lines are below in the log",
+        remedy="delete one of the two: the lines are listed further down in the log",
     ),
     "column_too_large": Signature(
         r"(?:ArrowInvalid|ArrowCapacityError|OverflowError): .*(?P<problem>offset overflow while concatenating arrays|"
@@ -110,10 +110,9 @@ SIGNATURES = {
         r"Arrow(?:Invalid|TypeError|NotImplementedError): (?P<problem>Can only convert 1-dimensional array values|"
         r"Could not convert .+|Expected bytes, got an? .+|Unsupported cast from .+|cannot mix .+|Only 1D arrays .+|"
         r"Tried to write .+|(?:Float|Integer) value .+ (?:truncated|too large).*)$",
-        cause="a value does not fit the type that Arrow takes for its column: {problem}",
-        remedy="let the function of dataset.map return lists of plain numbers or texts (array.tolist()), in every "
-        "row of the "
-        "same type; or name the types with features=",
+        cause="a value does not match the type that Arrow chose for its column: {problem}",
+        remedy="let the function of dataset.map return lists of plain numbers or strings (array.tolist()) with the "
+        "same type in every row; or name the types with features=",
     ),
     "malformed_data": Signature(
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: item \d+)): not a JSON object",
@@ -125,7 +124,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+: images are .+ and labels .+; each image needs one)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: sample \d+: the (?:text is .*|label is .*, not a finite number))$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: not a list of JSON objects.*)$",
-        r"^(?:\[rank\d+\]: )?(?P<place>.+: it holds .*, but no images to evaluate on.*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: it (?:holds|contains) .*, but no images to evaluate on.*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:pictures that would be left out: |pixels of 32 bits, ).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:named twice among the sources|which of its folders are for training).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: \S+ and \S+ are two texts that belong together, and only .*)$",
@@ -154,7 +153,7 @@ SIGNATURES = {
         r"^No data found\. Please verify arguments \((?P<source>train_data_dir) must be",
         r"num_samples should be a positive integer value, but got num_samples=0(?P<source>)",
         r"ValueError: (?P<source>)Instruction \"train\" corresponds to no data",
-        cause="no usable samples in the data {source}",
+        cause="no usable samples in the data: {source}",
         remedy="check data.train: is it the right folder, and does it contain files with text?",
     ),
     "batch_norm_from_scratch": Signature(
@@ -166,8 +165,8 @@ SIGNATURES = {
     "timm_cannot_load": Signature(
         r"(?<!\S)(?P<model>\S+): timm cannot load this network: (?P<why>.*)",
         cause="timm has no network {model}, or no weights for it: {why}",
-        remedy="set model.name to one that `python -c 'import timm; print(timm.list_pretrained())'` shows, with timm/ "
-        "before it, or set model.from_scratch to true",
+        remedy="set model.name to a name from `python -c 'import timm; print(timm.list_pretrained())'`, prefixed "
+        "with timm/, or set model.from_scratch to true",
     ),
     "pad_token": Signature(
         r"tokenizer does not have a padding token",

@@ -9,18 +9,18 @@ SIGNATURES = {
     "deepspeed_batch": Signature(
         r"Check batch related parameters.*?(?P<equation>\d+ != \d+ \* \d+ \* \d+)",
         cause="DeepSpeed's batch equation does not hold: {equation}",
-        remedy="train_batch_size = micro-batch × accumulation × ranks; remove train_batch_size, and start as many "
-        "ranks as planned",
+        remedy="train_batch_size = micro-batch × accumulation × ranks; remove train_batch_size, and start the "
+        "planned number of ranks",
     ),
     "zero_gradients": Signature(
         r"assert all_groups_norm > 0\.?\n(?:[\s^~]+\n)?AssertionError",
-        cause="DeepSpeed's BF16_Optimizer stops, since all gradients are zero or NaN",
+        cause="DeepSpeed's BF16_Optimizer stopped because all gradients are zero or NaN",
         remedy="look for a loss of NaN or 0: labels that are all masked (-100), a frozen model, too high a learning "
-        "rate; or use ZeRO stage 1 or higher, which goes on",
+        "rate; or use ZeRO stage 1 or higher, which continues",
     ),
     "several_models": Signature(
         r"You can't use same `Accelerator\(\)` instance with multiple models",
-        cause="one Accelerator prepares several models, which it cannot under DeepSpeed and Megatron-LM",
+        cause="one Accelerator prepares several models, which DeepSpeed and Megatron-LM do not allow",
         remedy="use one Accelerator for each model, with a DeepSpeedPlugin each; or put the models into one module",
     ),
     "no_sync_zero": Signature(
@@ -46,10 +46,10 @@ SIGNATURES = {
     ),
     "nvme_failed": Signature(
         r"deepspeed_\w*aio_handle_t::\w+\([^\n]*Assertion|Assertion `0 == _num_pending_ops' failed",
-        cause="reading or writing what is offloaded to NVMe failed",
+        cause="reading or writing data offloaded to NVMe failed",
         remedy="check the free space and the permissions of nvme_path; it must be on a local disk whose file system "
-        "supports O_DIRECT (not tmpfs, overlay or a network), and the buffers must be large enough; offload to the CPU "
-        "to go on",
+        "supports O_DIRECT (not tmpfs, overlay or a network), and the buffers must be large enough; to "
+        "continue, offload to the CPU",
         plan_change="offload_to_cpu",
     ),
     "other_world": Signature(
@@ -72,7 +72,7 @@ SIGNATURES = {
     ),
     "deepspeed_auto": Signature(
         r"requires you to pass at least one of training or evaluation dataloaders",
-        cause="DeepSpeed's configuration sets the micro-batch to auto, and there is no loader to take it from",
+        cause="DeepSpeed's configuration sets the micro-batch to auto, and there is no data loader to take it from",
         remedy="set train_micro_batch_size_per_gpu in the JSON, or also pass the loader to accelerator.prepare",
     ),
     "deepspeed_twice": Signature(
@@ -100,23 +100,22 @@ SIGNATURES = {
     ),
     "partition_twice": Signature(
         r"AssertionError: ZeRO parameter intra parallel group is already initialized",
-        cause="two models in one process use ZeRO++'s secondary partition (zero_hpz_partition_size), which DeepSpeed "
-        "makes once",
-        remedy="set zero_hpz_partition_size to 1, or give it to one engine alone: a reference or a reward model does "
+        cause="two models in one process use ZeRO++'s secondary partition (zero_hpz_partition_size), which "
+        "DeepSpeed creates only once",
+        remedy="set zero_hpz_partition_size to 1, or set it for one engine only: a reference or a reward model does "
         "not need it",
     ),
     "fsdp_lost_name": Signature(
         r"FSDP assumes (?P<name>\S+) is in the state_dict but the state_dict only has",
-        cause="FSDP looks for {name} in the state dict, and another hook or wrapper has renamed or removed it",
+        cause="FSDP looks for {name} in the state dict, but another hook or wrapper has renamed or removed it",
         remedy="save the state dict of the outermost FSDP module, inside one state_dict_type for the whole model; if "
         "activation checkpointing, LoRA or torch.compile wraps it, update torch",
     ),
     "fsdp_state": Signature(
         r"expected to be in states? .*TrainingState\.\w+.*but current state is (?:\w*TrainingState\.)?(?P<state>\w+)",
-        cause="FSDP found a module in another state than its forward and backward lead to ({state}): a hook was "
-        "skipped, or ran again",
+        cause="FSDP found a module in an unexpected state ({state}): a hook was skipped, or ran twice",
         remedy="call the outermost FSDP module, once per backward; with gradient checkpointing, set use_reentrant to "
-        "false and wrap FSDP around the checkpointed layers; let no exception of the forward be caught",
+        "false and wrap FSDP around the checkpointed layers; do not catch exceptions of the forward pass",
     ),
     "fsdp_unsharded": Signature(
         r"AssertionError: Expects sharded strategy",
@@ -127,8 +126,7 @@ SIGNATURES = {
     "sharded_4bit": Signature(
         r"'Parameter' object has no attribute '(?P<name>quant_state)'",
         r"'Params4bit' object has no attribute '(?P<name>\w+)'",
-        cause="4-bit weights lost what belongs to their quantization ({name}): they were moved or sharded as plain "
-        "tensors",
+        cause="4-bit weights lost their quantization state ({name}): they were moved or sharded as plain tensors",
         remedy="turn CPU offload of parameters off, save only the adapter, update bitsandbytes; with FSDP set "
         "bnb_4bit_quant_storage to the dtype of the other weights",
     ),
@@ -136,9 +134,9 @@ SIGNATURES = {
         r"/torch/distributed/fsdp/[\s\S]{0,2000}RuntimeError: (?:'weight' must be 2-D|mat2 must be a matrix, got 1-D)",
         r"/torch/distributed/fsdp/[\s\S]{0,2000}its data is not allocated yet",
         r"RuntimeError: setStorage: .* are out of bounds for storage of size 0",
-        cause="a weight is used while FSDP holds only its shard: its module was called without the wrapper around it",
-        remedy="wrap whole layers (auto_wrap_policy), share no weight between two wrapped modules, call modules and "
-        "not functions with their weights; elsewhere use FSDP.summon_full_params",
+        cause="a weight is used while FSDP holds only its shard: its module was called without its FSDP wrapper",
+        remedy="wrap whole layers (auto_wrap_policy), share no weight between two wrapped modules, and call modules "
+        "instead of functions on their weights; elsewhere use FSDP.summon_full_params",
     ),
     "zero3_ungathered": Signature(
         r"'status': '?(?:<?ZeroParamStatus\.)?(?:NOT_AVAILABLE|INFLIGHT)",
@@ -161,27 +159,27 @@ SIGNATURES = {
         r"assert not param\.ds_active_sub_modules\b[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         cause="ZeRO 3 lost track of a weight: a module ran again, or ended, while its weights were still in use",
         remedy="with gradient checkpointing, set use_reentrant to false; call the engine once per backward, and "
-        "generate "
-        "inside of unwrap_model_for_generation or GatheredParameters; update deepspeed, or use ZeRO 2",
+        "generate inside unwrap_model_for_generation or GatheredParameters; update deepspeed, or use ZeRO 2",
     ),
     "cross_mesh": Signature(
         r"(?P<operation>aten\.[\w.]+): DTensor does not support cross-mesh operation",
-        cause="{operation} gets weights on different device meshes: only some of the layers are tensor parallel",
-        remedy="name every module in the tensor parallel plan, before fully_shard is called (those that are not "
-        "split as "
-        "replicated), or update torch; with gradient clipping and foreach optimizers the mixture is noticed first",
+        cause="{operation} got weights on different device meshes: only some of the layers are tensor parallel",
+        remedy="name every module in the tensor parallel plan before fully_shard is called (those that are not "
+        "split, as replicated), or update torch; gradient clipping and foreach optimizers are the first to "
+        "fail on such a mixture",
     ),
     "mixed_sharding": Signature(
         r"RuntimeError: (?P<operation>[\w.]+): got mixed torch\.Tensor and DTensor",
-        cause="{operation} gets a sharded tensor (DTensor) and a whole one: not everything that it takes was sharded "
-        "by fully_shard or the tensor parallel plan",
-        remedy="run the layer by calling the module that was sharded, not its inner parts or its weights alone; shard "
-        "every module that has weights of its own, make the optimizer afterwards, and distribute what is "
-        "created by hand: distribute_tensor(t, mesh, placements), or take whole weights with .full_tensor()",
+        cause="{operation} got a sharded tensor (DTensor) and a whole one: not all of its inputs were sharded by "
+        "fully_shard or the tensor parallel plan",
+        remedy="run the layer by calling the sharded module, not its inner parts or its weights alone; shard every "
+        "module that has weights of its own, create the optimizer afterwards, and distribute tensors that you "
+        "create yourself: distribute_tensor(t, mesh, placements), or get whole weights with .full_tensor()",
     ),
     "dummy_optimizer": Signature(
         r"'DummyOptim' object has no attribute|'DummyScheduler' object has no attribute",
-        cause="DummyOptim only marks the place of the optimizer in DeepSpeed's JSON, and DeepSpeed is not active here",
+        cause="DummyOptim is only a placeholder for the optimizer in DeepSpeed's JSON, and DeepSpeed is not active "
+        "here",
         remedy="start with accelerate launch and a DeepSpeed configuration that has an optimizer; without DeepSpeed "
         "(also on one GPU in some tools), use a real optimizer",
     ),

@@ -49,22 +49,22 @@ SIGNATURES = {
         r"shared object initialization failed|the operation cannot be performed in the present state)",
         cause="the GPU refused an operation: {problem}",
         remedy="to find the operation, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; usually an extension (xformers, "
-        "flash-attn, bitsandbytes) or torch itself was built for another GPU or CUDA: run trainwiz doctor; at changing "
-        "places it is the hardware (overclocking, heat)",
+        "flash-attn, bitsandbytes) or torch itself was built for another GPU or CUDA: run trainwiz doctor; if "
+        "the place changes each time, suspect the hardware (overclocking, heat)",
         transient=None,
     ),
     "npu_fault": Signature(
         r"NPU function error: .*error code is (?P<code>(?!507899)\d+)",
         r"(?:ACL stream synchronize failed|aclrtSynchronizeStream\w* failed), error code:\s*(?P<code>\d+)",
-        cause="an operation on an NPU failed, and was noticed only when the stream was waited for (code {code})",
+        cause="an operation on an NPU failed; this was noticed only when the stream was synchronized (code {code})",
         remedy="to see which operation, run: ASCEND_LAUNCH_BLOCKING=1 trainwiz launch; then read plog/ in ~/ascend/log",
         transient=None,
     ),
     "npu_driver": Signature(
         r"reason=\[(?P<problem>driver error:[^\]\n]+)\]",
-        cause="the NPU's driver does not answer as it should: {problem}",
-        remedy="end what still runs on it (npu-smi info), reset it (npu-smi set -t reset -i CARD -c 0), and compare "
-        "the versions of driver, firmware and CANN; in a container, mount "
+        cause="the NPU's driver does not respond correctly: {problem}",
+        remedy="end the processes that still use it (npu-smi info), reset it (npu-smi set -t reset -i CARD -c 0), "
+        "and compare the versions of driver, firmware and CANN; in a container, mount "
         "/usr/local/Ascend/driver and the davinci devices",
         transient=None,
     ),
@@ -72,13 +72,13 @@ SIGNATURES = {
         r"Op (?P<operation>\w+) does not has any binary",
         r"call acln{1,2}(?P<operation>\w+) failed, detail:[^\n]*\n[^\n]*Parse dynamic kernel config fail",
         cause="CANN has no compiled kernel for {operation} on this NPU",
-        remedy="install the kernels for this chip in the version of the toolkit (Ascend-cann-kernels-910b …), run "
-        "source set_env.sh, and take the torch_npu that fits this CANN; if there is none for this chip, compute in "
-        "another precision",
+        remedy="install the kernels for this chip in the toolkit's version (Ascend-cann-kernels-910b …), run source "
+        "set_env.sh, and use the torch_npu that matches this CANN; if this chip has no such kernel, compute "
+        "in another precision",
     ),
     "npu_python": Signature(
         r"EC0010: [^\n]*?Failed to import Python module \[(?P<problem>[^\]\n]+)",
-        cause="CANN compiles operators with Python, and a module is missing there: {problem}",
+        cause="CANN compiles operators with Python, and a Python module is missing: {problem}",
         remedy="run source set_env.sh of the toolkit in the shell of the launch; if it is still missing, pip install "
         "attrs cloudpickle decorator psutil scipy tornado ml-dtypes absl-py 'numpy<2'",
     ),
@@ -103,7 +103,7 @@ SIGNATURES = {
         r"cublasLt ran into an error",
         cause="cuBLAS or cuDNN failed: usually the GPU memory is full, an earlier operation failed, or the libraries "
         "of another CUDA version were loaded",
-        remedy="check the memory with `nvidia-smi`; to find the first operation that failed, run: "
+        remedy="check the GPU memory with `nvidia-smi`; to find the first operation that failed, run: "
         "CUDA_LAUNCH_BLOCKING=1 trainwiz launch; to avoid other libraries, run: env -u LD_LIBRARY_PATH "
         "trainwiz launch",
         transient=None,
@@ -133,7 +133,7 @@ SIGNATURES = {
     "peer_mapping": Signature(
         r"peer mapping resources exhausted",
         cause="a process uses more than 8 other GPUs directly; the driver cannot map more",
-        remedy="use at most 9 GPUs of one machine for a process (CUDA_VISIBLE_DEVICES), one process for each GPU "
+        remedy="use at most 9 GPUs of a machine in one process (CUDA_VISIBLE_DEVICES), or one process for each GPU "
         "(torchrun, accelerate launch); or test with NCCL_P2P_DISABLE=1",
     ),
     "nvml_lost": Signature(
@@ -159,8 +159,8 @@ SIGNATURES = {
         r"(?:CUDA|HIP) error: initialization error",
         r"Unexpected error from cudaGetDeviceCount\(\).*Error (?:2: out of memory|3: initialization error|304: )",
         cause="the GPU could not be initialized in this process",
-        remedy="usually it was forked from a process that had used a GPU: start processes by spawn, and use torch.cuda "
-        "only in them; else look at `nvidia-smi`, and restart the driver or the machine",
+        remedy="usually it was forked from a process that had used a GPU: start processes with spawn, and use "
+        "torch.cuda only in them; otherwise check `nvidia-smi`, and restart the driver or the machine",
         transient=None,
         as_warning=True,
     ),
@@ -178,10 +178,10 @@ SIGNATURES = {
         r"operation would make the legacy stream depend on a capturing|Offset increment outside graph capture",
         r"Cannot prepare for replay during capturing stage|"
         r"Cannot call CUDAGeneratorImpl::\w+ during CUDA graph capture",
-        cause="a CUDA graph was being recorded, and an operation ran that cannot be part of one",
+        cause="while a CUDA graph was recorded, an operation ran that cannot be part of it",
         remedy="turn CUDA graphs off: torch.compile without mode='reduce-overhead' or 'max-autotune', "
-        "enforce_eager=True in vLLM; to keep them, take .item(), .cpu(), printing and random states out of the "
-        "recorded part",
+        "enforce_eager=True in vLLM; to keep them, move .item(), .cpu(), printing and random states out of "
+        "the recorded part",
     ),
     "operator_on_device": Signature(
         r"The operator '(?P<operation>[\w:.]+)' is not currently (?:implemented|supported) (?:for|"
@@ -189,17 +189,18 @@ SIGNATURES = {
         r"Cannot convert a (?P<device>MPS) Tensor to (?P<operation>float64)",
         r"Could not run '(?P<operation>aten::[\w.]+)' with arguments from the '(?P<device>\w+)' backend",
         cause="{operation} does not exist on the device {device}",
-        remedy="move the tensors of this operation to a device that has it, or convert them (float64 to float32, "
-        "sparse or quantized to dense); on a Mac, PYTORCH_ENABLE_MPS_FALLBACK=1 computes such operations on the CPU",
+        remedy="move the tensors of this operation to a device that supports it, or convert them (float64 to "
+        "float32, sparse or quantized to dense); on a Mac, PYTORCH_ENABLE_MPS_FALLBACK=1 computes such "
+        "operations on the CPU",
     ),
     "kernel_timeout": Signature(
         r"the launch timed out and was terminated",
-        cause="a GPU kernel ran longer than the watchdog of the display allows",
+        cause="a GPU kernel ran longer than the display watchdog allows",
         remedy="train on a GPU without a display, or turn the watchdog off; smaller micro-batches make kernels shorter",
     ),
     "saved_elsewhere": Signature(
         r"Attempting to deserialize object on (?:a )?(?P<device>CUDA device(?: \d+)?)",
-        cause="the file was saved from a {device} that is not here",
+        cause="the file was saved from a {device}, which this machine does not have",
         remedy="load it with torch.load(…, map_location='cpu'), and move it to the device afterwards",
     ),
     "tensor_for_numpy": Signature(
@@ -214,9 +215,9 @@ SIGNATURES = {
         r"[^\n]*(?:quantized|bitsandbytes)",
         r"You cannot cast a (?P<call>\w+) model in a new `dtype`",
         cause="a quantized model is moved or cast as a whole, which its packed weights do not allow ({call})",
-        remedy="place it where it is loaded, and leave it: from_pretrained(…, "
-        "device_map=PartialState().local_process_index); delete .to(), .cuda(), .half() and .float() "
-        "on the whole model; a newer bitsandbytes allows some of them",
+        remedy="place it on its device when loading, and do not move it: from_pretrained(…, "
+        "device_map=PartialState().local_process_index); delete .to(), .cuda(), .half() and .float() on the "
+        "whole model; a newer bitsandbytes allows some of them",
     ),
     "device_map": Signature(
         r"You can't train a model that has been loaded (?:with `device_map='auto'`|"
@@ -280,9 +281,8 @@ SIGNATURES = {
         r"acquire "
         r"failed)",
         cause="the accelerator cannot be opened: {problem}",
-        remedy="another process may hold it (lsof /dev/vfio/*, hl-smi), and each may be opened by one; TPUs need "
-        "torch_xla of "
-        "torch's version and PJRT_DEVICE=TPU, Gaudi the container of its driver",
+        remedy="another process may use it (lsof /dev/vfio/*, hl-smi), and only one process can open a device; TPUs "
+        "need the torch_xla of torch's version and PJRT_DEVICE=TPU, Gaudi the container of its driver",
         transient=None,
     ),
     "device_mismatch": Signature(

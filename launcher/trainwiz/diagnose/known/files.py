@@ -59,7 +59,7 @@ SIGNATURES = {
     ),
     "checkpoint_key": Signature(
         r"Missing key in checkpoint state_dict: (?P<key>[\w.]*\w)",
-        cause="the distributed checkpoint has no {key}, which is to be loaded",
+        cause="the distributed checkpoint does not contain {key}, which should be loaded",
         remedy="load into a state dict with the saved names: the same model, optimizer and wrapper; get_state_dict of "
         "torch.distributed.checkpoint.state_dict gives names without wrappers",
     ),
@@ -90,7 +90,7 @@ SIGNATURES = {
     "optimizer_differs": Signature(
         r"loaded state dict (?:contains a parameter group that doesn't match the size of|has a different number of "
         r"parameter groups)",
-        cause="the saved optimizer has other groups of parameters than this one",
+        cause="the saved optimizer has different parameter groups than this one",
         remedy="build the same groups as when it was saved: the same layers frozen, the same adapter, the same rule "
         "for weight decay; or load the weights alone and start with a new optimizer",
     ),
@@ -123,10 +123,10 @@ SIGNATURES = {
     "trainwiz_missing": Signature(
         r"slurmstepd(?:-[\w.-]+)?: error: execve\(\): trainwiz: No such file or directory",
         r"slurm_script: line \d+: trainwiz: command not found",
-        cause="the job does not find trainwiz on its nodes",
-        remedy="set cluster.setup in trainwiz.yaml to what activates its environment, such as `source "
-        "/path/to/venv/bin/activate`, then run trainwiz update and trainwiz submit; without it, the job needs the "
-        "PATH of whoever submits it, which --export=NONE and SBATCH_EXPORT=NONE withhold",
+        cause="the job cannot find trainwiz on its nodes",
+        remedy="set cluster.setup in trainwiz.yaml to the command that activates its environment, such as `source "
+        "/path/to/venv/bin/activate`, then run trainwiz update and trainwiz submit; without it, the job "
+        "relies on the PATH of whoever submits it, which --export=NONE and SBATCH_EXPORT=NONE do not pass on",
     ),
     "program_missing": Signature(
         r"raise child_exception_type\(.*\)\n"
@@ -155,7 +155,7 @@ SIGNATURES = {
         r"(?:Output directory|output_dir) \(?(?P<folder>[^\s)]+)\)? already exists and is not empty",
         cause="the output folder {folder} is not empty",
         remedy="resume from its checkpoint, choose another folder, or delete it; overwrite_output_dir of older "
-        "transformers writes over it",
+        "transformers overwrites it",
     ),
     "file_exists": Signature(
         r"FileExistsError: \[(?:Errno 17|WinError 183)\] [^:]+: (?P<file>.+)$",

@@ -21,31 +21,31 @@ SIGNATURES = {
     "batch_equation": Signature(
         r"error: (?P<equation>real_batch_size \d+ = .+?) does not hold: the product is (?P<product>\d+)",
         cause="the batch equation does not hold: {equation}, but the product is {product}",
-        remedy="leave the batch to the plan, or give all parts of it; their product must be the real batch",
+        remedy="let the plan set the batch, or set all of its factors; their product must be the real batch",
     ),
     "nothing_counts": Signature(
         r"nothing in the real batch counts; look at collate",
-        cause="collate counted zero items in a whole real batch, and the loss cannot be divided by zero",
+        cause="collate counted zero items in a whole real batch; the loss cannot be divided by zero",
         remedy="check the count that collate in task.py returns, and look for samples without a target",
     ),
     "nothing_to_learn": Signature(
         r"the loss is 0, so there is nothing to learn: are all labels alike",
-        cause="the loss is 0 from the first update on, so there is nothing to learn",
-        remedy="look at the labels: are all alike, or is none of them counted? Then at loss_sum in task.py",
+        cause="the loss is 0 from the first update, so there is nothing to learn",
+        remedy="check the labels: are all of them the same, or are all of them ignored? Then check loss_sum in task.py",
     ),
     "refused_hook": Signature(
         r"task\.py has \w+, which this project cannot use: (?P<why>.+)$",
         r"build_optimizers returns (?P<why>several optimizers \(.+\); they need one rank, or DDP)",
         r"(?P<why>several optimizers do not share fp16's loss scaler)",
         r"task\.py has build_optimizers and parameter_groups: (?P<why>the first one makes the groups itself)",
-        cause="task.py has a function that does not go with this plan: {why}",
+        cause="task.py has a function that does not work with this plan: {why}",
         remedy="choose another strategy or precision, such as strategy.kind ddp, or remove the function; hooks.py says "
         "what each does",
     ),
     "parts_of_optimizers": Signature(
         r"parameters without an optimizer: (?P<what>.+); give them one",
         r"two optimizers have the same parameter: (?P<what>\S+)",
-        cause="the optimizers in task.py do not have each parameter of the model once: {what}",
+        cause="the optimizers in task.py do not contain each parameter of the model exactly once: {what}",
         remedy="give each parameter to one group or optimizer, and set requires_grad to False for those that are not "
         "trained",
     ),
@@ -58,7 +58,7 @@ SIGNATURES = {
         r"the stream (?P<what>(?:ended|goes on) after \d+ samples.*)$",
         r"(?<!\w)(?P<what>\w+ is a stream without a length)",
         r"(?<!\w)(?P<what>\w+ cannot be used as data: it needs __len__ and __getitem__, or __iter__)",
-        cause="the data does not have the length that it says or needs: {what}",
+        cause="the data does not have the length that it reports or needs: {what}",
         remedy="make its __len__ return the samples of one epoch, or repeat the stream and set schedule.n_steps",
     ),
     "nan_gradient": Signature(
@@ -73,7 +73,7 @@ SIGNATURES = {
         r"(?<!\S)(?P<folder>\S+) holds an earlier run: --resume auto continues it",
         cause="{folder} belongs to another run; the checkpoints of both would be mixed",
         remedy="to continue that run, use --resume auto; to start elsewhere, use --output_dir DIR; trainwiz launch "
-        "always starts in a folder of its own",
+        "always starts in a new folder",
     ),
     "other_plan": Signature(
         r"(?<!\S)(?P<checkpoint>\S+) was trained with (?P<name>\w+) (?P<before>\S+), not (?P<now>\S+): its data order",
@@ -83,7 +83,7 @@ SIGNATURES = {
     ),
     "classes_changed": Signature(
         r"(?<!\S)(?P<checkpoint>\S+) has learned other classes: (?P<why>.+); --output_dir",
-        cause="{checkpoint} has learned other classes: {why}",
+        cause="{checkpoint} was trained on other classes: {why}",
         remedy="train on the data whose classes it learned, or start a new run: trainwiz launch --new",
     ),
     "already_trained": Signature(
@@ -93,12 +93,12 @@ SIGNATURES = {
     ),
     "unmatched_parameters": Signature(
         r"(?<!\w)(?P<field>\w+): (?P<pattern>\S+) matches no trained parameter; some of them are (?P<some>.+)",
-        cause="optimizer.{field} names {pattern}, which is in no name of a trained parameter ({some})",
+        cause="optimizer.{field} contains {pattern}, which matches no trained parameter ({some})",
         remedy="correct optimizer.{field}, or leave it empty",
     ),
     "unmatched_frozen": Signature(
         r"\bfrozen: (?P<pattern>\S+) matches no parameter; some of them are (?P<some>.+)",
-        cause="model.frozen names {pattern}, which is in no name of a parameter ({some})",
+        cause="model.frozen contains {pattern}, which matches no parameter name ({some})",
         remedy="correct model.frozen, or leave it empty",
     ),
     "nothing_to_train": Signature(
@@ -108,7 +108,7 @@ SIGNATURES = {
     ),
     "muon_without_matrices": Signature(
         r"muon: (?P<model>\w+) has no linear layers inside",
-        cause="muon updates the linear layers inside a model, and {model} has none",
+        cause="muon updates the linear layers inside a model, but {model} has none",
         remedy="set optimizer.name to adamw",
     ),
     "unknown_metric": Signature(
@@ -118,19 +118,19 @@ SIGNATURES = {
     ),
     "other_layout": Signature(
         r"(?<!\S)(?P<checkpoint>\S+) was saved as (?P<before>\w+), and cannot be loaded as (?P<now>\w+)",
-        cause="{checkpoint} was saved with another strategy ({before}) than the current one ({now})",
-        remedy="set the strategy back, or take only the weights: trainwiz export",
+        cause="{checkpoint} was saved with a different strategy ({before}) than the current one ({now})",
+        remedy="set the strategy back, or keep only the weights: trainwiz export",
     ),
     "planted_checkpoint": Signature(
         r"(?<!\S)(?P<path>\S+) holds (?P<name>\S+), which is not part of a checkpoint and could run any code",
-        cause="{path} holds {name}, which is not part of a checkpoint and could run any code",
-        remedy="do not resume from a checkpoint of somebody you do not trust; if you do trust them, pass it to the "
+        cause="{path} contains {name}, which is not part of a checkpoint and could run any code",
+        remedy="do not resume from a checkpoint of somebody you do not trust; if you trust them, pass this to the "
         "script: trainwiz launch --resume -- --trust true",
     ),
     "swollen_checkpoint": Signature(
         r"(?<!\S)(?P<path>\S+) is not as a training writes it \((?P<what>.+?)\) and could fill the memory",
-        cause="{path} is not as a training writes it ({what}) and could fill the memory",
-        remedy="do not resume from a checkpoint of somebody you do not trust; if you do trust them, pass it to the "
+        cause="{path} does not look like a file written by training ({what}) and could fill the memory",
+        remedy="do not resume from a checkpoint of somebody you do not trust; if you trust them, pass this to the "
         "script: trainwiz launch --resume -- --trust true",
     ),
     "no_packing": Signature(
@@ -140,20 +140,20 @@ SIGNATURES = {
     ),
     "sees_ahead": Signature(
         r"\b(?P<model>\w+) sees the tokens that it would learn to predict",
-        cause="{model} reads a text in both directions, so it would copy the tokens that it is to predict",
-        remedy='choose a model that writes text, such as Qwen/Qwen3-0.6B, or set "is_decoder": true in the config.json '
-        "of a local copy of the model",
+        cause="{model} reads text in both directions, so it would copy the tokens that it should predict",
+        remedy='choose a model that generates text, such as Qwen/Qwen3-0.6B, or set "is_decoder": true in the '
+        "config.json of a local copy of the model",
     ),
     "no_such_head": Signature(
         r"configuration class <class '[\w.]*?(?P<shape>\w+)'> for this kind of AutoModel: AutoModel(?P<head>For\w+)",
-        cause="transformers has no class of the kind {head} for models with a {shape}",
-        remedy="choose a model for this task: one that writes text for causal_lm, sft and preference, such as "
+        cause="transformers has no {head} class for models with a {shape}",
+        remedy="choose a model for this task: causal_lm, sft and preference need one that generates text, such as "
         "Qwen/Qwen3-0.6B",
     ),
     "lost_encoder": Signature(
         r"\b(?P<model>\w+) leaves out the encoder of its model",
-        cause="{model} is the decoder of a model that also has an encoder, which would be left out",
-        remedy="choose a model that is a decoder alone, such as Qwen/Qwen3-0.6B",
+        cause="{model} is only the decoder of a model that also has an encoder, and the encoder would be dropped",
+        remedy="choose a decoder-only model, such as Qwen/Qwen3-0.6B",
     ),
     "lora_targets": Signature(
         r"Target modules (?P<modules>\{.*?\}|\[.*?\]|\S+) not found in the base model",
@@ -163,8 +163,8 @@ SIGNATURES = {
     ),
     "no_reward_model": Signature(
         r"\b(?P<model>\w+) cannot be a reward model",
-        cause="{model} does not read text in one direction, and a reward model scores the last token of an answer",
-        remedy="choose a language model, such as Qwen/Qwen3-0.6B, or train the texts by text_regression",
+        cause="{model} does not read text in one direction only, and a reward model scores the last token of an answer",
+        remedy="choose a language model, such as Qwen/Qwen3-0.6B, or train on the texts with text_regression",
     ),
     "no_such_module": Signature(
         r"no module of this name to train as a whole: (?P<names>[\w., ]+)",
@@ -173,32 +173,32 @@ SIGNATURES = {
     ),
     "lacks_weights": Signature(
         r"(?<!\S)(?P<model>\S+): it has no (?P<names>[\w., ]+), which would stay random and be saved nowhere",
-        cause="{model} has no weights for {names}, which an adapter leaves as they are: random, and saved nowhere",
+        cause="{model} has no weights for {names}; with an adapter they stay random and are not saved",
         remedy="name their module in model.modules_to_save, such as pooler for pooler.dense.weight, or train without "
         "an adapter",
     ),
     "half_of_tied": Signature(
         r"(?<!\S)(?P<model>\S+): its embeddings are its head, and modules_to_save names one of both",
-        cause="the embeddings of {model} are its head, and model.modules_to_save names one of both",
+        cause="{model} ties its embeddings to its head, but model.modules_to_save names only one of them",
         remedy="name both in model.modules_to_save, such as embed_tokens,lm_head, or leave it empty",
     ),
     "uneven_shards": Signature(
         r"(?<!\S)(?P<name>\S+) is cut in another way than by rows: (?P<how>.+)",
         r"(?<!\S)(?P<name>\S+): read .+ for a shard of (?P<how>.+)",
-        cause="FSDP2 shards {name} in another way ({how}) than sharding.py reads it from the model's files",
+        cause="FSDP2 shards {name} differently ({how}) than sharding.py reads it from the model's files",
         remedy="let rank 0 load the weights: return {{}} at the beginning of found_in in sharding.py",
     ),
     "untrained_tokens": Signature(
         r"(?<!\S)(?P<model>\S{1,300}): (?P<tokens>.{1,300}) would not be learned, because the embeddings or the head "
         r"are frozen: set modules_to_save to (?P<names>\S+)",
-        cause="the tokenizer of {model} gets the tokens {tokens}, but the embeddings or the head are frozen beside the "
-        "adapter",
+        cause="the plan adds the tokens {tokens} to the tokenizer of {model}, but the adapter leaves the embeddings "
+        "or the head frozen",
         remedy="set model.modules_to_save to {names}, or leave data.special_tokens and data.added_tokens empty",
     ),
     "renamed_first_token": Signature(
         r"(?<!\S)(?P<model>\S+): bos_token cannot be (?P<token>\S+): its tokenizer puts (?P<first>\S+) before each",
-        cause="the tokenizer of {model} puts {first} before each text, and bos_token is to be {token}",
-        remedy="take bos_token out of data.special_tokens, or change the post_processor in tokenizer.json",
+        cause="the tokenizer of {model} puts {first} before each text, but bos_token should be {token}",
+        remedy="remove bos_token from data.special_tokens, or change the post_processor in tokenizer.json",
     ),
     "no_end_token": Signature(
         r"the tokenizer of (?P<model>\S+) has no end-of-text token",
@@ -217,7 +217,7 @@ SIGNATURES = {
     ),
     "slow_tokenizer": Signature(
         r"the tokenizer of (?P<model>\S+) does not tell where tokens begin",
-        cause="the tokenizer of {model} does not tell where tokens begin",
+        cause="the tokenizer of {model} does not report where tokens begin",
         remedy="save it with a tokenizer.json: AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(…)",
     ),
     "no_layer_to_recompute": Signature(
@@ -227,13 +227,13 @@ SIGNATURES = {
     ),
     "nothing_in_fp8": Signature(
         r"fp8: none of the model's (?P<count>[0-9]+) linear layers can be trained in fp8",
-        cause="none of the {count} linear layers in the model's repeated layers can run in fp8: their weights "
-        "are frozen, their widths are not multiples of 16, or they are of another kind, as GPT-2's",
+        cause="none of the {count} linear layers in the model's repeated layers can run in fp8: their weights are "
+        "frozen, their widths are not multiples of 16, or they are of another kind, as in GPT-2",
         remedy="set precision.mixed_precision to bf16",
     ),
     "batch_norm_recomputed": Signature(
         r"BatchNorm would count each batch twice in layers that are computed again",
-        cause="BatchNorm would count each batch twice in layers that are computed again",
+        cause="BatchNorm would count each batch twice in recomputed layers",
         remedy="use GroupNorm in task.py, or set model.activation_checkpointing to none",
     ),
     "other_classes": Signature(

@@ -10,23 +10,21 @@ SIGNATURES = {
         r"No matching distribution found for (?P<package>\S+)",
         r"PackagesNotFoundError: .*\n\s*- (?P<package>\S+)",
         cause="no release of {package} fits this Python, this platform and this index",
-        remedy="compare the version with those on pypi.org; builds of torch for CUDA and ROCm are on "
-        "download.pytorch.org "
-        "(pip --index-url); for a very new Python, some packages have no wheel yet",
+        remedy="compare the version with those on pypi.org; CUDA and ROCm builds of torch are on "
+        "download.pytorch.org (pip --index-url); for a very new Python, some packages have no wheel yet",
     ),
     "packages_conflict": Signature(
         r"(?P<problem>Cannot install .+ because these package versions have conflicting dependencies)",
         r"^(?P<problem>[\w.\[\]-]+ \S+ requires .+, but you(?:'ll)? have .+ which is incompatible)",
         r"(?P<problem>No solution found when resolving dependencies[^\n]*)",
         r"(?P<problem>ResolutionImpossible)\b",
-        cause="the packages need versions of each other that do not exist together: {problem}",
+        cause="no versions of the packages satisfy all requirements: {problem}",
         remedy="install all of them in one command, so that the resolver sees every requirement; keep engines that "
-        "pin torch "
-        "(vLLM, SGLang) in an environment of their own",
+        "pin torch (vLLM, SGLang) in a separate environment",
     ),
     "managed_python": Signature(
         r"externally-managed-environment|This environment is externally managed",
-        cause="this Python belongs to the system, and pip may not install into it",
+        cause="this Python belongs to the system, and pip must not install into it",
         remedy="use an environment of your own: python3 -m venv .venv && . .venv/bin/activate",
     ),
 }

@@ -19,9 +19,8 @@ SIGNATURES = {
     ),
     "slurm_credential": Signature(
         r"[Mm]unge (?:decode|encode) failed: (?P<problem>.+)$",
-        cause="Slurm's machines do not trust each other: {problem}",
-        remedy="tell the administrators: the clocks of the nodes differ, or munged does not run on one of them; "
-        "exclude "
+        cause="Slurm's authentication between machines failed: {problem}",
+        remedy="tell the administrators: the nodes' clocks differ, or munged is not running on one of them; exclude "
         "the node (sbatch --exclude NODE), then run: trainwiz launch --resume",
         transient=True,
     ),
@@ -101,8 +100,8 @@ SIGNATURES = {
     "pickling": Signature(
         r"Can't (?:pickle|get) local object",
         r"(?:Pickling|Attribute|Type|Pickle)Error: (?:Can't pickle |cannot pickle |\w+ cannot be pickled)",
-        cause="an object cannot be pickled, as sending it to a data loader worker, copying or saving it needs: a local "
-        "class, a lambda, an open file, scripted code",
+        cause="an object cannot be pickled, which is required to send it to a data loader worker, to copy it or to "
+        "save it: a local class, a lambda, an open file, scripted code",
         remedy="move it to the top level of the module, or set data.num_workers to 0",
         plan_change="fewer_workers",
     ),
@@ -110,7 +109,7 @@ SIGNATURES = {
         r"can't start new thread",
         r"(?:BlockingIOError: \[Errno 11\]|RuntimeError:) Resource temporarily unavailable",
         r"pthread_create failed|libgomp: Thread creation failed",
-        cause="the limit of processes or threads is reached",
+        cause="the maximum number of processes or threads is reached",
         remedy="check the limit with `ulimit -u` and the container's pids limit (docker --pids-limit); lower "
         "data.num_workers, set OMP_NUM_THREADS=1",
         plan_change="fewer_workers",
@@ -136,10 +135,10 @@ SIGNATURES = {
     "program_moved": Signature(
         r"^failed to create process\.(?P<python>)$",
         r"Fatal error in launcher: Unable to create process using '\"?(?P<python>[^\"'\n]*)",
-        cause="the command's .exe starts a Python that is not there any more: the environment was moved, copied or "
+        cause="the command's .exe starts a Python that no longer exists: the environment was moved, copied or "
         "renamed ({python})",
         remedy="start it as a module: python -m accelerate.commands.launch, python -m torch.distributed.run; or "
-        "install the package again in this environment: pip install --force-reinstall --no-deps PACKAGE",
+        "reinstall the package in this environment: pip install --force-reinstall --no-deps PACKAGE",
     ),
     "arguments": Signature(
         r"^[Ee]rror: (?:Missing (?:argument|option|parameter)|Invalid value for) '?(?P<words>[^'\n]+)",
@@ -149,7 +148,7 @@ SIGNATURES = {
         r"^Error: No such (?:option|command):? '?(?P<words>[\w-]+)",
         r"^\S+\.py: error: (?P<words>.+)$",
         r"(?:ConfigAttributeError: |^Could not override )(?P<words>.+)$",
-        cause="the script does not accept these arguments, or needs them: {words}",
+        cause="the script does not accept these arguments, or requires them: {words}",
         remedy="to list the arguments, run python script.py --help; in trainwiz launch, put the script's arguments "
         "after --",
     ),
@@ -175,13 +174,13 @@ SIGNATURES = {
         r"You must initialize the accelerate state by calling either `PartialState\(\)` or `Accelerator\(\)`",
         cause="accelerate is used before an Accelerator was created: its state does not exist yet",
         remedy="create the Accelerator first; get_logger, trackers and set_seed with device_specific come after it; "
-        "a tracker that makes a state of its own needs a newer version of its package",
+        "if a tracker creates a state of its own, update its package",
     ),
     "state_twice": Signature(
         r"AcceleratorState has already been initialized and cannot be changed",
         r"the `Accelerator` should only be initialized inside your training function",
-        cause="an Accelerator was created before, with other settings",
-        remedy="create one Accelerator in the process; in a notebook, restart the kernel and create it inside the "
+        cause="an Accelerator was already created with other settings",
+        remedy="create one Accelerator per process; in a notebook, restart the kernel and create it inside the "
         "function that notebook_launcher starts",
     ),
     "slurm_plugin": Signature(
@@ -202,7 +201,7 @@ SIGNATURES = {
         r"slurmstepd(?:-[\w.-]+)?: error: execve\(\): (?P<problem>(?![\w.-]+: No such file).+)$",
         cause="Slurm did not start it: {problem}",
         remedy="check partition, account and limits with `sinfo` and `sacctmgr show assoc`, and that the nodes can "
-        "provide what is requested; an expired credential means clocks that differ between nodes",
+        "provide what is requested; an expired credential means that the nodes' clocks differ",
         transient=None,
     ),
     "trainwiz_refused": Signature(
@@ -241,9 +240,9 @@ SIGNATURES = {
     "hostfile": Signature(
         r"(?P<problem>Hostfile contains (?:a bad entry|multiple entries)[^\n]*|Hostfile is empty[^\n]*)",
         r"ValueError: (?P<problem>No slot '?\w+'? specified on host \S+|Hostname \S+ not found in hostfile)",
-        cause="DeepSpeed's hostfile does not have what is asked for: {problem}",
-        remedy="write one machine a line as HOST slots=N, without it only this machine's GPUs count; --include and "
-        "--num_gpus may name only slots that exist",
+        cause="DeepSpeed's hostfile does not contain what was requested: {problem}",
+        remedy="write one machine per line as HOST slots=N; without a hostfile, only this machine's GPUs count; "
+        "--include and --num_gpus may name only existing slots",
     ),
     "ssh_refused": Signature(
         r"(?P<problem>ssh exited with exit code 255)",
@@ -252,17 +251,16 @@ SIGNATURES = {
         r" resolve hostname "
         r"[^\s:]+|ssh: connect to host \S+ port \d+: .+)",
         cause="another machine cannot be reached by ssh: {problem}",
-        remedy="set up a login without a password (ssh-copy-id HOST), and log in once by hand to each machine of the "
-        "hostfile",
+        remedy="set up passwordless login (ssh-copy-id HOST), and log in once by hand to each machine of the hostfile",
     ),
     "no_libuv": Signature(
         r"use_libuv was requested but PyTorch was (?:build|built) without libuv support",
-        cause="this torch build (Windows) has no libuv, which the rendezvous store asks for",
+        cause="this torch build (Windows) has no libuv, which the rendezvous store requires",
         remedy="set USE_LIBUV=0 in the environment before the launch; with torchrun: --rdzv-conf use_libuv=0",
     ),
     "no_backend": Signature(
         r"Distributed package doesn't have (?P<backend>NCCL|MPI|UCC|XCCL)\b",
-        cause="this torch build has no {backend}: a build for the CPU, for macOS or for Windows",
+        cause="this torch build has no {backend}: it is a build for the CPU, for macOS or for Windows",
         remedy="use gloo there: init_process_group('gloo'); for GPUs on Linux, install a CUDA build of torch",
     ),
     "mkl_threading": Signature(
@@ -289,7 +287,7 @@ SIGNATURES = {
         r"\] exits with return code = [1-9]\d*$",
         r"\[launch\.py:\d+:sigkill_handler\] Killing subprocess \d+",
         r"\b(?:exited with code|exitCode:|terminated with exit code) [1-9]\d*\b",
-        cause="a rank failed, but this log has nothing of what it wrote",
+        cause="a rank failed, but this log contains nothing that it wrote",
         remedy="read that rank's own log; torchrun writes them with --log-dir logs --redirects 3, and trainwiz launch "
         "always does",
         secondary=True,

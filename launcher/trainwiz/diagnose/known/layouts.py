@@ -8,15 +8,15 @@ TIER = 2
 SIGNATURES = {
     "no_storage": Signature(
         r"RuntimeError: The tensor has a non-zero number of elements, but its data is not allocated yet",
-        cause="a tensor without memory is used: a weight of which this rank holds only a shard (FSDP, ZeRO 3, Gemini), "
+        cause="a tensor without memory is used: a weight that is only a shard on this rank (FSDP, ZeRO 3, Gemini), "
         "or one on the meta or a fake device",
         remedy="call the wrapped model and not its inner modules or weights; gather before reading a weight "
         "(FSDP.summon_full_params, deepspeed.zero.GatheredParameters); materialize meta weights first",
     ),
     "mixed_weights": Signature(
         r"expected there to be only one unique element in",
-        cause="ZeRO 3 gathers weights together that differ in dtype or device: usually quantized ones beside others, "
-        "or an adapter in fp32 on a model in bf16",
+        cause="ZeRO 3 gathers weights together that differ in dtype or device: usually quantized and other weights, "
+        "or an fp32 adapter on a bf16 model",
         remedy="give all weights one dtype (dtype=torch.bfloat16 in from_pretrained); for a quantized model "
         "use ZeRO 2 or FSDP with "
         "bnb_4bit_quant_storage",
@@ -25,12 +25,12 @@ SIGNATURES = {
         r"RuntimeError: Tensors must be contiguous",
         r"view size is not compatible with input tensor's size and stride",
         r"FSDP does not support non-contiguous parameters|You are trying to save a non contiguous tensor",
-        cause="the values of a tensor are not in one piece of memory, as this call needs them",
+        cause="the values of a tensor are not contiguous in memory, but this call requires it",
         remedy="call .contiguous() before it is communicated, sharded or saved; .reshape() instead of .view()",
     ),
     "fsdp_device": Signature(
         r"Inconsistent compute device and `device_id` on rank",
-        cause="FSDP finds the model on another GPU than the one it was told to use",
+        cause="FSDP found the model on a different GPU than the one it was told to use",
         remedy="call torch.cuda.set_device(local_rank) first in the script, and build the model on that device",
     ),
     "lazy_module": Signature(
@@ -45,15 +45,14 @@ SIGNATURES = {
     ),
     "varlen_lengths": Signature(
         r"cu_seqlens_[qk] must have shape",
-        cause="the lengths that flash-attn is given do not fit the batch: the attention mask has another shape, or "
-        "positions were taken for those of packed samples",
-        remedy="compare the shapes of attention_mask and position_ids with input_ids; update transformers "
-        "together with "
-        "flash-attn; attn_implementation='sdpa' goes on without it",
+        cause="the lengths given to flash-attn do not match the batch: the attention mask has another shape, or "
+        "positions were mistaken for those of packed samples",
+        remedy="compare the shapes of attention_mask and position_ids with input_ids; update transformers together "
+        "with flash-attn; attn_implementation='sdpa' works without it",
     ),
     "quantized_merge": Signature(
         r"Cannot merge LORA layers when the model is (?:loaded in 8-bit mode|gptq quantized)",
-        cause="an adapter is merged into quantized weights, which this version of peft cannot",
+        cause="an adapter is merged into quantized weights, which this version of peft does not support",
         remedy="load the model again without quantization (dtype=torch.bfloat16), put the adapter on it, then call "
         "merge_and_unload; or save the adapter alone",
     ),

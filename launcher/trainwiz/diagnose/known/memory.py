@@ -17,9 +17,9 @@ SIGNATURES = {
         r"No available memory for the cache blocks|Free memory on device .* is less than desired GPU m"
         r"emory utilization",
         r"larger than the (?:maximum number of tokens that can be stored in KV cache|available KV cache memory)",
-        cause="the GPU has too little memory left for vLLM's cache, next to the training",
-        remedy="lower gpu_memory_utilization if the training shares the GPU (colocate: 0.3), raise it if vLLM has the "
-        "GPU alone; or lower vLLM's max_model_len",
+        cause="the GPU has too little memory left for vLLM's cache next to the training",
+        remedy="lower gpu_memory_utilization if vLLM shares the GPU with the training (colocate: 0.3), raise it "
+        "if vLLM has the GPU to itself; or lower vLLM's max_model_len",
     ),
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
@@ -50,7 +50,8 @@ SIGNATURES = {
     "ray_worker": Signature(
         r"ray\.exceptions\.(?:\w*ActorDiedError|ActorUnavailableError|WorkerCrashedError|RayActorError): (?!.*\bray::)",
         r"(?:actor|worker) died (?:unexpectedly )?(?:before finishing this task|or was killed while executing a task)",
-        cause="a worker process of Ray died without an exception: killed for memory, or crashed in native code",
+        cause="a Ray worker process died without an exception: killed because memory ran out, or crashed in "
+        "native code",
         remedy="read the worker's own log (/tmp/ray/session_latest/logs), and `dmesg | grep -i oom`; "
         "give the container "
         "more memory, or lower data.num_workers and the micro-batch",
@@ -59,16 +60,16 @@ SIGNATURES = {
     ),
     "ray_register": Signature(
         r"Failed to register worker(?: \w+)? to [Rr]aylet",
-        cause="a worker of Ray could not register at its node's raylet, which had ended or did not answer",
-        remedy="end what is left of Ray (ray stop --force), raise ulimit -n and -u, pass num_cpus to ray.init in "
-        "containers, and read raylet.out and raylet.err in /tmp/ray/session_latest/logs",
+        cause="a Ray worker could not register with the raylet of its node, which had ended or did not respond",
+        remedy="end leftover Ray processes (ray stop --force), raise ulimit -n and -u, pass num_cpus to ray.init "
+        "in containers, and read raylet.out and raylet.err in /tmp/ray/session_latest/logs",
         transient=None,
         secondary=True,
     ),
     "ray_hidden": Signature(
         r"User exception type <class '(?P<type>[\w.]+)'> in RayTaskError can't be subclassed",
-        cause="a task of Ray failed with {type}, which Ray cannot pass on as it is",
-        remedy="look for {type} and its words further up in the log, and in that worker's log "
+        cause="a Ray task failed with {type}, which Ray cannot pass on unchanged",
+        remedy="look for {type} and its message further up in the log, and in that worker's log "
         "(/tmp/ray/session_latest/logs)",
         secondary=True,
     ),
@@ -107,12 +108,14 @@ SIGNATURES = {
         r"Floating point exception)",
         cause="a data loader worker crashed in native code ({signal})",
         remedy="set data.num_workers to 0 and run with PYTHONFAULTHANDLER=1 to see where; often OpenCV (call "
-        "cv2.setNumThreads(0)), a video or HDF5 reader opened before the fork, or a package for another version",
+        "cv2.setNumThreads(0)), a video or HDF5 reader opened before the fork, or a package built for "
+        "another version",
         transient=None,
     ),
     "loader_stopped": Signature(
         r"DataLoader worker \(pid \d+\) is killed by signal: (?P<signal>Terminated|Hangup|Interrupt)",
-        cause="a data loader worker was ended from outside ({signal}): the job was stopped, or the parent had ended",
+        cause="a data loader worker was ended from outside ({signal}): the job was stopped, or the parent process "
+        "had ended",
         remedy="look for what ended the job: the scheduler, a closed terminal, or another rank that failed first",
         transient=None,
     ),

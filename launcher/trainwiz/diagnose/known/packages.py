@@ -23,20 +23,19 @@ SIGNATURES = {
         r"No module named '(?P<package>[\w.]+)\.(?P<name>_C\w*|_ext|helpers_cpp|"
         r"(?!(?:is|has|to|use|get|set|move|init)_)\w+_cuda(?:_ext)?)'",
         r"No module named '(?P<package>megatron[\w.]*)\.(?P<name>helpers)'",
-        cause="the part {name} of {package} is written in C++ or CUDA and was not built",
-        remedy="build it in the folder of its source: pip install --no-build-isolation -e . (Megatron: make in the "
-        "data sets' "
-        "folder); or install the package's wheel for your torch",
+        cause="{package} has a part in C++ or CUDA, {name}, that was not built",
+        remedy="build it in its source folder: pip install --no-build-isolation -e . (Megatron: make in the "
+        "datasets folder); or install the package's wheel for your torch",
     ),
     "relative_import": Signature(
         r"ImportError: attempted relative import (?P<problem>with no known parent package|beyond top-level package)",
-        cause="a file with relative imports was started by its path: Python does not know its package ({problem})",
+        cause="a file with relative imports was started by its path, so Python does not know its package ({problem})",
         remedy="start it as a module, from the folder above the package: python -m PACKAGE.MODULE; torchrun and "
-        "accelerate launch take -m, too",
+        "accelerate launch also accept -m",
     ),
     "no_user_name": Signature(
         r"getpwuid\(\): uid not found: (?P<uid>\d+)",
-        cause="the user id {uid} has no name in this container, and a library asks for it",
+        cause="the user id {uid} has no name in this container, but a library needs one",
         remedy="set USER and LOGNAME to any name, and for torch.compile TORCHINDUCTOR_CACHE_DIR to a folder; or mount "
         "/etc/passwd into the container",
     ),
@@ -107,7 +106,7 @@ SIGNATURES = {
         r"(?:NoCredentialsError|DefaultCredentialsError|TokenRetrievalError|PartialCredentialsError): (?P<problem>.+)$",
         r"ClientError: An error occurred \((?P<problem>(?:400|401|403|AccessDenied|InvalidAccessKeyId|ExpiredToken|"
         r"SignatureDoesNotMatch|InvalidToken)\)[^\n]*)",
-        cause="the cloud's storage refuses the access: {problem}",
+        cause="the cloud storage denied access: {problem}",
         remedy="pass the credentials to every rank and container (AWS_ACCESS_KEY_ID, GOOGLE_APPLICATION_CREDENTIALS, "
         "or the "
         "pod's role), and try them there: aws s3 ls BUCKET",
@@ -166,13 +165,13 @@ SIGNATURES = {
     "tokenizer_class": Signature(
         r"Tokenizer class (?P<type>\w+) does not exist or is not currently imported",
         cause="transformers has no tokenizer class {type}: it is in the model's own code, or in another version",
-        remedy="if tokenizer_config.json has an auto_map, load it with trust_remote_code=True from a folder that has "
-        "all of the model's .py files; else run: pip install --upgrade transformers",
+        remedy="if tokenizer_config.json has an auto_map, load it with trust_remote_code=True from a folder with "
+        "all of the model's .py files; otherwise run: pip install --upgrade transformers",
     ),
     "model_folder_name": Signature(
         r"No module named 'transformers_modules\.(?P<name>[^']+)'",
-        cause="transformers imports the model's own code by the name of its folder, and cannot find {name}: a dot in "
-        "the name, or an unfinished copy in the cache",
+        cause="transformers imports the model's own code by the name of its folder, but cannot find {name}: a dot "
+        "in the name, or an incomplete copy in the cache",
         remedy="give the model's folder a name without dots (v2-0, not v2.0), delete "
         "~/.cache/huggingface/modules/transformers_modules, and start again; let one rank load it before the others",
     ),
@@ -218,14 +217,14 @@ SIGNATURES = {
     "missing_module": Signature(
         r"No module named '(?P<package>\w+)\.(?P<module>[\w.]+)'",
         r"python[\d.]*: No module named (?P<package>\w+)\.(?P<module>[\w.]+)$",
-        cause="{package} is there, but has no {module}: the code needs another version of it, or {package} is a folder "
-        "of yours that hides the package",
+        cause="{package} exists, but has no {module}: the code needs another version of it, or {package} is a "
+        "folder of yours that hides the package",
         remedy="to see which it is, run python -c 'import {package}; print({package}.__path__)'; then install the "
         "version that the code needs",
     ),
     "cached_dataset": Signature(
         r"Loading a dataset cached in a LocalFileSystem is not supported",
-        cause="the installed datasets does not know this fsspec",
+        cause="the installed datasets does not support this fsspec version",
         remedy="pip install --upgrade datasets fsspec",
     ),
     "missing_package": Signature(

@@ -8,9 +8,9 @@ TIER = 1
 SIGNATURES = {
     "removed_module": Signature(
         r"No module named '(?P<module>asynchat|asyncore|cgi|distutils|imp|lib2to3|pipes|smtpd|telnetlib)(?:\.\w+)*'",
-        cause="Python no longer has the module {module}: the code is for an older Python",
-        remedy="update the package whose file the traceback names; or train with Python 3.11 (--python), which still "
-        "has it; setuptools brings distutils along: pip install setuptools",
+        cause="Python no longer has the module {module}: the code was written for an older Python",
+        remedy="update the package whose file the traceback names; or train with Python 3.11 (--python), which "
+        "still has the module; setuptools provides distutils: pip install setuptools",
     ),
     "removed_name": Signature(
         r"module '(?P<module>inspect|collections|time|asyncio|unittest)' has no attribute '(?P<name>getargspec|"
@@ -18,7 +18,7 @@ SIGNATURES = {
         r"cannot import name '(?P<name>Mapping|MutableMapping|Sequence|Iterable|Callable)' from "
         r"'(?P<module>collections)'",
         r"cannot import name '(?P<name>getargspec|formatargspec)' from '(?P<module>inspect)'",
-        cause="Python no longer has {module}.{name}: the code is for an older Python",
+        cause="Python no longer has {module}.{name}: the code was written for an older Python",
         remedy="update the package whose file the traceback names; or train with the Python that it was written for "
         "(--python)",
     ),
@@ -39,25 +39,25 @@ SIGNATURES = {
     "text_encoding": Signature(
         r"Unicode(?:De|En)codeError: '(?P<codec>gbk|gb2312|gb18030|big5|shift_jis|cp\d+|charmap|ascii|"
         r"latin-1)' codec can't",
-        cause="Python reads or writes text in the system's encoding ({codec}), and the text is not in it",
-        remedy="set PYTHONUTF8=1 (or PYTHONIOENCODING=utf-8 for the terminal alone) before the launch; or open files "
-        "with encoding='utf-8'; in containers, LANG=C.UTF-8",
+        cause="Python reads or writes text in the system's encoding ({codec}), but the text uses another one",
+        remedy="set PYTHONUTF8=1 (or, only for the terminal, PYTHONIOENCODING=utf-8) before the launch; or open "
+        "files with encoding='utf-8'; in containers, LANG=C.UTF-8",
     ),
     "recursion": Signature(
         r"RecursionError: maximum recursion depth exceeded",
-        cause="functions call each other without end, or a structure is nested too deeply",
-        remedy="look at the lines that the traceback repeats: usually a __getattr__ asks for an attribute that is "
-        "missing, or an object contains itself",
+        cause="functions call each other endlessly, or a structure is nested too deeply",
+        remedy="look at the lines that the traceback repeats: usually a __getattr__ accesses a missing attribute, "
+        "or an object contains itself",
     ),
     "event_loop": Signature(
         r"RuntimeError: (?:This event loop is already running|asyncio\.run\(\) cannot be called from a running event "
         r"loop|There is no current event loop in thread .+)",
-        cause="the code starts an event loop of asyncio where one runs already, or where there is none",
+        cause="the code starts an asyncio event loop where one is already running, or uses one where there is none",
         remedy="run it as a script instead of in a notebook, or await the function there",
     ),
     "start_method": Signature(
         r"RuntimeError: context has already been set",
-        cause="the start method of processes is set a second time",
+        cause="the multiprocessing start method is set twice",
         remedy="call set_start_method once, below `if __name__ == '__main__':`; or pass force=True, or use "
         "multiprocessing.get_context",
     ),

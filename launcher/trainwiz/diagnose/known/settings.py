@@ -17,7 +17,7 @@ SIGNATURES = {
         # The last call of the traceback checks settings.
         _CHECKED + r"(?:    .*\n){0,8}(?:Value|Type|Assertion|NotImplemented|Runtime)Error: (?P<problem>\S+ \S+ \S.*)$",
         _CHECKED + r"    \s*assert (?P<problem>[^,\n]+)\n(?:[\s^~]+\n)?AssertionError:?$",
-        cause="{what} refuses the settings: {problem}",
-        remedy="change what it names; if the model or the option is a new one, update the package that says so",
+        cause="{what} rejects the settings: {problem}",
+        remedy="change what it names; for a new model or option, update the package that reports this",
     ),
 }

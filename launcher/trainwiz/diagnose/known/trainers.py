@@ -21,42 +21,41 @@ SIGNATURES = {
     ),
     "best_checkpoint_gone": Signature(
         r"ValueError: '(?P<folder>[^'\n]*checkpoint-\d+)' is not in list",
-        cause="the Trainer looks for the best checkpoint {folder} among those of output_dir, and it is not there: "
-        "deleted, moved, or of another run",
-        remedy="copy it back, resume with the output_dir that it was written to, or set best_model_checkpoint to null "
-        "in the trainer_state.json of the checkpoint that is continued",
+        cause="the Trainer's best checkpoint {folder} is missing from output_dir: it was deleted, moved, or "
+        "belongs to another run",
+        remedy="copy it back, resume with the output_dir that it was written to, or set best_model_checkpoint to "
+        "null in the trainer_state.json of the checkpoint that you resume from",
     ),
     "missing_metric": Signature(
         r"The `metric_for_best_model` training argument is set to '(?P<metric>\w+)'",
         r"KeyError: '(?P<metric>eval_\w+)'",
-        cause="the evaluation measures no {metric}, by which the best model is to be chosen",
-        remedy="return it from compute_metrics (without eval_), or set evaluation.best_metric to a name that the log "
-        "of an "
-        "evaluation shows; eval_loss needs labels in the evaluation data (label_names)",
+        cause="the evaluation does not report {metric}, which should select the best model",
+        remedy="return it from compute_metrics (without eval_), or set evaluation.best_metric to a name from the "
+        "evaluation log; eval_loss needs labels in the evaluation data (label_names)",
     ),
     "two_precisions": Signature(
         r"At most one of fp16 and bf16 can be True|bfloat16 and fp16 modes cannot be simultaneously enabled|"
         r"fp16 and bf16 (?:cannot|can't|can not) (?:both )?be",
-        cause="fp16 and bf16 are both switched on",
-        remedy="keep one: bf16 on Ampere and newer, fp16 on older GPUs; look into DeepSpeed's JSON and accelerate's "
-        "file, too",
+        cause="fp16 and bf16 are both enabled",
+        remedy="keep one: bf16 on Ampere and newer, fp16 on older GPUs; also check DeepSpeed's JSON and "
+        "accelerate's file",
     ),
     "two_lightnings": Signature(
         r"strategy=<lightning\.\S+ object|must be either a string or an instance of `pytorch_lightning|"
         r"`model` must be a `LightningModule`.*got `",
-        cause="objects of the package lightning are given to pytorch_lightning, or the other way around",
-        remedy="import everything from one of both: from lightning.pytorch import …, callbacks and strategies included",
+        cause="objects of the package lightning are passed to pytorch_lightning, or the other way around",
+        remedy="import everything from only one of them: from lightning.pytorch import …, including callbacks and "
+        "strategies",
     ),
     "tracker_not_started": Signature(
         r"(?P<problem>No active Run\. Call swanlab\.init|You must call wandb\.init\(\) before wandb\.[\w.]+)",
         cause="a rank logs to a tracker that it has not started: {problem}",
-        remedy="log on the main process alone (if accelerator.is_main_process:, trainer.is_world_process_zero()), or "
-        "start "
-        "the tracker on every rank that logs",
+        remedy="log only on the main process (if accelerator.is_main_process:, trainer.is_world_process_zero()), "
+        "or start the tracker on every rank that logs",
     ),
     "context_length": Signature(
         r"max_model_len \((?P<asked>\d+)\) is greater than the derived max_model_len \((?P<limit>[^)\n]+)\)",
-        cause="vLLM is told to take {asked} tokens, and the model's config.json allows fewer ({limit})",
+        cause="vLLM is set to {asked} tokens, but the model's config.json allows fewer ({limit})",
         remedy="lower max_model_len (vllm_max_model_len, max_prompt_length + max_completion_length), or extend the "
         "model's "
         "positions in its config.json (rope_scaling)",
@@ -64,26 +63,25 @@ SIGNATURES = {
     "generation_failed": Signature(
         r"(?P<problem>Server \d+ failed: \d+[^\]\n]*|Rollout worker child has failed[^\n]*)",
         r"Exception: (?P<problem>Request failed: \d{3}, .+)$",
-        cause="the server that generates for the training failed: {problem}",
-        remedy="the cause is in its own log: usually its memory (vllm_gpu_memory_utilization), a prompt that is too "
-        "long, or "
-        "a version that does not fit",
+        cause="the server that generates text for the training failed: {problem}",
+        remedy="the cause is in its own log: usually its memory (vllm_gpu_memory_utilization), a prompt that is "
+        "too long, or a mismatched version",
         transient=None,
     ),
     "no_evaluation_data": Signature(
         r"You have set `args\.eval(?:uation)?_strategy` to \S+ but you didn't pass an `eval_dataset`",
         r"Trainer: evaluation requires an eval_dataset",
-        cause="the Trainer is told to evaluate, but has no data for it",
+        cause="the Trainer should evaluate, but has no evaluation data",
         remedy="pass eval_dataset (LLaMA-Factory and axolotl: val_size, val_set_size), or set eval_strategy to no",
     ),
     "quantized_alone": Signature(
         r"You cannot perform fine-tuning on purely quantized models",
-        cause="the model is quantized, and nothing in it can be trained",
+        cause="the model is quantized and has no trainable parts",
         remedy="attach an adapter (LoRA: finetuning_type: lora, adapter: qlora), or load it without quantization",
     ),
     "zero3_device_map": Signature(
         r"DeepSpeed Zero-3 is not compatible with (?:passing a `device_map`|`low_cpu_mem_usage=True`)",
-        cause="ZeRO 3 distributes the weights itself, and the model is loaded with a device_map or low_cpu_mem_usage",
+        cause="ZeRO 3 distributes the weights itself, but the model is loaded with a device_map or low_cpu_mem_usage",
         remedy="delete device_map and low_cpu_mem_usage where the model is loaded; for a quantized model use ZeRO 2",
     ),
     "unread_settings": Signature(
@@ -105,29 +103,28 @@ SIGNATURES = {
         r"(?P<what>(?!DeepSpeed)\w+)\n(?P<key>\S+)\n\s+(?P<problem>[^\[\n]+)",
         r"MissingMandatoryValue: (?P<problem>Missing mandatory value)(?P<what>): (?P<key>\S+)",
         r"(?P<problem>Value '[^']*' of type '\w+' could not be converted to \w+)\n\s+full_key: (?P<key>\S+)(?P<what>)",
-        cause="the setting {key} does not have a value that {what} takes: {problem}",
-        remedy="correct {key} in the configuration; if it is right there, the installed version knows it otherwise: "
-        "compare "
-        "it with that version's reference. Further settings may be named below it",
+        cause="the setting {key} has a value that {what} does not accept: {problem}",
+        remedy="correct {key} in the configuration; if it is correct, the installed version defines it "
+        "differently: see the reference of that version. Further settings may be listed below",
     ),
     "no_valid_samples": Signature(
         r"RuntimeError: Cannot find (?:valid|sufficient) samples, (?:check `data/README\.md`|consider increasing)",
-        cause="LLaMA-Factory found no sample that it can use: columns, roles or template do not fit the data",
-        remedy="compare columns and tags of the data set in data/dataset_info.json with one row of the file; a "
-        "conversation must begin with the user and end with the assistant",
+        cause="LLaMA-Factory found no usable sample: columns, roles or template do not match the data",
+        remedy="compare the dataset's columns and tags in data/dataset_info.json with one row of the file; a "
+        "conversation must start with the user and end with the assistant",
     ),
     "generation_server": Signature(
         r"TimeoutError: Timed out after \S+ waiting for vLLM server at (?P<address>\S+?)\.?(?: |$)",
         r"ConnectionError: The vLLM server can't be reached at (?P<address>\S+)",
-        cause="the server that generates for the training does not answer at {address}",
-        remedy="start it first, on GPUs of its own: trl vllm-serve --model NAME; check its host and port in "
+        cause="the server that generates text for the training does not respond at {address}",
+        remedy="start it first, on separate GPUs: trl vllm-serve --model NAME; check its host and port in "
         "vllm_server_host and vllm_server_port, and its own log",
         transient=None,
     ),
     "registered_twice": Signature(
         r"'(?P<name>[\w.-]+)' is already used by a Transformers (?:config|model|tokenizer|processor), pick another "
         r"name",
-        cause="another package brings its own {name}, which the installed transformers has by now, too",
+        cause="another package brings its own {name}, which the installed transformers now also has",
         remedy="update that package (vLLM, SGLang, the model's own code), or install the transformers that it requires",
     ),
     "versions_apart": Signature(
@@ -135,13 +132,14 @@ SIGNATURES = {
         r"unexpected keyword argument 'keep_torch_compile'",
         r"ImportError: cannot import name '(?:is_mlu_available|clear_device_cache|EncoderDecoderCache)' from "
         r"'(?:accelerate|transformers)[\w.]*'",
-        cause="transformers, accelerate, peft and trl are not of the same time: one calls what another does not have",
+        cause="transformers, accelerate, peft and trl do not match: one calls what another does not have",
         remedy="run: pip install --upgrade transformers accelerate peft trl",
     ),
     "compiled_part": Signature(
         r"KeyError: '_orig_mod'",
-        cause="a part of the model was compiled before it was prepared, and accelerate looks for a whole one",
-        remedy="update accelerate (1.15 takes such a model), or compile after accelerator.prepare",
+        cause="a part of the model was compiled before it was prepared, but accelerate expects the whole model to "
+        "be compiled",
+        remedy="update accelerate (1.15 accepts such a model), or compile after accelerator.prepare",
     ),
     "unsloth_modules": Signature(
         r"(?P<problem>Unsloth: Please file a bug report! [^\n]+)",
@@ -153,8 +151,7 @@ SIGNATURES = {
     ),
     "empty_hypothesis": Signature(
         r"ValueError: Hypothesis is empty",
-        cause="ROUGE got an empty text: the model generated nothing for a sample, or the text lost its words when it "
-        "was cut into them",
+        cause="ROUGE got an empty text: the model generated nothing for a sample, or tokenizing left no words",
         remedy="skip samples whose prediction is empty before the metric is computed; raise max_new_tokens, and check "
         "the prompt's end and what is decoded",
     ),
@@ -163,16 +160,14 @@ SIGNATURES = {
         r"Number of images provided \(\d+\) does not match|number of (?:images|videos|audios) does not match the "
         r"number of",
         r"Image features and image tokens do not match|Videos? features and video tokens do not match",
-        cause="a sample has more or fewer places for its images than its images need: it was cut in the middle of "
-        "them, or "
-        "processor and model are of different versions",
-        remedy="raise the maximal length (cutoff_len, max_length, sequence_len) or shrink the images "
-        "(image_max_pixels); "
-        "use the processor of the same model, and delete prepared data",
+        cause="a sample has more or fewer image tokens than its images need: it was truncated in the middle of an "
+        "image, or processor and model are from different versions",
+        remedy="raise the maximum length (cutoff_len, max_length, sequence_len) or shrink the images "
+        "(image_max_pixels); use the processor of the same model, and delete preprocessed data",
     ),
     "no_token_types": Signature(
         r"ValueError: `(?P<name>(?:mm_)?token_type_ids)` is required as a model input when training",
-        cause="this model needs {name} to train, and the batches do not have them",
+        cause="this model needs {name} for training, but the batches do not contain it",
         remedy="keep what its processor returns: set remove_unused_columns to false, and collate {name} too",
     ),
     "tokenizer_missing": Signature(
@@ -187,14 +182,14 @@ SIGNATURES = {
         r"(?:    .*\n)*"
         r"(?:  File \"[^\"\n]*/torch/nn/modules/module\.py\".*\n(?:    .*\n)*)?"
         rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>\w+)'",
-        cause="the code of {package} itself asks {wrapper} for {name}, which this version does not have",
-        remedy="update {package}, and what the traceback names beside it; if that does not help, leave out the option "
-        "whose code the traceback shows",
+        cause="{package}'s own code accesses {name} on {wrapper}, which this version does not have",
+        remedy="update {package} and the other packages in the traceback; if that does not help, leave out the "
+        "option whose code the traceback shows",
     ),
     "wrapped_model": Signature(
         rf"AttributeError: '(?P<wrapper>{_WRAPPERS})' object has no attribute '(?P<name>(?!_)\w+)'",
-        cause="{wrapper} wraps the model, and has no {name} of its own",
-        remedy="take it from the model inside: accelerator.unwrap_model(model).{name}, or .module.{name} "
-        "(torch.compile: ._orig_mod.{name}); call the wrapper itself for the forward pass of the training",
+        cause="{wrapper} wraps the model and does not have {name} itself",
+        remedy="access it on the wrapped model: accelerator.unwrap_model(model).{name}, or .module.{name} "
+        "(torch.compile: ._orig_mod.{name}); for the forward pass in training, call the wrapper itself",
     ),
 }

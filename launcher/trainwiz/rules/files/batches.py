@@ -156,7 +156,7 @@ def somebody_fills_an_auto(deepspeed: DeepSpeed) -> Violations:
         if any(key.isdecimal() for key in keys) or keys[0] in ("data_types", "autotuning", "comment", "_comment"):
             continue
         fix = remedy("write a value, or delete it to use DeepSpeed's default", {path: None})
-        yield violation("nothing replaces the auto of {key}", fix, where=path, key=path)
+        yield violation("nothing replaces auto in {key}", fix, where=path, key=path)
 
 
 @rule("TW354", level=Level.ERROR, field="optimizer.params.max_grad_norm")

@@ -62,11 +62,11 @@ def the_deepspeed_file_exists(accelerate: Accelerate) -> Violations:
 
 @rule("TW337", level=Level.HINT, field="deepspeed_config.deepspeed_config_file")
 def the_deepspeed_file_is_found_from_the_launch(accelerate: Accelerate) -> Violations:
-    """A relative deepspeed_config_file starts at the folder that you launch from, not beside the accelerate file.
+    """A relative deepspeed_config_file is relative to the folder that you launch from, not to the accelerate file.
 
     Without it: from any other folder, every rank fails after the imports with `Expected a string path to an existing
     deepspeed config`.
-    Why: accelerate opens the path as it is written.
+    Why: accelerate opens the path as written.
     Instead: launch from the folder of the accelerate file, or write the path relative to where you launch.
     Source: seen with accelerate 1.15.0
     """

@@ -39,7 +39,8 @@ def heads_divide_into_sequence_parallel_ranks(accelerate: Accelerate, architectu
     heads, kv = architecture.heads, architecture.key_value_heads
     if architecture.model_type in ONE_KIND_OF_HEADS:
         yield violation(
-            "{model} has type {model_type}; its configuration has no number of key-value heads, which Ulysses needs",
+            "{model} has type {model_type}; its configuration does not give the number of key-value heads, which "
+            "Ulysses needs",
             where=_SP,
             model=architecture.name,
         )
@@ -186,7 +187,7 @@ def heads_divide_into_autotp_ranks(deepspeed: DeepSpeed, architecture: Architect
         return
     most, least = -(-kv // size), kv // size
     yield violation(
-        "key-value heads of {model}: {heads}; with {size} ranks, some get {most}, others {least}",
+        "key-value heads of {model}: {heads}; with {size} ranks, some get {most} and others {least}",
         Fix(message=_sizes(kv, None, kv)),
         model=architecture.name,
         heads=kv,
@@ -275,7 +276,7 @@ def padded_sequences_divide_into_parts(accelerate: Accelerate, script: Script) -
             if length % (size * parts):
                 low = length // (size * parts) * size * parts
                 yield violation(
-                    "the script pads to {length} tokens in line {line}, which is not a multiple of {parts}",
+                    "line {line} of the script pads to {length} tokens, which is not a multiple of {parts}",
                     remedy("write {low} or {high}", low=max(low, size * parts), high=low + size * parts),
                     where=path,
                     length=length,

@@ -16,12 +16,12 @@ _BETAS_OF = {"adam": 2, "adamw": 2, "lion": 2}
 
 @rule("TW399", level=Level.ERROR, field="optimizer.params")
 def numbers_lie_in_their_range(deepspeed: DeepSpeed) -> Violations:
-    """Rates, steps and scales in a DeepSpeed file must lie in their range; betas are two numbers from 0 to below 1.
+    """Rates, steps and scales in a DeepSpeed file must be in range; betas are two numbers, at least 0 and below 1.
 
     Without it: every rank fails after the model is built, with `warmup_num_steps must be a positive integer, got 0`,
     `cannot unpack non-iterable float object` in the first update, or `fp16.loss_scale must be >= 0`; a negative rate
-    climbs the loss where the optimizer is a fused one.
-    Why: most of these numbers are first looked at by the optimizer or the schedule.
+    makes the loss climb with a fused optimizer.
+    Why: most of these numbers are checked only when the optimizer or the schedule uses them.
     Instead: write a number from the range in the finding.
     Source: seen with DeepSpeed 0.19.8 and torch 2.13
     """
@@ -51,7 +51,7 @@ def _betas(deepspeed: DeepSpeed) -> Violations:
     given = value if isinstance(value, list) else []
     if len(given) != count or not all(_is_number(beta) and 0 <= beta < 1 for beta in given):
         yield violation(
-            "betas is {value}; it must be a list of {count} numbers from 0 to below 1, like [0.9, 0.999]",
+            "betas is {value}; it must be a list of {count} numbers, at least 0 and below 1, like [0.9, 0.999]",
             where=path,
             count=count,
         )
@@ -75,9 +75,9 @@ def clipping_is_not_negative(deepspeed: DeepSpeed) -> Violations:
 def an_optimizer_has_a_rate(deepspeed: DeepSpeed) -> Violations:
     """The optimizer in a DeepSpeed file should set its learning rate.
 
-    Without it: the training runs at the optimizer's default of 0.001 (torch's SGD too), whatever the script or the
-    Trainer was told.
-    Why: DeepSpeed gives its classes the parameters that are in the file, and only those.
+    Without it: the training uses the optimizer's default of 0.001 (also for torch's SGD), regardless of the script or
+    the Trainer.
+    Why: DeepSpeed passes only the parameters in the file to its classes.
     Instead: add "lr" to params, or "auto" under accelerate and the Trainer.
     Source: seen with DeepSpeed 0.19.8
     """
@@ -101,7 +101,7 @@ def a_block_names_its_class(deepspeed: DeepSpeed) -> Violations:
     """The optimizer and scheduler blocks of a DeepSpeed file need a type.
 
     Without it: the whole block is silently ignored: the script's optimizer is used, or there is none.
-    Why: DeepSpeed looks at the parameters only where it finds a type.
+    Why: DeepSpeed reads the parameters only if it finds a type.
     Instead: add "type": "AdamW", or delete the block.
     Source: seen with DeepSpeed 0.19.8
     """
@@ -112,12 +112,12 @@ def a_block_names_its_class(deepspeed: DeepSpeed) -> Violations:
 
 @rule("TW443", level=Level.WARNING, field=_PARAMS)
 def a_schedule_rises_and_ends_after_its_warm_up(deepspeed: DeepSpeed) -> Violations:
-    """A schedule's total must be more than its warm-up, and its largest rate not less than its smallest.
+    """A schedule's total must be more than its warm-up, and its largest rate at least its smallest.
 
     Without it: WarmupDecayLR with a total of 10 and a warm-up of 100 raises the rate for 100 updates and then trains at
     0; a warm-up from 0.01 to 0.001 falls instead of rising; one of type "cosine" rises logarithmically. DeepSpeed logs
     one line, or nothing.
-    Why: the decay is what is left of the total after the warm-up.
+    Why: the decay uses the steps of the total that are left after the warm-up.
     Instead: set total_num_steps to the updates of the whole training.
     Source: seen with DeepSpeed 0.19.8: the rates of the first 150 updates
     """
@@ -126,7 +126,8 @@ def a_schedule_rises_and_ends_after_its_warm_up(deepspeed: DeepSpeed) -> Violati
     decays = kind in ("WarmupDecayLR", "WarmupCosineLR")
     if decays and _is_number(warm) and _is_number(total) and total <= warm:
         yield violation(
-            "total_num_steps {total} is not more than warmup_num_steps {warm}: after the warm-up the rate is 0",
+            "total_num_steps {total} is not more than warmup_num_steps {warm}: after the warm-up the learning "
+            "rate is 0",
             remedy("set it to the number of updates of the whole training"),
             where=f"{_PARAMS}.total_num_steps",
             total=total,
@@ -145,7 +146,7 @@ def a_schedule_rises_and_ends_after_its_warm_up(deepspeed: DeepSpeed) -> Violati
         least, most = deepspeed.get(f"{_PARAMS}.{low}"), deepspeed.get(f"{_PARAMS}.{high}")
         if _is_number(least) and _is_number(most) and least > most:
             yield violation(
-                "{low} {least} is more than {high} {most}: the rate falls where it should rise",
+                "{low} {least} is more than {high} {most}: the learning rate falls where it should rise",
                 where=f"{_PARAMS}.{low}",
                 low=low,
                 least=least,
@@ -161,7 +162,7 @@ def steps_between_lines_are_positive(deepspeed: DeepSpeed) -> Violations:
     Without it: the first update fails with `ZeroDivisionError: integer modulo by zero`; only accelerate, which sets the
     number itself, hides it.
     Why: DeepSpeed divides the number of updates by it.
-    Instead: write a large number for few lines.
+    Instead: use a large number to print few lines.
     Source: seen with DeepSpeed 0.19.8
     """
     value = deepspeed.get("steps_per_print")

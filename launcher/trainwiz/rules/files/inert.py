@@ -34,10 +34,10 @@ def a_key_acts(accelerate: Accelerate) -> Violations:
     """rdzv_backend, enable_cpu_affinity, downcast_bf16 and tpu_use_sudo have no effect in a config file.
 
     Without it: `rdzv_backend: c10d` starts a static rendezvous, `use_cpu: true` under DEEPSPEED still looks for
-    GPUs, and main_training_function does nothing outside TPUs; there is no message about any of this.
+    GPUs, and main_training_function has no effect outside TPUs, all without a message.
     Why: a value in the file is used only if the command-line option has no default, and these options have one.
     Instead: use the option of `accelerate launch`: --rdzv_backend c10d, --enable_cpu_affinity. --downcast_bf16 and
-    --tpu_use_sudo act on TPUs only.
+    --tpu_use_sudo only affect TPUs.
     Source: seen with accelerate 1.15.0: launch environment and arguments stay the same
     """
     if accelerate.on_sagemaker or not accelerate.kind:
@@ -101,7 +101,7 @@ def fp8_keys_have_their_short_names(accelerate: Accelerate) -> Violations:
 
     Without it: amax_history_length, amax_compute_algorithm and optimization_level are ignored, and the defaults
     apply. These are the names that accelerate's own questionnaire has written.
-    Why: the arguments of the launcher have the short names.
+    Why: the launcher's arguments have the short names.
     Instead: use the short names.
     Source: seen with accelerate 1.15.0
     """

@@ -141,7 +141,7 @@ def nobody_fills_an_auto_of_deepspeedhands_to_deepspeed(deepspeed: DeepSpeed, sc
         path = ".".join(keys)
         if entry.key and deepspeed.get(path) == "auto" and path in FILLED_SETTINGS:
             yield violation(
-                "DeepSpeed itself does not replace auto, and the script uses nothing that does",
+                "DeepSpeed itself does not replace auto, and the script uses no library that does",
                 remedy("write a value"),
                 where=path,
             )

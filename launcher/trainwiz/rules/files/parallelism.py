@@ -102,7 +102,7 @@ def fsdp_has_ranks_to_shard_over(accelerate: Accelerate) -> Violations:
     if sizes.get("dp_shard", 1) == 1 and sizes.get("cp", 1) == 1:
         yield violation(
             "FSDP has no ranks to shard over: dp_shard_size and cp_size are 1, tp_size is {tp}",
-            remedy("set parallelism_config_dp_shard_size to the number of ranks that tensor parallelism leaves"),
+            remedy("set parallelism_config_dp_shard_size to the number of ranks left over by tensor parallelism"),
             tp=sizes.get("tp", 1),
         )
 

@@ -31,7 +31,7 @@ def a_file_can_be_read(document: Document) -> Violations:
     has no attribute 'get'`.
     Why: tabs, comments in JSON and a comma before a closing bracket look right, but are invalid. DeepSpeed by itself
     reads past the last two; accelerate does not.
-    Instead: fix the character that the finding points at.
+    Instead: fix the character that the finding points to.
     Source: seen with accelerate 1.15.0 (`load_config_from_file`) and Python's json
     """
     strict = config.kind_of(document) == "accelerate" or document.reader == "accelerate"
@@ -51,12 +51,12 @@ def a_json_file_is_strict(document: Document) -> Violations:
 
     Without it: accelerate and the Trainer of transformers stop with the parser's error, `JSONDecodeError`.
     Why: DeepSpeed by itself reads Hjson, which allows them; the others read JSON.
-    Instead: delete what the finding points at. A name that begins with _ can hold a comment.
+    Instead: delete what the finding points to. A key that begins with _ can contain a comment.
     Source: seen with DeepSpeed 0.19.8 (`hjson.load`) and accelerate 1.15.0 (`json.load`)
     """
     if document.loose and not document.reader and config.kind_of(document) == "deepspeed":
         yield violation(
-            "{problem}; only DeepSpeed by itself can read this file",
+            "{problem}; only DeepSpeed itself can read this file",
             Fix(message=document.loose.fix) if document.loose.fix else None,
             where="document",
             place=document.at_character(document.loose.at),
@@ -66,7 +66,7 @@ def a_json_file_is_strict(document: Document) -> Violations:
 
 @rule("TW689", level=Level.ERROR, field="document")
 def deepspeed_refuses_a_key_that_stands_twice(document: Document) -> Violations:
-    """A file that the script gives to deepspeed.initialize must not have a key twice at the same level.
+    """A file passed to deepspeed.initialize must not contain a key twice at the same level.
 
     Without it: every rank stops with `ValueError: Duplicate keys in DeepSpeed config`.
     Why: DeepSpeed's own reader counts the keys; accelerate's uses the last value (TW652).
@@ -91,7 +91,7 @@ def a_plan_has_known_keys_and_legal_values(mistakes: Sequence[Violation]) -> Vio
     """A plan contains only keys that trainwiz knows, each of them once and with a valid value.
 
     Without it: no command of trainwiz accepts the plan, and its other rules cannot check it.
-    Why: if a misspelled key were ignored, the training would use a default that nobody chose.
+    Why: if a misspelled key were ignored, the training would use an unintended default.
     Instead: use the nearest key or a valid value, which the message names; `trainwiz explain keys` lists them all.
     Source: `Plan` in trainwiz/plan/model.py
     """
@@ -124,9 +124,10 @@ def a_key_stands_once(document: Document) -> Violations:
 def accelerate_knows_every_key_at_the_top(accelerate: Accelerate) -> Violations:
     """The top level of an accelerate file may only contain keys that this accelerate version knows.
 
-    Without it: `accelerate launch` stops after its imports with `The config file at … had unknown keys`, and
-    suggests no similar key.
-    Why: files outlive versions (ipex_config is gone), and some options are the command line's only (max_restarts).
+    Without it: `accelerate launch` stops after its imports with `The config file at … had unknown keys`, and suggests
+    no similar key.
+    Why: files outlive versions (ipex_config was removed), and some options exist only on the command line
+    (max_restarts).
     Instead: use the key as accelerate spells it, or the option of `accelerate launch`.
     Source: seen with accelerate 1.15.0; `BaseConfig.from_yaml_file` in accelerate/commands/config/config_args.py
     """

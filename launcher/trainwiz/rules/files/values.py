@@ -159,9 +159,9 @@ def _out_of_range(key: str, value: int) -> Violations:
 def a_block_is_a_block(accelerate: Accelerate) -> Violations:
     """deepspeed_config, fsdp_config and the other blocks must be keys with values, not a single value.
 
-    Without it: `'int' object is not iterable` for deepspeed_config; a value in the place of another block is silently
-    ignored, and the defaults count.
-    Why: accelerate takes from a block only what is a key in it.
+    Without it: `'int' object is not iterable` for deepspeed_config; a single value instead of another block is silently
+    ignored, and the defaults apply.
+    Why: accelerate reads only the keys of a block.
     Instead: write the keys of the block below it, or delete it.
     Source: seen with accelerate 1.15.0
     """
@@ -175,7 +175,7 @@ def a_block_is_a_block(accelerate: Accelerate) -> Violations:
 def nothing_is_left_to_fill_in(accelerate: Accelerate) -> Violations:
     """An accelerate file must contain values, not variables or placeholders.
 
-    Without it: `invalid literal for int() with base 10: '$SLURM_NODEID'`, or a host `$MASTER_ADDR` that nobody knows.
+    Without it: `invalid literal for int() with base 10: '$SLURM_NODEID'`, or an unknown host `$MASTER_ADDR`.
     Why: neither YAML nor accelerate expands variables; a shell does so only in a heredoc whose `$` is not escaped.
     Instead: write the value; or omit the key, and run `accelerate launch --machine_rank "$SLURM_NODEID"`.
     Source: seen with accelerate 1.15.0

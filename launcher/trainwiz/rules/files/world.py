@@ -17,13 +17,13 @@ _PARTS, _BYTE = 4, 255
 
 @rule("TW663", level=Level.ERROR, field="gpu_ids")
 def there_is_a_gpu_id_for_each_process(accelerate: Accelerate) -> Violations:
-    """gpu_ids must name a different GPU for each process on the machine.
+    """gpu_ids must list a different GPU for each process on the machine.
 
     Without it: two processes share a GPU, and NCCL stops with `Duplicate GPU detected`; a single id under MULTI_GPU
     stops immediately with `Less than two GPU ids were configured`; a repeated id leaves no GPU at all.
     Why: gpu_ids becomes CUDA_VISIBLE_DEVICES; with too few ids, process 2 of 4 finds no third GPU; CUDA treats a
     list with a repeated number as invalid.
-    Instead: give as many ids as processes, or write gpu_ids: all
+    Instead: list one id per process, or write gpu_ids: all
     Source: the second seen with accelerate 1.15.0; the first read in NCCL's source, the last in
     torch's (`_parse_visible_devices` in torch/cuda/__init__.py)
     """
@@ -50,7 +50,7 @@ def cpu_processes_need_a_starter(accelerate: Accelerate) -> Violations:
     """`accelerate launch` starts only one process for MULTI_CPU and NO, regardless of num_processes.
 
     Without it: only one process trains, with exit code 0 and no message; `accelerate test` reports success.
-    Why: on the CPU, accelerate starts several processes only by mpirun, and only if mpirun_config has a hostfile.
+    Why: on the CPU, accelerate starts several processes only through mpirun, and only if mpirun_config has a hostfile.
     Instead: use `trainwiz launch --config FILE SCRIPT.py`, which starts all of them; or use torchrun or mpirun.
     Source: seen with accelerate 1.15.0; https://github.com/huggingface/accelerate/issues/2741
     """

@@ -41,15 +41,15 @@ def packages_for_adapters_are_installed(plan: Plan, machine: Machine) -> Violati
 
 @rule("TW531", level=Level.ERROR, field="model.adapter")
 def adapters_belong_to_models_for_text(plan: Plan) -> Violations:
-    """Adapters need a task on text, and the engine accelerate.
+    """Adapters need a text task and the engine accelerate.
 
     Without it: the adapter is ignored, and all weights are trained: many times the memory, and a different model.
     Why: the task.py generated for other tasks has no adapter, and the Colossal-AI loop saves whole models.
-    Instead: use a task on text with engine accelerate, or set model.adapter none.
+    Instead: use a text task with engine accelerate, or set model.adapter none.
     Source: seen in the generated scripts
     """
     if plan.model.adapter != "none" and (not tasks.of(plan).adapters or plan.engine != "accelerate"):
-        fix = remedy("set model.adapter to none, or choose a task on text", {"model.adapter": "none"})
+        fix = remedy("set model.adapter to none, or choose a text task", {"model.adapter": "none"})
         yield violation("model.adapter is {adapter}, but the task {task} on {engine} trains all weights", fix)
 
 
@@ -65,7 +65,7 @@ def adapters_need_trained_weights(plan: Plan) -> Violations:
     """
     if tasks.of(plan).adapters and plan.model.adapter != "none" and plan.model.from_scratch:
         yield violation(
-            "model.adapter is {adapter}, but {model} starts from random weights, which are never trained",
+            "model.adapter is {adapter}, but {model} starts from random weights, which would never be trained",
             remedy("set model.from_scratch to false, or model.adapter to none", {"model.adapter": "none"}),
             model=plan.model.name,
         )
@@ -73,13 +73,13 @@ def adapters_need_trained_weights(plan: Plan) -> Violations:
 
 @rule("TW551", level=Level.ERROR, field="model.adapter")
 def quantized_weights_are_not_trained(plan: Plan, project: Project) -> Violations:
-    """Quantized weights can only be trained beside an adapter, and not those of every method.
+    """Quantized weights can only be trained with an adapter, and not with every quantization method.
 
     Without it: every rank loads the model, and stops with `You cannot perform fine-tuning on purely quantized models`,
     `only Tensors of floating point dtype can require gradients` or a missing package; or only norms are trained.
-    Why: weights of 4 or 8 bits have no useful gradients. peft puts LoRA beside the layers of bitsandbytes, GPTQ and
-    AWQ; qlora quantizes by bitsandbytes itself, and other methods than that contradict it.
-    Instead: take the model in 16 bits, and model.adapter qlora if that is too large; or train lora beside GPTQ or AWQ.
+    Why: weights of 4 or 8 bits have no useful gradients. peft adds LoRA to layers of bitsandbytes, GPTQ and AWQ;
+    qlora itself quantizes with bitsandbytes, which conflicts with other methods.
+    Instead: use the model in 16 bits, with model.adapter qlora if it is too large; or train lora on GPTQ or AWQ.
     Source: https://huggingface.co/docs/peft/developer_guides/quantization
     """
     method, adapter = project.model.quantized if project.model else "", plan.model.adapter
@@ -90,7 +90,7 @@ def quantized_weights_are_not_trained(plan: Plan, project: Project) -> Violation
         and not plan.model.from_scratch
     ):
         yield violation(
-            "{name} is quantized by {method}, whose matrices model.lora_targets all-linear does not find",
+            "{name} is quantized by {method}, and model.lora_targets all-linear does not find its matrices",
             remedy("name them, like model.lora_targets: q_proj,k_proj,v_proj,o_proj"),
             name=plan.model.name,
             method=method,
@@ -101,15 +101,15 @@ def quantized_weights_are_not_trained(plan: Plan, project: Project) -> Violation
     fits = next((name for name, methods in BESIDE.items() if method in methods), None)
     if fits:
         yield violation(
-            "{name} is quantized by {method}, and model.adapter is {adapter}",
-            remedy("set model.adapter to {fits}, or take the model in 16 bits", {"model.adapter": fits}, fits=fits),
+            "{name} is quantized by {method}, but model.adapter is {adapter}",
+            remedy("set model.adapter to {fits}, or use the model in 16 bits", {"model.adapter": fits}, fits=fits),
             name=plan.model.name,
             method=method,
         )
     else:
         yield violation(
-            "{name} is quantized by {method}, beside which trainwiz trains no adapter",
-            remedy("take the model in 16 bits; model.adapter qlora quantizes it as it is loaded"),
+            "{name} is quantized by {method}; trainwiz cannot train an adapter on it",
+            remedy("use the model in 16 bits; model.adapter qlora quantizes it during loading"),
             name=plan.model.name,
             method=method,
         )
@@ -143,37 +143,38 @@ def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Violations:
     """
     if plan.model.adapter == "qlora" and not strategies.of(plan).takes_four_bits:
         fix = remedy("set strategy.kind to ddp, or model.adapter to lora", {"strategy.kind": "ddp"})
-        yield violation("model.adapter is qlora, which strategy.kind fsdp cannot save at the end", fix)
+        yield violation("model.adapter is qlora, but strategy.kind fsdp cannot save it at the end", fix)
 
 
 @rule("TW557", level=Level.ERROR, field="strategy.zero3_init")
 def four_bits_are_made_on_the_device(plan: Plan) -> Violations:
-    """QLoRA under ZeRO 3 cannot be built in parts.
+    """QLoRA under ZeRO 3 cannot be sharded while the model is built.
 
     Without it: each rank stops while it loads the model: `ValueError: DeepSpeed Zero-3 is not compatible with passing a
     device_map`.
-    Why: zero.Init cuts weights as they are built, and bitsandbytes turns whole weights into four bits, on a device that
-    a device_map names.
-    Instead: set strategy.zero3_init to false. Each GPU then holds the whole model in four bits until DeepSpeed cuts it,
-    also where it is offloaded (TW329).
+    Why: zero.Init shards weights as they are created, but bitsandbytes converts whole weights to 4 bits, on a device
+    set in a device_map.
+    Instead: set strategy.zero3_init to false. Each GPU then holds the whole 4-bit model until DeepSpeed shards it,
+    even if it is offloaded (TW329).
     Source: seen with bitsandbytes 0.50.2, DeepSpeed 0.19.8 and transformers 5.23 on 2 CPU ranks: with zero.Init they
     stop, without it each loads all weights, and then trains with half of them, offloaded or not, to the same losses
     """
     strategy = strategies.of(plan)
     if plan.model.adapter == "qlora" and strategy.partitions_weights and plan.strategy.zero3_init:
         yield violation(
-            "model.adapter is qlora, whose weights are in four bits and cannot be cut while the model is built",
+            "model.adapter is qlora, but 4-bit weights cannot be sharded while the model is built",
             setting("strategy.zero3_init", False),
         )
 
 
 @rule("TW539", level=Level.ERROR, field="model.frozen")
 def parameters_can_be_frozen(plan: Plan) -> Violations:
-    """Parameters are frozen under single, ddp and fsdp; an adapter freezes all the others by itself.
+    """model.frozen needs single, ddp or fsdp, and no adapter: an adapter freezes all other parameters itself.
 
-    Without it: all parameters are trained; the scripts are those of a plan without it. Beside an adapter, the names are
-    those of the adapter's own matrices.
-    Why: DeepSpeed's converter for other numbers of ranks and Colossal-AI's plugins were not tried with frozen parts.
+    Without it: all parameters are trained; the scripts are the same as without it. With an adapter, the names would
+    match the adapter's own matrices.
+    Why: DeepSpeed's converter for other numbers of ranks and Colossal-AI's plugins were not tested with frozen
+    parameters.
     Instead: use single, ddp or fsdp; for an adapter, choose its layers with model.lora_targets.
     Source: the generated frozen.py
     """
@@ -194,17 +195,17 @@ def parameters_can_be_frozen(plan: Plan) -> Violations:
 
 @rule("TW541", level=Level.ERROR, field="model.neftune_alpha")
 def noise_has_embeddings(plan: Plan) -> Violations:
-    """NEFTune is for language models that accelerate trains.
+    """NEFTune needs a language model trained with accelerate.
 
-    Without it: nothing is added; the scripts are those of a plan without it.
-    Why: the noise goes to the embeddings of tokens. Pictures and your own models have none, encoders were not tried,
+    Without it: no noise is added; the scripts are the same as without it.
+    Why: the noise is added to token embeddings. Image models and your own models have none, encoders were not tested,
     and the Colossal-AI loop does not add it.
     Instead: set model.neftune_alpha to 0.
     Source: the generated noise.py
     """
     if plan.model.neftune_alpha and not (tasks.of(plan).generative and plan.engine == "accelerate"):
         yield violation(
-            "model.neftune_alpha is {neftune_alpha}, but the task {task} under {engine} gets no noise",
+            "model.neftune_alpha is {neftune_alpha}, but it has no effect on the task {task} under {engine}",
             setting("model.neftune_alpha", 0.0),
             task=plan.task,
             engine=plan.engine,
@@ -224,15 +225,15 @@ ADAPTED = (
 
 @rule("TW548", level=Level.WARNING, field="model.adapter")
 def settings_of_an_adapter_have_one(plan: Plan) -> Violations:
-    """Settings of an adapter do nothing where model.adapter is none.
+    """Adapter settings have no effect if model.adapter is none.
 
     Without it: all weights are trained, with many times the memory of an adapter, and at the learning rate that was
-    chosen for one; the settings are left out of the scripts, and nothing says so.
+    chosen for one; the settings are silently omitted from the scripts.
     Why: model.lora_rank, lora_targets, lora_dropout, lora_rslora, modules_to_save and merge_adapter belong to the
-    adapter that model.adapter names. Without one, each module is trained as a whole, those of modules_to_save too.
-    Instead: set model.adapter to lora or qlora; to train all weights, remove these keys from the plan. To train some
-    modules only, freeze the others with model.frozen.
-    Source: the generated adapter.py, which only plans with an adapter have
+    adapter set in model.adapter. Without one, every module is fully trained, including those in modules_to_save.
+    Instead: set model.adapter to lora or qlora; to train all weights, remove these keys from the plan. To train only
+    some modules, freeze the others with model.frozen.
+    Source: the generated adapter.py, which exists only with an adapter
     """
     usual = defaults()
     chosen = {key: plan.get(key) for key in ADAPTED if plan.get(key) != usual[key]}
@@ -240,7 +241,7 @@ def settings_of_an_adapter_have_one(plan: Plan) -> Violations:
         can = tasks.of(plan).adapters and plan.engine == "accelerate" and not plan.model.from_scratch
         changes = {key: usual[key] for key in chosen}
         yield violation(
-            "model.adapter is none, so all weights are trained and these settings of an adapter do nothing: {settings}",
+            "model.adapter is none, so all weights are trained and these adapter settings have no effect: {settings}",
             remedy("set model.adapter to lora, or remove {keys} from the plan", changes, keys=", ".join(chosen))
             if can
             else remedy("remove {keys} from the plan", changes, keys=", ".join(chosen)),

@@ -19,12 +19,12 @@ _HALF = ("bf16", "fp16")
 
 @rule("TW543", level=Level.ERROR, field="model.attention")
 def attention_suits_the_model_and_the_device(plan: Plan) -> Violations:
-    """The attention must be one that the task, the engine, the device and the precision have.
+    """The task, engine, device and precision must support the attention implementation.
 
     Without it: flash_attention_2 stops with `FlashAttention only support fp16 and bf16 data type`, flex_attention on a
-    CPU with `FlexAttention does not support backward on CPU`; other tasks and engines leave the key unread.
-    Why: transformers' models choose among implementations of attention; own models and networks for images have their
-    own. flash-attn is made for CUDA in 16 bits; flex_attention has gradients on GPUs only, and was not tried with
+    CPU with `FlexAttention does not support backward on CPU`; other tasks and engines ignore the key.
+    Why: transformers models can choose an implementation of attention; your own models and image networks have their
+    own. flash-attn is written for CUDA in 16 bits; flex_attention has gradients only on GPUs, and was not tested with
     encoders.
     Instead: set model.attention to auto, or to sdpa, which runs everywhere.
     Source: https://huggingface.co/docs/transformers/attention_interface
@@ -34,19 +34,21 @@ def attention_suits_the_model_and_the_device(plan: Plan) -> Violations:
         return
     fix = setting("model.attention", "auto")
     if not task.from_hub or plan.engine != "accelerate":
-        yield violation("model.attention is {attention}, but the task {task} on {engine} has no choice of it", fix)
+        yield violation(
+            "model.attention is {attention}, but the task {task} on {engine} does not support choosing it", fix
+        )
     elif chosen == "flash_attention_2" and (
         plan.machine.device != "cuda" or plan.precision.mixed_precision not in _HALF
     ):
         yield violation(
-            "model.attention is {attention}, which computes in bf16 or fp16 on CUDA, not in {precision} on {device}",
+            "model.attention is {attention}, which supports bf16 or fp16 on CUDA, not {precision} on {device}",
             fix,
             precision=plan.precision.mixed_precision,
             device=plan.machine.device,
         )
     elif chosen == "flex_attention" and (plan.machine.device != "cuda" or not task.generative):
         yield violation(
-            "model.attention is {attention}, which trains language models on CUDA, not the task {task} on {device}",
+            "model.attention is {attention}, which is for language models on CUDA, not for the task {task} on {device}",
             fix,
             task=plan.task,
             device=plan.machine.device,
@@ -58,7 +60,7 @@ def flash_attention_is_installed(plan: Plan, machine: Machine) -> Violations:
     """flash_attention_2 needs the package flash-attn.
 
     Without it: the training stops with `ImportError: FlashAttention2 has been toggled on, but it cannot be used`.
-    Why: it is a package of its own, compiled for one version of torch and CUDA.
+    Why: it is a separate package, compiled for one version of torch and CUDA.
     Instead: install flash-attn, or set model.attention to auto: PyTorch's own kernel keeps packed documents apart.
     Source: https://huggingface.co/docs/transformers/perf_infer_gpu_one#flashattention
     """
@@ -71,9 +73,9 @@ def flash_attention_is_installed(plan: Plan, machine: Machine) -> Violations:
 
 @rule("TW545", level=Level.ERROR, field="data.train_on")
 def only_conversations_have_prompts(plan: Plan) -> Violations:
-    """data.train_on is for the task sft.
+    """data.train_on needs the task sft.
 
-    Without it: the key is not read: documents are learned as a whole, answers of preferences without their prompts.
+    Without it: the key is ignored: documents are learned whole, and preference answers without their prompts.
     Why: only conversations have prompts that can be learned or not.
     Instead: set data.train_on to answers, or the task to sft.
     Source: the generated chat.py
@@ -90,11 +92,11 @@ def only_conversations_have_prompts(plan: Plan) -> Violations:
 def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violations:
     """data.chat_template must be a name or a file, for conversations and a model with a tokenizer.
 
-    Without it: the training stops with `this chat template cannot be used`, or the key is not read.
+    Without it: the training stops with `this chat template cannot be used`, or the key is ignored.
     Why: a template writes a conversation as text for the model's tokenizer. The tiny model has none; documents and
     labelled texts have no conversations.
-    Instead: set data.chat_template to chatml or to a file with a template in Jinja, from the project's folder; null
-    takes the tokenizer's own.
+    Instead: set data.chat_template to chatml or to a file with a Jinja template, relative to the project's folder; null
+    uses the tokenizer's own.
     Source: https://huggingface.co/docs/transformers/chat_templating
     """
     name = plan.data.chat_template
@@ -116,13 +118,13 @@ def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violation
 
 @rule("TW554", level=Level.ERROR, field="data.special_tokens")
 def new_tokens_need_rows_that_are_learned(plan: Plan, project: Project) -> Violations:
-    """Tokens can be added where a model has a tokenizer, and where their rows are trained.
+    """Tokens can be added only if the model has a tokenizer and their rows are trained.
 
-    Without it: the keys are not read, or the training stops before its first update: the rows of new tokens would stay
-    near the mean of all others, and no token could be told from another.
+    Without it: the keys are ignored, or the training stops before its first update: the rows of new tokens would stay
+    near the mean of all others, and could not be told apart.
     Why: a new token has a row in the embeddings and one in the head. An adapter leaves both frozen, and so does
-    model.frozen. Byte models, pictures and own code have no tokenizer.
-    Instead: beside an adapter, name the embeddings and the head in model.modules_to_save; else leave the keys empty.
+    model.frozen. Byte models, image tasks and your own code have no tokenizer.
+    Instead: with an adapter, list the embeddings and the head in model.modules_to_save; otherwise leave the keys empty.
     Source: https://huggingface.co/docs/peft/developer_guides/lora (modules to save)
     """
     keys = [key for key in ("data.special_tokens", "data.added_tokens") if plan.get(key) is not None]
@@ -142,7 +144,7 @@ def new_tokens_need_rows_that_are_learned(plan: Plan, project: Project) -> Viola
     names = _ends(plan, project)
     if project.new_tokens and plan.model.adapter != "none" and not plan.model.modules_to_save:
         yield violation(
-            "{tokens}: new to the tokenizer of {model}, but the adapter leaves embeddings and head as they are",
+            "{tokens}: new to the tokenizer of {model}, but the adapter does not train embeddings and head",
             remedy("set model.modules_to_save to {names}", {"model.modules_to_save": names}, names=names),
             tokens=", ".join(project.new_tokens),
             model=plan.model.name,
@@ -150,8 +152,8 @@ def new_tokens_need_rows_that_are_learned(plan: Plan, project: Project) -> Viola
     frozen = [part for part in (plan.model.frozen or "").split(",") if part and _covers(part, names)]
     if project.new_tokens and plan.model.adapter == "none" and frozen:
         yield violation(
-            "{tokens}: new to the tokenizer of {model}, but model.frozen has {part}, which freezes their rows",
-            remedy("take {part} out of model.frozen", part=frozen[0]),
+            "{tokens}: new to the tokenizer of {model}, but model.frozen contains {part}, which freezes their rows",
+            remedy("remove {part} from model.frozen", part=frozen[0]),
             tokens=", ".join(project.new_tokens),
             model=plan.model.name,
             part=frozen[0],
@@ -182,20 +184,20 @@ def _covers(part: str, names: str) -> bool:
 
 @rule("TW553", level=Level.ERROR, field="data.packing")
 def packed_documents_need_a_mask(plan: Plan, machine: Machine, project: Project) -> Violations:
-    """Documents can share a row only where the model takes a mask for each pair of tokens, and passes nothing past it.
+    """Documents can share a row only if the model accepts a mask for each pair of tokens and passes nothing around it.
 
     Without it: every rank loads the model, and stops with `cannot keep packed documents apart`. Older scripts stop at
-    the first update, with `The size of tensor a (4096) must match the size of tensor b (64)`, or let documents see each
-    other.
-    Why: Mamba's states, convolutions and some positions go through a whole row. Older versions of transformers make the
-    masks of some families themselves, for whole rows.
-    Instead: set data.packing to false. Where the version is the reason, upgrade transformers; Colossal-AI 0.5 needs
+    the first update, with `The size of tensor a (4096) must match the size of tensor b (64)`, or let documents attend
+    to each other.
+    Why: Mamba's states, convolutions and some position encodings cover the whole row. Older versions of transformers
+    create the masks of some families themselves, for whole rows.
+    Instead: set data.packing to false. If the version is the reason, upgrade transformers; Colossal-AI 0.5 needs
     4.51.
     Source: 34 families with transformers 4.51.3 to 5.23, 149 with 5.23: a row of two documents against each alone
     """
     if plan.data.packing and tasks.of(plan).packs and project.model and project.model.mixes:
         yield violation(
-            "data.packing is true, but documents of {kind} in one row would see each other",
+            "data.packing is true, but documents of {kind} in the same row would attend to each other",
             setting("data.packing", False),
             kind=project.model.mixes,
         )
@@ -206,8 +208,8 @@ def packed_documents_need_a_mask(plan: Plan, machine: Machine, project: Project)
     version = machine.interpreter.version("transformers") if machine.interpreter else None
     if plan.data.packing and tasks.of(plan).packs and kind and version and not takes_masks(kind, version):
         yield violation(
-            "data.packing is true, but {kind} in transformers {version} cannot keep packed documents apart; it can "
-            "since {since}",
+            "data.packing is true, but {kind} in transformers {version} cannot keep packed documents apart; this "
+            "works since {since}",
             setting("data.packing", False),
             kind=kind,
             version=version,
@@ -217,32 +219,33 @@ def packed_documents_need_a_mask(plan: Plan, machine: Machine, project: Project)
 
 @rule("TW556", level=Level.ERROR, field="model.name")
 def the_model_predicts_what_it_has_not_seen(plan: Plan, project: Project) -> Violations:
-    """Text is learned by models that see only what stands before it.
+    """Only models that cannot see later tokens can learn to generate text.
 
     Without it: every rank loads the model, and stops with `sees the tokens that it would learn to predict` or `leaves
-    out the encoder of its model`. Other scripts train an encoder to copy: its loss falls to 0, and it writes nothing.
-    Why: an encoder's attention goes both ways, so each token is there to be read. BART and its kin write what their
-    encoder has read, which a causal model of them lacks.
-    Instead: a model that writes text (Llama, Qwen, GPT-2, …); an encoder is for the tasks text_classification,
+    out the encoder of its model`. Other scripts train an encoder to copy: its loss falls to 0, and it generates
+    nothing.
+    Why: an encoder's attention goes both ways, so it can simply read each token. BART and similar models write what
+    their encoder has read, but their causal version has no encoder.
+    Instead: use a model that generates text (Llama, Qwen, GPT-2, …); encoders are for the tasks text_classification,
     text_multilabel and text_regression. BERT can be a decoder: `"is_decoder": true` in its config.json.
-    Source: transformers 5.23: the logits of a token against those with another token behind it, 125 families
+    Source: transformers 5.23: the logits of a token with different tokens after it, 125 families
     """
     if project.model and project.model.predicts_nothing and tasks.of(plan).generative:
         yield violation(
-            "model.name: {name} is an encoder, or a decoder without its encoder, and cannot learn to write text",
-            remedy("choose a model that writes text, or a task such as text_classification"),
+            "model.name: {name} is an encoder, or a decoder without its encoder, and cannot learn to generate text",
+            remedy("choose a model that generates text, or a task such as text_classification"),
             name=project.model.name,
         )
 
 
 @rule("TW550", level=Level.ERROR, field="data.columns")
 def only_conversations_have_words_for_columns(plan: Plan) -> Violations:
-    """data.columns is for conversations and preferences.
+    """data.columns needs conversations or preferences.
 
-    Without it: the key is not read, and texts come from the column that data.text_column names.
+    Without it: the key is ignored, and texts come from the column set in data.text_column.
     Why: documents and labelled texts have one column of texts, and another one of labels.
     Instead: remove data.columns, and set data.text_column or data.label_column.
-    Source: the generated column_names.py, which only plans for conversations and preferences have
+    Source: the generated column_names.py, which exists only for conversations and preferences
     """
     if plan.data.columns is not None and not tasks.of(plan).chats:
         yield violation(
@@ -256,8 +259,8 @@ def only_conversations_have_words_for_columns(plan: Plan) -> Violations:
 def each_source_has_a_weight(plan: Plan) -> Violations:
     """data.source_weights needs a positive number for each source of data.train.
 
-    Without it: the training stops before its first update, or the weights are not read.
-    Why: the weights stand in the order of the sources. The data of a custom task is what its task.py makes.
+    Without it: the training stops before its first update, or the weights are ignored.
+    Why: the weights are in the order of the sources. A custom task's data is what its task.py creates.
     Instead: give as many weights as there are sources, or leave data.source_weights empty.
     Source: the generated source_weights.py
     """
@@ -278,5 +281,5 @@ def each_source_has_a_weight(plan: Plan) -> Violations:
     elif min(weights) == 0:
         yield violation(
             "data.source_weights is {source_weights}: a source of weight 0 would not be read",
-            remedy("leave the source out of data.train, and its weight out of data.source_weights"),
+            remedy("remove the source from data.train, and its weight from data.source_weights"),
         )

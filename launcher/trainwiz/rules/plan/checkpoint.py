@@ -82,7 +82,7 @@ def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, est
 
 @rule("TW504", level=Level.WARNING, field="checkpoint.checkpointing_steps")
 def restarts_find_a_checkpoint(plan: Plan) -> Violations:
-    """A training that is restarted after failures must save checkpoints on the way.
+    """A training with automatic restarts must save checkpoints before its end.
 
     Without it: each restart prints `no checkpoint in …: starting at the beginning`, and all work so far is lost.
     Why: supervision.max_restarts resumes from the newest checkpoint; with checkpointing_steps 0 the only checkpoint is
@@ -107,12 +107,12 @@ def _checkpoints_kept(plan: Plan, project: Project) -> int:
 
 @rule("TW552", level=Level.WARNING, field="checkpoint.background")
 def checkpoints_can_be_copied(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
-    """A checkpoint in the background is written from a copy of the state in host memory.
+    """Background checkpoints need host memory for a copy of the state.
 
     Without it: the training prints `no memory to copy … bytes: the training waits for its checkpoints`, and does.
-    Why: what is saved must not change while it is written. The copy is as large as the checkpoint, pinned, and kept
-    for the next save; it comes beside what is offloaded. What the ranks and other programs hold is not counted here:
-    the training looks at what is free when it saves.
+    Why: the saved state must not change while it is written. The copy is as large as the checkpoint, pinned, and kept
+    for the next save, in addition to offloaded state. The memory of the ranks and other programs is not counted here:
+    the training checks the free memory when it saves.
     Instead: save in the foreground, or use more memory.
     Source: the generated staging.py
     """
@@ -121,8 +121,8 @@ def checkpoints_can_be_copied(plan: Plan, machine: Machine, estimate: Estimate) 
     copies = plan.checkpoint.background and estimate.staged_bytes_per_machine
     if copies and plan.machine.device != "cpu" and have and need > have:
         yield violation(
-            "checkpoints in the background need {need} GiB of host memory for their copy and what is offloaded, but "
-            "there are only {have} GiB: the training waits for each",
+            "background checkpoints need {need} GiB of host memory for their copy and offloaded state, but there "
+            "are only {have} GiB: training waits for each one",
             setting("checkpoint.background", False),
             need=gib(need),
             have=gib(have),

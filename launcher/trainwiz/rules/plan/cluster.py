@@ -136,7 +136,7 @@ def device_is_proven(plan: Plan) -> Violations:
     """
     if plan.machine.device in vocabulary.UNPROVEN_DEVICES:
         fix = remedy("try a short run first: schedule.n_steps 10")
-        yield violation("machine.device {device} is untested: trainwiz was never run on it", fix)
+        yield violation("machine.device {device} is untested: trainwiz has never been run on it", fix)
 
 
 def _occupied(gpu: Gpu) -> Message:

@@ -130,7 +130,7 @@ def engine_has_the_strategy(plan: Plan) -> Violations:
     Without it: the generated training script lacks the part that the strategy fills in, and fails with `NameError:
     name 'boost' is not defined`, or the same error for `build_accelerator`.
     Why: colossal_ddp, colossal_zero1, colossal_zero2, gemini and colossal_fsdp are plugins of Colossal-AI's
-    Booster; all other strategies belong to accelerate. trainwiz init sets the engine from the strategy; here one of
+    Booster; all other strategies belong to accelerate. trainwiz init sets the engine from the strategy; here, one of
     the two was edited.
     Instead: set engine to the one that the strategy needs, and generate the files again with trainwiz init.
     Source: train_templates/loops/accelerate.py, train_templates/loops/colossalai.py
@@ -173,7 +173,7 @@ def gradients_add_up_in_16_bits(plan: Plan) -> Violations:
     half = plan.precision.mixed_precision in ("bf16", "fp16")
     if strategies.of(plan).sums_in_compute_dtype and half and steps >= _MANY_MICRO_BATCHES:
         yield violation(
-            "{kind} adds up the gradients of {gradient_accumulation_steps} micro-batches in {mixed_precision}",
+            "{kind} accumulates the gradients of {gradient_accumulation_steps} micro-batches in {mixed_precision}",
             remedy("use larger micro-batches and less accumulation, if they fit"),
         )
 

@@ -99,11 +99,11 @@ def partitioned_weights_are_compiled_again_and_again(plan: Plan) -> Violations:
 
 @rule("TW224", level=Level.ERROR, field="model.kernels")
 def fused_kernels_suit_the_plan(plan: Plan) -> Violations:
-    """model.kernels liger is for language models on CUDA with accelerate that are not compiled.
+    """model.kernels liger needs an uncompiled language model on CUDA with accelerate.
 
-    Without it: the key has no effect: the generated script leaves liger-kernel out.
-    Why: its kernels are written in Triton for GPUs, and take the place of layers of language models. The compiler makes
-    one kernel where liger has one, and cannot look into liger's.
+    Without it: the key has no effect: the generated script does not use liger-kernel.
+    Why: its kernels are written in Triton for GPUs, and replace layers of language models. The compiler fuses the same
+    operators itself, and cannot see inside liger's kernels.
     Instead: set model.kernels to none, or model.compile to false.
     Source: liger_kernel/transformers/monkey_patch.py in liger-kernel 0.8.5
     """
@@ -121,17 +121,17 @@ def fused_kernels_suit_the_plan(plan: Plan) -> Violations:
             device=plan.machine.device,
         )
     elif plan.model.compile:
-        yield violation("model.kernels is {kernels}, but model.compile is true, and fuses the same operators", fix)
+        yield violation("model.kernels is {kernels}, but model.compile is true and fuses the same operators", fix)
 
 
 @rule("TW225", level=Level.WARNING, field="model.kernels")
 def fused_kernels_can_be_used(plan: Plan, machine: Machine, project: Project) -> Violations:
-    """model.kernels liger needs the package liger-kernel, 0.8 or later, and a model whose layers were tried with it.
+    """model.kernels liger needs the package liger-kernel, 0.8 or later, and a model whose layers were tested with it.
 
     Without it: the training prints `liger-kernel is not used: ModuleNotFoundError` (or another reason), and is slower
     than planned.
-    Why: it is a package of its own; older ones patch other classes of transformers, and layers of other families may
-    compute something else with its kernels.
+    Why: it is a separate package; older versions patch other classes of transformers, and layers of other families may
+    compute something different with its kernels.
     Instead: install a recent liger-kernel, or set model.kernels to none.
     Source: the generated kernels.py; liger_kernel/transformers/monkey_patch.py
     """
@@ -153,8 +153,7 @@ def fused_kernels_can_be_used(plan: Plan, machine: Machine, project: Project) ->
     known = model.transformer if model and not model.assumed else None
     if known and known.model_type not in liger.FAMILIES:
         yield violation(
-            "model.kernels is {kernels}, but its kernels were not tried with models of the kind {family}, and are left "
-            "out",
+            "model.kernels is {kernels}, but its kernels were not tested with {family} models and are not used",
             setting("model.kernels", "none"),
             family=known.model_type,
         )
@@ -164,9 +163,9 @@ def fused_kernels_can_be_used(plan: Plan, machine: Machine, project: Project) ->
 def offloaded_inputs_break_graphs(plan: Plan) -> Violations:
     """Layers whose inputs are offloaded cannot be compiled.
 
-    Without it: the training is right, but its layers run uncompiled, after the time that the compiler tried.
-    Why: the copy to host memory happens in hooks of autograd, which torch.compile does not trace: it breaks the graph
-    at each layer's start.
+    Without it: the results are correct, but the layers run uncompiled, after the compiler has wasted its time.
+    Why: the copy to host memory happens in autograd hooks, which torch.compile does not trace: the graph breaks at the
+    start of each layer.
     Instead: set model.compile to false, or model.activation_checkpointing to full.
     Source: seen with torch 2.13 (`saved_tensors_hooks.__init__` among its graph breaks)
     """
@@ -180,9 +179,9 @@ def offloaded_inputs_break_graphs(plan: Plan) -> Violations:
 
 @rule("TW227", level=Level.WARNING, field="model.activation_checkpointing")
 def offload_needs_a_device_to_leave(plan: Plan) -> Violations:
-    """Activations are offloaded from GPUs.
+    """Activations can only be offloaded from GPUs.
 
-    Without it: each layer's input is copied for nothing: host memory is where it already was.
+    Without it: each layer's input is copied for nothing: it is already in host memory.
     Why: the device is the CPU.
     Instead: set model.activation_checkpointing to full.
     Source: the generated recompute.py
@@ -250,11 +249,11 @@ def no_build_lock_is_left(plan: Plan, project: Project) -> Violations:
         return
     for lock in project.build_locks:
         yield violation(
-            "no process visible here holds the build lock {lock}; DeepSpeed waits as long as the file exists",
+            "no process visible here owns the build lock {lock}; DeepSpeed waits as long as the file exists",
             remedy(
-                "unless another machine, container or user is building: rm {lock} (trainwiz launch removes it where "
-                "nobody else can hold it); if you may not delete it: export TORCH_EXTENSIONS_DIR=FOLDER, a folder of "
-                "your own",
+                "unless another machine, container or user is building: rm {lock} (trainwiz launch removes it "
+                "when nobody else can own it); if you may not delete it: export TORCH_EXTENSIONS_DIR=FOLDER, a "
+                "folder of your own",
                 lock=lock,
             ),
             lock=lock,

@@ -48,9 +48,9 @@ def data_is_readable(plan: Plan, project: Project) -> Violations:
     Without it: the training stops with `not a JSON object`, `no column "text"`, `this conversation cannot be used`,
     `these labels cannot be classes`, `not valid UTF-8` or `no pictures`, when it comes to that line.
     Why: .jsonl is one JSON object per line, .csv and .tsv name their columns in the first line, .txt is UTF-8 text and
-    .npz holds arrays; texts and labels are in the columns that data.text_column and data.label_column name, and
-    conversations and preferences in columns of well-known names, or in those that data.columns names.
-    Instead: name the right columns, or convert the file; to read another format, change sources.py.
+    .npz holds arrays; texts and labels are in the columns named by data.text_column and data.label_column, and
+    conversations and preferences in columns with well-known names, or those set in data.columns.
+    Instead: set the right columns, or convert the file; to read another format, change sources.py.
     Source: the generated sources.py and task.py
     """
     for key, data in _named(project):
@@ -68,7 +68,8 @@ def _pairs(plan: Plan, data: DataFacts) -> Message | None:
     if not task.chats or task.talks or not chat_columns.rated(data.first):
         return None
     return say(
-        "write the best answer of each row as chosen and a worse one as rejected; UltraFeedback has them so in {name}",
+        "write the best answer of each row as chosen and a worse one as rejected; for UltraFeedback in this form, "
+        "use {name}",
         name="HuggingFaceH4/ultrafeedback_binarized::train_prefs",
     )
 
@@ -153,7 +154,7 @@ def model_is_found(plan: Plan, project: Project) -> Violations:
 def the_size_of_the_model_is_known(project: Project) -> Violations:
     """The size of the model must be known.
 
-    Without it: nothing says whether the model fits, and a strategy is chosen blindly: 70 billion parameters under DDP
+    Without it: it is unknown whether the model fits, and a strategy is chosen blindly: 70 billion parameters under DDP
     need 1.1 TB on each GPU.
     Why: memory, strategy, micro-batch and learning rate depend on the number of parameters. It comes from the model's
     files, from the hub, from a table of well-known models, or from a name such as my-model-7b.
@@ -163,19 +164,20 @@ def the_size_of_the_model_is_known(project: Project) -> Violations:
     model = project.model
     if model and model.kind in ("hub", "folder") and not model.parameters:
         yield violation(
-            "the size of {name} is unknown: neither its files nor the hub nor its name say it",
-            remedy("set model.parameters, for example to 7B, or type it behind the name: {name} 7B", name=model.name),
+            "the size of {name} is unknown: it is not in its files, on the hub or in its name",
+            remedy("set model.parameters, for example to 7B, or type it after the name: {name} 7B", name=model.name),
             name=model.name,
         )
 
 
 @rule("TW537", level=Level.WARNING, field="model.parameters")
 def the_size_in_the_plan_is_that_of_the_model(plan: Plan, project: Project) -> Violations:
-    """model.parameters must be the size of the model that the plan names.
+    """model.parameters must match the model in the plan.
 
     Without it: the plan was made for another model, and its strategy and micro-batch may not fit.
-    Why: model.parameters was found or told when the plan was made. The model has changed since, or was not here.
-    Instead: run trainwiz init again with the new model, or remove the number: the model's name is then asked.
+    Why: model.parameters was found or entered when the plan was made. The model has changed since, or was not
+    available then.
+    Instead: run trainwiz init again with the new model, or remove the number: it is then looked up by name.
     Source: trainwiz's own estimates
     """
     told, model = plan.model.parameters, project.model
@@ -205,17 +207,16 @@ def model_folder_has_a_tokenizer(plan: Plan, project: Project) -> Violations:
     if model and tasks.of(plan).from_hub and model.has_tokenizer is False:
         yield violation(
             "model.name: {name} contains no tokenizer, so text cannot be read",
-            remedy("copy tokenizer.json and tokenizer_config.json from the model it was trained from into the folder"),
+            remedy("copy tokenizer.json and tokenizer_config.json into the folder from the model it was trained from"),
             name=model.name,
         )
 
 
 @rule("TW540", level=Level.ERROR, field="data.train")
 def own_code_has_its_own_data_and_model(plan: Plan) -> Violations:
-    """The task custom takes its data and its model from task.py.
+    """The task custom gets its data and model from task.py.
 
-    Without it: the project trains the example in task.py, a small regression, and ignores the data and the model that
-    the plan names.
+    Without it: the project trains the example in task.py, a small regression, and ignores the plan's data and model.
     Why: `data.train`, `data.eval` and `model.name` are for tasks whose code trainwiz writes.
     Instead: load the data in `load_train_data` and build the model in `build_model` of task.py; or choose a task that
     reads this data. A script of your own becomes task.py with `trainwiz import --script`.
@@ -228,7 +229,7 @@ def own_code_has_its_own_data_and_model(plan: Plan) -> Violations:
         value, ours = plan.get(key), usual.get(key, vocabulary.EMBEDDED)
         if value not in (ours, None):
             yield violation(
-                "{key} {name} is not used: the task {task} takes it from {function} in task.py",
+                "{key} {name} is not used: the task {task} gets it from {function} in task.py",
                 remedy(
                     "set {key} to {ours}, and write {function} in task.py",
                     {key: ours},
@@ -248,8 +249,8 @@ def own_code_has_its_own_data_and_model(plan: Plan) -> Violations:
 def packing_is_for_rows_of_documents(plan: Plan) -> Violations:
     """Only documents and conversations can share a row.
 
-    Without it: data.packing is ignored, and each sample has a row of its own, although the plan says otherwise.
-    Why: an answer that is compared with another one needs its own row, a labelled text its own output, and images have
+    Without it: data.packing is ignored, and each sample has its own row, although the plan says otherwise.
+    Why: an answer that is compared with another needs its own row, a labelled text its own output, and images have
     no rows.
     Instead: set data.packing to false. Samples of similar length share a micro-batch, so there is little
     padding.
@@ -257,7 +258,7 @@ def packing_is_for_rows_of_documents(plan: Plan) -> Violations:
     """
     if plan.data.packing and not tasks.of(plan).packs:
         yield violation(
-            "data.packing is true, but the task {task} gives each sample a row of its own",
+            "data.packing is true, but in the task {task} each sample has its own row",
             setting("data.packing", False),
             task=plan.task,
         )
@@ -293,12 +294,12 @@ def hub_ids_are_cached_offline(project: Project) -> Violations:
 
 @rule("TW515", level=Level.ERROR, field="data.train")
 def data_is_not_empty(plan: Plan, project: Project) -> Violations:
-    """The data must contain at least one sample, and one more where a part of it is kept for evaluation.
+    """The data must contain at least one sample, or two if a part of it is held out for evaluation.
 
     Without it: task.py stops with `no text to train on`, `no pictures` or `nothing would be left to train`.
-    Why: the file is empty, or the folder has no files in a known format, or no pictures; or the part that data.eval
-    names is none of the samples, or all: a .txt file is one document, whatever its length.
-    Instead: name the folder that contains the files; evaluate on another file.
+    Why: the file is empty, or the folder has no files in a known format, or no pictures; or the part in data.eval
+    contains none of the samples, or all: a .txt file is one document, whatever its length.
+    Instead: set the folder that contains the files; evaluate on another file.
     Source: seen with the generated scripts
     """
     for key, data in _named(project):
@@ -312,7 +313,7 @@ def data_is_not_empty(plan: Plan, project: Project) -> Violations:
     kept = round(share_of(part, total) * total)
     if not 0 < kept < total:
         yield violation(
-            "data.eval: {part} of {total} samples are {kept}: nothing would be left to train or evaluate on",
+            "data.eval: {part} of {total} samples are {kept}: no data would be left to train or evaluate on",
             remedy(
                 "evaluate on another file, or leave data.eval empty; a .txt file is one sample, a .jsonl file one "
                 "per line",
@@ -331,7 +332,8 @@ def there_is_evaluation(plan: Plan) -> Violations:
 
     Without it: a falling loss may only mean memorization, and nothing shows when to stop.
     Why: data.eval is empty.
-    Instead: set data.eval to a part of the training data, such as 5%, which is then not trained on, or to other data.
+    Instead: set data.eval to a part of the training data, such as 5%, which is then excluded from training, or to other
+    data.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     if plan.data.eval is None:
@@ -346,9 +348,9 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Violations:
     """Evaluation data must not be the training data.
 
     Without it: the evaluation loss falls with the training loss, no matter what the model has learned.
-    Why: both settings name the same source, or hold the same file. (The embedded text, hub data sets, and folders
+    Why: both settings name the same source, or contain the same file. (The embedded text, hub data sets, and folders
     whose files or folders are named train and val, are split by their loaders.)
-    Instead: keep a part of the training data for it (data.eval: 5%), split the file, or leave data.eval empty.
+    Instead: hold out a part of the training data (data.eval: 5%), split the file, or leave data.eval empty.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3
     """
     train, held_out = project.train, project.eval
@@ -359,24 +361,24 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Violations:
     same = [name for name in _sources(plan.data.eval) if name in _sources(plan.data.train)] or [held_out.shared]
     if same[0]:
         fix = remedy("set data.eval to 5%, to a held-out file, or leave it empty", {"data.eval": None})
-        yield violation("data.eval and data.train both hold {same}", fix, same=same[0])
+        yield violation("data.eval and data.train both contain {same}", fix, same=same[0])
 
 
 @rule("TW555", level=Level.HINT, field="data.train")
 def all_files_of_a_folder_are_read(project: Project) -> Violations:
-    """Names the files of a folder of data that are not read.
+    """Lists the files in a data folder that are ignored.
 
-    Without it: the model learns from a part of the data, and nothing says so.
-    Why: of a folder, only files in a format that the task reads are taken. Where the names of all of them say whether
-    they are for training (train.csv, test/a.csv), data.train takes those that are, and data.eval the others.
-    Instead: convert the other files, or move them elsewhere; or name the files to read, by a pattern such as data/*.
+    Without it: the model silently learns from only a part of the data.
+    Why: only files in a format that the task supports are read. If the names of all of them say whether they are for
+    training (train.csv, test/a.csv), data.train uses those for training, and data.eval the others.
+    Instead: convert the other files, or move them elsewhere; or list the files to read with a pattern such as data/*.
     Source: the generated sources.py
     """
     for key, data in _named(project):
         if data.left_out and not data.detail:
             yield violation(
-                "{key}: {name}: files that are not read: {count}, the first: {first}",
-                remedy("convert them to a format that is read, or move them elsewhere"),
+                "{key}: {name}: files that are ignored: {count}, the first: {first}",
+                remedy("convert them to a supported format, or move them elsewhere"),
                 key=key,
                 name=data.name,
                 count=len(data.left_out),
@@ -403,7 +405,7 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Violations:
     if need > have:
         free = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in total", size=gib(have))
         yield violation(
-            "{workers} data workers hold up to {need} GiB of batches in /dev/shm (space: {room})",
+            "{workers} data workers keep up to {need} GiB of batches in /dev/shm (space: {room})",
             remedy(
                 "set data.num_workers to 0, or enlarge /dev/shm (docker run --shm-size 8g)", {"data.num_workers": 0}
             ),
@@ -433,7 +435,7 @@ def _models(plan: Plan) -> Message:
     presets = ", ".join(task.presets)
     if task.backbones:
         return say(
-            "use a preset ({presets}) with random weights, a network of timm (timm/convnext_tiny.fb_in22k), a folder "
+            "use a preset ({presets}) with random weights, a timm network (timm/convnext_tiny.fb_in22k), a folder "
             "with its config.json, or a hub id (organisation/name)",
             presets=presets,
         )

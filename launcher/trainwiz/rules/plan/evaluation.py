@@ -23,10 +23,10 @@ _DECIDED_BY_IT = (
 
 @rule("TW421", level=Level.ERROR, field="data.eval")
 def evaluation_has_data(plan: Plan) -> Violations:
-    """The keys of evaluation need evaluation data.
+    """The evaluation keys need evaluation data.
 
-    Without it: nothing is evaluated. No checkpoint is chosen, no training ends early, and the scripts are those of a
-    plan without these keys.
+    Without it: nothing is evaluated. No checkpoint is chosen, training never ends early, and the scripts are the
+    same as without these keys.
     Why: data.eval is empty.
     Instead: set data.eval to a part of the training data, such as 5%, or to other data.
     Source: the generated train.py
@@ -43,11 +43,11 @@ def evaluation_has_data(plan: Plan) -> Violations:
 
 @rule("TW422", level=Level.ERROR, field="evaluation.best_metric")
 def metric_is_measured(plan: Plan) -> Violations:
-    """The best checkpoint is chosen by a metric that the task measures, and in its direction.
+    """The best checkpoint must be chosen by a metric of the task, in the right direction.
 
     Without it: the first evaluation ends the training with `is not among the metrics of the evaluation`; with the wrong
     direction, the worst checkpoint becomes the model.
-    Why: a task measures only its own metrics. Some (eval_auc, eval_spearman) are not sums over samples, and need the
+    Why: a task has only its own metrics. Some (eval_auc, eval_spearman) are not sums over samples, and need the
     outputs for all samples: evaluation.gather_outputs. Metrics of your own code (custom) have no known direction.
     Instead: choose one of the metrics that the message lists, and leave best_mode at auto.
     Source: the generated task.py and evaluation.py
@@ -75,7 +75,7 @@ def metric_is_measured(plan: Plan) -> Violations:
     if metric in known:
         if mode not in ("auto", known[metric]):
             yield violation(
-                "evaluation.best_mode is {mode}, but the best {metric} is the one that is {right}",
+                "evaluation.best_mode is {mode}, but for {metric} it should be {right}",
                 setting("evaluation.best_mode", "auto"),
                 mode=mode,
                 metric=metric,
@@ -90,7 +90,7 @@ def metric_is_measured(plan: Plan) -> Violations:
         )
     elif not task.own_code:
         yield violation(
-            "evaluation.best_metric {metric} is not measured; the task {task} measures {legal}",
+            "evaluation.best_metric {metric} is not available; the task {task} has {legal}",
             setting("evaluation.best_metric", "eval_loss"),
             metric=metric,
             task=plan.task,
@@ -98,7 +98,7 @@ def metric_is_measured(plan: Plan) -> Violations:
         )
     elif mode == "auto":
         yield violation(
-            "evaluation.best_mode is auto, but it is not known whether {metric} should be small or large",
+            "evaluation.best_mode is auto, but it is not known whether a lower or a higher {metric} is better",
             remedy("set evaluation.best_mode to min or max"),
             metric=metric,
             where="evaluation.best_mode",
@@ -110,7 +110,7 @@ def patience_has_a_metric(plan: Plan) -> Violations:
     """Early stopping needs a metric.
 
     Without it: the training never ends early.
-    Why: evaluation.patience counts the evaluations since the best one, and evaluation.best_metric says which is best.
+    Why: evaluation.patience counts the evaluations since the best one, which evaluation.best_metric determines.
     Instead: set evaluation.best_metric, for example to eval_loss.
     Source: the generated evaluation.py
     """
@@ -127,7 +127,7 @@ def evaluations_come_before_the_end(plan: Plan, project: Project) -> Violations:
 
     Without it: the model is evaluated once, at the end, so there is nothing to choose from.
     Why: evaluation_steps counts updates, and the training has fewer.
-    Instead: evaluate so often that the best checkpoint is not far from the best moment.
+    Instead: evaluate often enough that the best checkpoint is close to the best moment.
     Source: the generated evaluation.py
     """
     every, total = plan.evaluation.evaluation_steps, total_updates(plan, project)
@@ -143,11 +143,11 @@ def evaluations_come_before_the_end(plan: Plan, project: Project) -> Violations:
 
 @rule("TW455", level=Level.ERROR, field="evaluation.generation_metrics")
 def answers_can_be_written(plan: Plan, project: Project) -> Violations:
-    """Metrics of what the model writes need a model that writes, data with answers, and the accelerate engine.
+    """Generation metrics need a model that generates text, data with answers, and the accelerate engine.
 
-    Without it: nothing is written, and the scripts are those of a plan without these metrics.
+    Without it: nothing is generated, and the scripts are the same as without these metrics.
     Why: only causal_lm and sft train a model that continues text. With data.train_on all, sft does not mark where an
-    answer begins. The Colossal-AI loop does not let a model write.
+    answer begins. The Colossal-AI loop does not support generation.
     Instead: leave evaluation.generation_metrics empty and choose by eval_loss, or train with accelerate.
     Source: the generated generation.py
     """
@@ -157,7 +157,7 @@ def answers_can_be_written(plan: Plan, project: Project) -> Violations:
     empty = remedy("leave {key} empty", {"evaluation.generation_metrics": None}, key="evaluation.generation_metrics")
     if not task.packs:
         yield violation(
-            "{key} is {value}, but the task {task} writes no text",
+            "{key} is {value}, but the task {task} generates no text",
             empty,
             key="evaluation.generation_metrics",
             value=plan.evaluation.generation_metrics,
@@ -165,7 +165,7 @@ def answers_can_be_written(plan: Plan, project: Project) -> Violations:
         )
     elif plan.engine != "accelerate":
         yield violation(
-            "{key} is {value}, but the loop of {engine} does not let a model write",
+            "{key} is {value}, but the {engine} loop does not support generation",
             empty,
             key="evaluation.generation_metrics",
             value=plan.evaluation.generation_metrics,
@@ -173,7 +173,7 @@ def answers_can_be_written(plan: Plan, project: Project) -> Violations:
         )
     elif task.talks and plan.data.train_on == "all":
         yield violation(
-            "{key} is {value}, but with data.train_on all it is not known where answers begin",
+            "{key} is {value}, but with data.train_on all the start of the answers is unknown",
             setting("data.train_on", "answers"),
             key="evaluation.generation_metrics",
             value=plan.evaluation.generation_metrics,

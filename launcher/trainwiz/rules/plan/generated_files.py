@@ -87,12 +87,12 @@ def files_follow_the_plan(project: Project) -> Violations:
 
 @rule("TW525", level=Level.ERROR, field="project")
 def scripts_use_the_values_of_the_plan(project: Project) -> Violations:
-    """The values in train.py and task.py must be those of the plan.
+    """The values in train.py and task.py must match the plan.
 
-    Without it: the script trains with its own value, while checks, estimates and the record of the plan speak of
-    another one.
-    Why: somebody edited the value in the script, or kept the edited script when the plan's value changed.
-    Instead: change the value in the plan, and the script follows; or put the plan's value back into the script. For a
+    Without it: the script trains with its own value, while checks, estimates and the recorded plan use another
+    one.
+    Why: the value was edited in the script, or an edited script was kept when the plan's value changed.
+    Instead: change the value in the plan, and the script follows; or restore the plan's value in the script. For a
     single run, pass it as an argument: `trainwiz launch -- --learning_rate 0.001`, which is recorded.
     Source: seen with the generated scripts; their `Config` is read, not run
     """
@@ -119,29 +119,29 @@ def scripts_use_the_values_of_the_plan(project: Project) -> Violations:
 
 @rule("TW526", level=Level.WARNING, field="project")
 def scripts_are_what_the_plan_means(project: Project) -> Violations:
-    """Edited scripts may have left what the plan means.
+    """Edited scripts may no longer match the plan.
 
-    Without it: nothing fails, but what the rules and estimates say of the plan need not hold for the script. A script
+    Without it: nothing fails, but what the rules and estimates say about the plan may not apply to the script. A script
     that was kept when the plan's optimizer changed trains with the old one.
     Why: the script was kept with `--on-conflict keep` or `beside` while the plan changed more than values in it; or a
     value that follows from the plan's model, strategy or precision was edited.
-    Instead: take the changes over from the file that `--on-conflict beside` writes; the warning ends when the kept
-    file is edited. If all is as you mean it, say so in the plan: `ignore: {TW526: reason}`.
+    Instead: copy the changes from the file that `--on-conflict beside` writes; the warning disappears when the kept
+    file is edited. If everything is intended, say so in the plan: `ignore: {TW526: reason}`.
     Source: .trainwiz/manifest.json of the project; the `Config` of its scripts
     """
     for path in project.kept_files:
         if _is_program(path):
             yield violation(
-                "{path} was kept when the plan changed, and lacks what the plan changed in it",
-                remedy("write the new file beside it: trainwiz update {folder} --on-conflict beside"),
+                "{path} was kept when the plan changed, so it does not contain the change",
+                remedy("write the new file next to it: trainwiz update {folder} --on-conflict beside"),
                 path=path,
                 where=path,
             )
     for one in project.disagreements:
         if not one.key:
             yield violation(
-                "{field} is {scripted} in {file}; from the plan it would be {planned}",
-                remedy("put {planned} back, unless you mean it", planned=one.planned),
+                "{field} is {scripted} in {file}; the plan says {planned}",
+                remedy("change it back to {planned}, unless this is intended", planned=one.planned),
                 field=one.field,
                 scripted=one.scripted,
                 file=f"{one.file}:{one.line}",
@@ -155,14 +155,14 @@ def functions_are_written(project: Project) -> Violations:
     """All functions that train.py calls must be written.
 
     Without it: every rank starts, imports torch, and stops with `NotImplementedError: write build_model in task.py`.
-    Why: the project was imported from a script, and this part of it could not be taken over.
-    Instead: write the function; the comment in it names the line of the script.
+    Why: the project was imported from a script, and this part of it could not be converted.
+    Instead: write the function; the comment in it points to the line of the script.
     Source: the task.py that `trainwiz import --script` writes
     """
     for path, name, line in project.unwritten:
         yield violation(
-            "{name} is still to be written in {file}",
-            remedy("write it at {file}: the comment there names the place in your script", file=f"{path}:{line}"),
+            "{name} in {file} is not written yet",
+            remedy("write it at {file}: the comment there points to the place in your script", file=f"{path}:{line}"),
             name=name,
             file=f"{path}:{line}",
             where=path,
@@ -171,20 +171,20 @@ def functions_are_written(project: Project) -> Violations:
 
 @rule("TW529", level=Level.ERROR, field="strategy.kind")
 def hooks_go_with_the_strategy(plan: Plan, project: Project) -> Violations:
-    """A function of task.py that the loop calls must be one that the strategy can call.
+    """The strategy must support each optional function in task.py.
 
     Without it: every rank starts, builds the model, and stops with `task.py has build_optimizers, which this project
     cannot use`.
-    Why: DeepSpeed and Colossal-AI make the optimizer their own and keep the weights, so an optimizer of the task's, or
-    an average of the weights, would be another one than what is trained.
-    Instead: a strategy that leaves both to the loop (single, ddp, fsdp), or no such function.
-    Source: hooks.py of the project, which names what it refuses
+    Why: DeepSpeed and Colossal-AI take over the optimizer and keep the weights, so the task's own optimizer or average
+    would not be the one that is trained.
+    Instead: use a strategy that leaves both to the loop (single, ddp, fsdp), or remove the function.
+    Source: hooks.py of the project, which lists what it refuses
     """
     refused = strategies.of(plan).refused_hooks if tasks.of(plan).own_code else {}
     for path, name, line in project.own_functions:
         if name in refused:
             yield violation(
-                "{name} in {file} does not go with {strategy}: {why}",
+                "{name} in {file} does not work with {strategy}: {why}",
                 remedy("set strategy.kind to ddp, or remove {name}", name=name),
                 name=name,
                 file=f"{path}:{line}",
@@ -196,18 +196,18 @@ def hooks_go_with_the_strategy(plan: Plan, project: Project) -> Violations:
 
 @rule("TW528", level=Level.ERROR, field="project")
 def conflicts_are_resolved(project: Project) -> Violations:
-    """Conflicts that a merge left must be resolved.
+    """Merge conflicts must be resolved.
 
     Without it: every rank starts, imports torch, and stops with `SyntaxError: invalid syntax` at `<<<<<<<`; a
     configuration file with markers cannot be read.
     Why: `trainwiz update`, or git, merged two changes of the same lines and left both between markers.
-    Instead: keep the lines that are right, and delete the others with the markers.
+    Instead: keep the correct lines, and delete the others and the markers.
     Source: https://git-scm.com/docs/git-merge-file
     """
     for path, line in project.conflict_markers:
         yield violation(
-            "{file} still holds both sides of a conflict",
-            remedy("keep the lines that are right, and delete the markers"),
+            "{file} still contains both sides of a conflict",
+            remedy("keep the correct lines, and delete the markers"),
             file=f"{path}:{line}",
             where=path,
         )

@@ -25,8 +25,8 @@ _EVERYWHERE = frozenset({"kind", "job_name", "grace"})
 def time_limit_covers_the_training(plan: Plan, project: Project) -> Violations:
     """A job that is not requeued must have time for the whole training.
 
-    Without it: the job ends at its limit with a checkpoint, and nothing continues it.
-    Why: the forecast multiplies the updates by the time of one on the GPU that cluster.gpu_type names, without
+    Without it: the job ends at its limit with a checkpoint, and is not continued.
+    Why: the forecast multiplies the updates by the time of one update on the GPU in cluster.gpu_type, without
     evaluation and checkpoints; docs/forecast.md compares it with published runs.
     Instead: set cluster.requeue true, or a longer cluster.time_limit.
     Source: docs/forecast.md; https://slurm.schedmd.com/sbatch.html (--time, --requeue)
@@ -45,8 +45,8 @@ def time_limit_covers_the_training(plan: Plan, project: Project) -> Violations:
 def time_limit_is_longer_than_the_grace(plan: Plan) -> Violations:
     """The time limit must be longer than the time that is reserved for saving.
 
-    Without it: the signal before the end comes as soon as the job starts: the training is stopped at once, and a job
-    that is requeued goes on so for ever.
+    Without it: the stop signal arrives as soon as the job starts: the training stops immediately, and a requeued job
+    repeats this forever.
     Why: the job is asked to stop cluster.grace seconds, and a few more, before its limit.
     Instead: set a longer cluster.time_limit, or a shorter cluster.grace.
     Source: seen with Slurm 22.05 (`--time=2 --signal=TERM@120`)
@@ -63,11 +63,11 @@ def time_limit_is_longer_than_the_grace(plan: Plan) -> Violations:
 
 @rule("TW622", level=Level.WARNING, field="checkpoint.checkpointing_steps")
 def spot_machines_save_on_the_way(plan: Plan) -> Violations:
-    """A training on machines that can be taken away must save checkpoints on the way.
+    """A training on machines that can be taken away must save checkpoints before its end.
 
-    Without it: each time a machine is taken away, the training begins at update 0.
-    Why: a spot machine is gone within seconds or minutes of its notice, if there is one; with checkpointing_steps 0 the
-    only checkpoint is written at the end.
+    Without it: each time a machine is taken away, the training restarts at update 0.
+    Why: a spot machine is taken away seconds or minutes after its notice, if there is one; with checkpointing_steps 0
+    the only checkpoint is written at the end.
     Instead: set checkpointing_steps to the number of updates that you can afford to lose.
     Source: https://docs.skypilot.co/en/latest/examples/managed-jobs.html
     """
@@ -82,9 +82,9 @@ def spot_machines_save_on_the_way(plan: Plan) -> Violations:
 def pods_have_an_image(plan: Plan) -> Violations:
     """A pod needs a container image.
 
-    Without it: the API server refuses the job: `spec.containers[0].image: Required value`.
+    Without it: the API server rejects the job: `spec.containers[0].image: Required value`.
     Why: Kubernetes has no default image.
-    Instead: set cluster.image to one with Python, PyTorch, trainwiz and the packages of requirements.txt.
+    Instead: set cluster.image to an image with Python, PyTorch, trainwiz and the packages of requirements.txt.
     Source: https://kubernetes.io/docs/concepts/containers/images/
     """
     if _takes(plan, "workload") and plan.cluster.image is None:
@@ -97,11 +97,11 @@ def pods_have_an_image(plan: Plan) -> Violations:
 
 @rule("TW624", level=Level.ERROR, field="cluster.volume")
 def containers_share_a_volume(plan: Plan) -> Violations:
-    """Machines that come and go need a volume for the project and its checkpoints.
+    """Temporary machines need a volume for the project and its checkpoints.
 
     Without it: checkpoints and the trained model are lost with the pod or the rented machine; a restart begins at
-    update 0. Several machines do not see each other's files: no resume finds all shards of a checkpoint.
-    Why: what is written into a container, or on a rented machine's own disk, is gone when it is.
+    update 0. Several machines do not see each other's files, so a resume cannot find all shards of a checkpoint.
+    Why: files in a container, or on a rented machine's own disk, are lost together with it.
     Instead: set cluster.volume to a volume that all machines can write to, with the project on it.
     Source: https://kubernetes.io/docs/concepts/storage/persistent-volumes/ (access modes);
     https://docs.skypilot.co/en/latest/reference/volumes.html
@@ -115,11 +115,11 @@ def containers_share_a_volume(plan: Plan) -> Violations:
 
 @rule("TW625", level=Level.ERROR, field="cluster.workload")
 def several_machines_need_a_jobset(plan: Plan) -> Violations:
-    """A Job of Kubernetes runs on one machine.
+    """A Kubernetes Job runs on one machine.
 
-    Without it: one pod waits for the others, which no one starts, and then fails.
-    Why: the pods of a Job have no names under which they find each other without a service of their own, and are not
-    restarted together.
+    Without it: one pod waits for the others, which are never started, and then fails.
+    Why: without a service of their own, the pods of a Job cannot find each other by name, and they are not restarted
+    together.
     Instead: set cluster.workload to trainjob or jobset.
     Source: https://jobset.sigs.k8s.io/docs/overview/
     """
@@ -132,11 +132,11 @@ def several_machines_need_a_jobset(plan: Plan) -> Violations:
 
 @rule("TW626", level=Level.WARNING, field="cluster.kind")
 def every_key_reaches_the_scheduler(plan: Plan) -> Violations:
-    """Keys of `cluster:` only count for a scheduler that takes them.
+    """Keys of `cluster:` only apply to a scheduler that uses them.
 
-    Without it: the job asks for something else than the plan says: a partition is ignored, a limit never comes.
-    Why: each scheduler has its own words; what it has no word for cannot be in its file.
-    Instead: remove the key, or choose the scheduler that it is for.
+    Without it: the job requests something different from the plan: a partition is ignored, a limit never applies.
+    Why: each scheduler has its own settings; a key without a counterpart cannot be written to its file.
+    Instead: remove the key, or choose a scheduler that uses it.
     Source: `keys` of the schedulers in trainwiz
     """
     scheduler, defaults = schedulers.of(plan), plans.defaults()
@@ -159,7 +159,7 @@ def containers_have_shared_memory(plan: Plan) -> Violations:
     """Ranks and data workers in a container need shared memory.
 
     Without it: `DataLoader worker … is killed by signal: Bus error`, or NCCL's `No space left on device` for /dev/shm.
-    Why: a container has 64 MiB of /dev/shm unless a volume in memory is mounted there.
+    Why: a container has 64 MiB of /dev/shm unless a memory volume is mounted there.
     Instead: set cluster.shared_memory, for example to 8Gi.
     Source: https://pytorch.org/docs/stable/multiprocessing.html; NCCL's troubleshooting guide (shared memory)
     """
@@ -174,10 +174,10 @@ def containers_have_shared_memory(plan: Plan) -> Violations:
 
 @rule("TW628", level=Level.ERROR, field="cluster.gpu_type")
 def a_cloud_knows_which_gpu(plan: Plan) -> Violations:
-    """SkyPilot must be told which GPU to rent.
+    """SkyPilot needs the type of GPU to rent.
 
     Without it: it rents the cheapest machine, which has no GPU, and the job fails there at its first check.
-    Why: SkyPilot's accelerators have a type and a count; there is no word for any GPU.
+    Why: SkyPilot's accelerators have a type and a count; there is no value for any GPU.
     Instead: set cluster.gpu_type; `sky show-gpus` lists them.
     Source: https://docs.skypilot.co/en/latest/reference/yaml-spec.html (resources.accelerators)
     """
@@ -190,12 +190,12 @@ def a_cloud_knows_which_gpu(plan: Plan) -> Violations:
 
 @rule("TW629", level=Level.WARNING, field="cluster.folder")
 def machines_see_the_same_folder(plan: Plan, project: Project) -> Violations:
-    """The nodes of a job must all see the project's folder.
+    """All nodes of a job must see the project's folder.
 
-    Without it: sbatch starts the job, and on all nodes but those that have the folder it fails with `couldn't chdir`,
-    or finds no trainwiz.yaml. Shards of checkpoints stay on the node that wrote them.
+    Without it: sbatch starts the job, but on nodes without the folder it fails with `couldn't chdir`, or finds no
+    trainwiz.yaml. Shards of checkpoints stay on the node that wrote them.
     Why: /tmp, /dev/shm and scratch folders are usually local to each machine.
-    Instead: move the project to a shared file system, or name its folder on the nodes in cluster.folder.
+    Instead: move the project to a shared file system, or set cluster.folder to its folder on the nodes.
     Source: https://slurm.schedmd.com/sbatch.html (--chdir)
     """
     folder = plan.cluster.folder or project.folder
@@ -212,8 +212,8 @@ def machines_see_the_same_folder(plan: Plan, project: Project) -> Violations:
 def ranks_have_cores(plan: Plan) -> Violations:
     """Each rank and each of its data workers should have a core.
 
-    Without it: ranks take turns on the cores that the job was given, and GPUs wait for them.
-    Why: schedulers bind a job to as many cores as it asked for; Slurm gives one per task unless told otherwise.
+    Without it: ranks take turns on the job's cores, and the GPUs wait for them.
+    Why: schedulers bind a job to the cores that it requested; by default, Slurm gives one per task.
     Instead: set cluster.cpus to the ranks on each machine × (1 + data workers), or to all cores of a machine.
     Source: https://slurm.schedmd.com/sbatch.html (--cpus-per-task)
     """

@@ -55,20 +55,20 @@ def every_machine_has_a_rank(plan: Plan) -> Violations:
 def machines_know_where_to_meet(plan: Plan) -> Violations:
     """Multiple machines need a rendezvous address, from the plan or from the scheduler.
 
-    Without it: `trainwiz launch` refuses to start where no scheduler knows the address. By hand, each machine waits for
+    Without it: `trainwiz launch` refuses to start if no scheduler provides the address. By hand, each machine waits for
     the others at its own loopback address for 15 minutes: the first reports `Timed out after 901 seconds waiting for
     clients. 1/2 clients joined.`, the others `The client socket has timed out`. `accelerate launch` looks for a host
     called None.
     Why: torchrun uses main_process_ip for the rendezvous; if it is missing, torchrun uses 127.0.0.1. In a job of a
     scheduler, `trainwiz launch` takes the address from the job's variables.
-    Instead: outside of jobs, set it to an address of the first machine that the others can reach (run `hostname -I`
+    Instead: outside a job, set it to an address of the first machine that the others can reach (run `hostname -I`
     there).
     Source: seen with torchrun 2.13 and accelerate 1.15 on two hosts; huggingface/accelerate issues 1239, 2818
     """
     # The job of the plan's scheduler will know it.
     if plan.machine.num_machines > 1 and plan.machine.main_process_ip is None and schedulers.of(plan) is None:
         fix = remedy(
-            "leave it so if a scheduler starts the machines; otherwise set machine.main_process_ip to an address of "
+            "keep it if a scheduler starts the machines; otherwise set machine.main_process_ip to an address of "
             "the first machine (run hostname -I there)"
         )
         yield violation("machine.num_machines is {num_machines}, but machine.main_process_ip is not set", fix)
@@ -168,16 +168,16 @@ def _is_here(plan: Plan, machine: Machine) -> bool:
 
 @rule("TW618", level=Level.WARNING, field="machine.numa_binding")
 def only_ranks_with_gpus_are_bound(plan: Plan) -> Violations:
-    """machine.numa_binding always is for ranks with GPUs.
+    """machine.numa_binding always needs ranks with GPUs.
 
     Without it: the key has no effect: the ranks run on any core.
     Why: a rank is bound to the NUMA node of its GPU, and a rank on the CPU has none.
-    Instead: leave it at auto. To bind CPU ranks, start them by a scheduler that does: `srun --cpu-bind=cores`.
+    Instead: leave it at auto. To bind CPU ranks, start them with a scheduler that supports it: `srun --cpu-bind=cores`.
     Source: the generated numa.py
     """
     if plan.machine.numa_binding == "always" and plan.machine.device != "cuda":
         yield violation(
-            "machine.numa_binding is always, but on {device} no rank has a GPU whose node it could be bound to",
+            "machine.numa_binding is always, but on {device} no rank has a GPU to be bound to",
             setting("machine.numa_binding", "auto"),
             device=plan.machine.device,
         )

@@ -45,14 +45,14 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Viola
 
     Without it: `CUDA out of memory` in the first forward pass, or later at the first long sequence.
     Why: activations grow with micro-batch × sequence length; the loss takes 12 to 14 bytes for each token and word of
-    the vocabulary, of 1024 tokens at a time.
+    the vocabulary, for 1024 tokens at a time.
     Instead: use a smaller micro-batch with more accumulation (the real batch stays the same), or more sharding.
     Source: https://arxiv.org/abs/2205.05198 (activation memory of transformers)
     """
     smallest = _smallest_gpu(plan, machine)
     if smallest and CROWDED * smallest < estimate.device_bytes_per_rank <= smallest:
         yield violation(
-            "{strategy} uses {need} of {have} GiB for model state; activations need more memory on top",
+            "{strategy} uses {need} of {have} GiB for model state; activations need more memory in addition",
             Fix(message=_more_sharding(plan)),
             strategy=plan.strategy.label,
             need=gib(estimate.device_bytes_per_rank),
@@ -66,9 +66,10 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
 
     Without it: `torch.OutOfMemoryError: CUDA out of memory` in the first forward pass.
     Why: a forward pass keeps tensors of every layer for the backward pass. They grow with micro-batch × sequence length
-    and do not depend on how the state is sharded. Beside them are the logits of 1024 tokens, and what comes and goes
-    with the strategy: casts, gathered weights, buckets. Of compiled layers only what matrix products and attention
-    return is counted: the compiler computes the rest again. model.attention eager keeps scores of all pairs of tokens.
+    and do not depend on how the state is sharded. In addition there are the logits of 1024 tokens, and the strategy's
+    temporary buffers: casts, gathered weights, buckets. For compiled layers, only the results of matrix multiplications
+    and attention are counted: the compiler recomputes the rest. model.attention eager keeps scores of all pairs of
+    tokens.
     Instead: recompute activations (model.activation_checkpointing), or use a smaller micro-batch with more
     accumulation, which keeps the real batch, or a shorter sequence.
     Source: what autograd saves, counted with transformers 5.23 (tests/models/test_activations.py)
@@ -80,7 +81,7 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
     if beside + estimate.activation_bytes_per_rank > smallest:
         yield violation(
             "a micro-batch of {per_device_batch_size} × {sequence_length} tokens needs {need} GiB of activations "
-            "beside {state} GiB of model state and buffers; a GPU has {have} GiB",
+            "in addition to {state} GiB of model state and buffers; a GPU has {have} GiB",
             _fewer_activations(plan),
             need=gib(estimate.activation_bytes_per_rank),
             state=gib(beside),
@@ -88,8 +89,8 @@ def activations_fit_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) ->
         )
     elif estimate.peak_bytes_per_rank > smallest:
         yield violation(
-            "the gradients of the embeddings and the head need {need} GiB at the end of the backward pass, beside "
-            "{state} GiB of model state; a GPU has {have} GiB",
+            "the gradients of the embeddings and the head need {need} GiB at the end of the backward pass, in "
+            "addition to {state} GiB of model state; a GPU has {have} GiB",
             Fix(message=_more_sharding(plan)),
             need=gib(estimate.peak_bytes_per_rank - estimate.device_bytes_per_rank),
             state=gib(estimate.device_bytes_per_rank),
@@ -117,7 +118,7 @@ def offload_fits_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> V
 
     Without it: the kernel kills a rank. The only visible sign is `exit code: -9`, often minutes after the start.
     Why: an offloaded AdamW keeps about 18 bytes per parameter in host memory, or 20 with offloaded parameters;
-    pinned blocks are rounded up to powers of two. Offloaded activations are the inputs of all layers, of each rank.
+    pinned blocks are rounded up to powers of two. Offloaded activations are the inputs of all layers, for each rank.
     Instead: use more machines (each keeps only its part), nvme at stage 3, less offload, or a smaller micro-batch.
     Source: deepspeedai/DeepSpeed issues 4239, 4571; 18 bytes seen with DeepSpeed 0.19.8 at ZeRO 2 (and 4 of weights
     and gradients, which stay on the GPU)
@@ -138,11 +139,11 @@ def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: 
     """The models that all ranks of a machine build must fit in its memory.
 
     Without it: the kernel kills a rank before the first update. The only visible sign is `exit code: -9`.
-    Why: the engine takes the model from the host's memory, where each rank has built it: 4 bytes per parameter and
-    rank, or 2 of frozen weights in 16 bits. Beside LoRA under DDP or ZeRO 0 to 2, models that write are loaded onto the
-    GPUs, tensor by tensor. With zero.Init, ZeRO 3 cuts the weights while they are loaded. Under fsdp, also beside an
-    adapter, each rank reads its rows of the safetensors files; where these do not hold the weights as the model has
-    them, rank 0 alone builds the model.
+    Why: the engine takes the model from host memory, where each rank has built it: 4 bytes per parameter and rank, or 2
+    for frozen weights in 16 bits. With LoRA under DDP or ZeRO 0 to 2, language models are loaded onto the GPUs, tensor
+    by tensor. With zero.Init, ZeRO 3 shards the weights while they are loaded. Under fsdp, also with an adapter, each
+    rank reads its rows of the safetensors files; if these do not match the model's weights, only rank 0 builds the
+    model.
     Instead: use ZeRO 3 with strategy.zero3_init, or fsdp.
     Source: seen with transformers 5.23 and accelerate 1.15 on CPU ranks (tests/train_templates/test_sharding.py)
     """
@@ -159,22 +160,21 @@ def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: 
 
 @rule("TW329", level=Level.ERROR, field="strategy.zero3_init")
 def the_whole_model_fits_the_gpu_at_first(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
-    """At ZeRO stage 3 without zero.Init, the whole model must fit in each GPU once; in four bits, always.
+    """At ZeRO stage 3 without zero.Init, the whole model must fit in each GPU once; a 4-bit model always must.
 
     Without it: `torch.OutOfMemoryError: CUDA out of memory` in `accelerator.prepare`, or for QLoRA in
-    `from_pretrained`, although its shard would fit, and also where the weights are offloaded.
-    Why: DeepSpeed moves the model to the device, in the type that it computes in, and then cuts its weights. Weights in
-    four bits are made on the device, and transformers takes no zero.Init for a model that has them.
-    Instead: set strategy.zero3_init to true: the weights are then cut while the model is built. A model that is too
-    large in four bits needs larger GPUs, or model.adapter lora with zero.Init, which shards 16 bits.
+    `from_pretrained`, although its shard would fit, even if the weights are offloaded.
+    Why: DeepSpeed moves the model to the device in its compute type and then shards the weights. 4-bit weights are
+    created on the device, and transformers does not use zero.Init for them.
+    Instead: set strategy.zero3_init to true: the weights are then sharded while the model is built. A model that is
+    too large in 4 bits needs larger GPUs, or model.adapter lora with zero.Init, which shards 16 bits.
     Source: `DeepSpeedEngine._configure_distributed_model` in DeepSpeed 0.19.8;
     `PreTrainedModel.get_init_context` in transformers 5.23
     """
     smallest = _smallest_gpu(plan, machine)
     if smallest and estimate.whole_bytes_per_rank > smallest and plan.model.adapter == "qlora":
         yield violation(
-            "QLoRA under ZeRO 3 loads the whole model in four bits ({need} GiB) on a GPU of {have} GiB before it is "
-            "sharded",
+            "QLoRA under ZeRO 3 loads the whole 4-bit model ({need} GiB) onto a GPU of {have} GiB before it is sharded",
             remedy(
                 "use GPUs with more memory, or set model.adapter to lora and strategy.zero3_init to true",
                 {"model.adapter": "lora", "strategy.zero3_init": True},
@@ -228,7 +228,7 @@ def cpu_ranks_fit_the_host(plan: Plan, machine: Machine, estimate: Estimate) -> 
     alone = estimate.device_bytes_per_rank + estimate.host_bytes_per_machine
     if plan.machine.device == "cpu" and have and alone > have:
         yield violation(
-            "the model state needs {need} GiB for one CPU rank alone, but this machine has {have} GiB",
+            "the model state needs {need} GiB for a single CPU rank, but this machine has {have} GiB",
             remedy("use a smaller model; to plan for other machines, run: trainwiz init --machine 8xH100"),
             where="model.name",
             need=gib(alone),

@@ -55,8 +55,8 @@ def nvme_needs_a_toolkit(plan: Plan, machine: Machine) -> Violations:
     """On GPUs, offload to nvme needs the CUDA toolkit.
 
     Without it: `MissingCUDAException: CUDA_HOME does not exist, unable to compile CUDA op(s)` after the model is built.
-    Why: DeepSpeed compiles async_io when it is first used, and its builder asks for the toolkit, although nothing in it
-    is CUDA code.
+    Why: DeepSpeed compiles async_io when it is first used, and its builder requires the toolkit, although it contains
+    no CUDA code.
     Instead: install the CUDA toolkit of torch's version and set CUDA_HOME, or offload to cpu.
     Source: deepspeed/ops/op_builder/builder.py (`installed_cuda_version`) in DeepSpeed 0.19.8
     """
@@ -64,7 +64,7 @@ def nvme_needs_a_toolkit(plan: Plan, machine: Machine) -> Violations:
     on_nvme = "nvme" in (strategy.offload_optimizer_device, strategy.offload_param_device)
     if _deepspeed(plan) and on_nvme and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
         yield violation(
-            "offload to nvme compiles async_io, which asks for the CUDA toolkit, and there is no nvcc",
+            "offload to nvme compiles async_io, which requires the CUDA toolkit, but there is no nvcc",
             remedy("install the CUDA toolkit and set CUDA_HOME, or offload to cpu"),
         )
 

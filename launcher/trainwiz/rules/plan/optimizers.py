@@ -32,12 +32,12 @@ def package_of_the_optimizer_is_installed(plan: Plan, machine: Machine) -> Viola
 
 @rule("TW320", level=Level.ERROR, field="optimizer.name")
 def optimizer_suits_the_parts(plan: Plan) -> Violations:
-    """muon, adafactor and the 8-bit optimizers need whole parameters, which sharding does not give them.
+    """muon, adafactor and the 8-bit optimizers need whole parameters, not shards.
 
     Without it: muon stops with `Muon only supports 2D parameters`, adafactor treats a flat part of several matrices as
-    one vector, and the blocks of an 8-bit optimizer are cut elsewhere for every number of ranks: other updates than on
+    one vector, and the blocks of an 8-bit optimizer depend on the number of ranks: the updates differ from those on
     one rank.
-    Why: their update of one number depends on the rest of its matrix, of its row, or of its block. ZeRO gives them
+    Why: their update of one number depends on the rest of its matrix, row or block. ZeRO gives them
     flat parts of several matrices, FSDP parts of each matrix.
     Instead: use single or ddp, or an optimizer that updates each number by itself: adamw, sgd or lion.
     Source: `Muon.__init__` and `Adafactor` in torch 2.13; ZeRO (https://arxiv.org/abs/1910.02054, section 5)
@@ -45,7 +45,7 @@ def optimizer_suits_the_parts(plan: Plan) -> Violations:
     strategy = strategies.of(plan)
     if not optimizers.named(plan.optimizer.name).elementwise and not strategy.whole_parameters:
         yield violation(
-            "optimizer.name {name} needs whole parameters, but {strategy} gives it parts of them",
+            "optimizer.name {name} needs whole parameters, but {strategy} shards them",
             remedy("set optimizer.name to adamw, sgd or lion, or strategy.kind to ddp", {"optimizer.name": "adamw"}),
             name=plan.optimizer.name,
             strategy=plan.strategy.label,
@@ -54,10 +54,10 @@ def optimizer_suits_the_parts(plan: Plan) -> Violations:
 
 @rule("TW339", level=Level.ERROR, field="optimizer.name")
 def optimizer_runs_on_the_device(plan: Plan) -> Violations:
-    """8-bit optimizers run on CUDA only.
+    """8-bit optimizers run only on CUDA.
 
     Without it: the first update fails: the kernels for 8-bit state find no GPU.
-    Why: bitsandbytes has the kernels of its optimizers for CUDA.
+    Why: bitsandbytes provides its optimizer kernels for CUDA.
     Instead: use adafactor or lion, which also keep less state than adamw.
     Source: https://huggingface.co/docs/bitsandbytes/main/en/installation (supported features by backend)
     """
@@ -73,17 +73,16 @@ def optimizer_runs_on_the_device(plan: Plan) -> Violations:
 
 @rule("TW340", level=Level.ERROR, field="optimizer.ema_decay")
 def weights_can_be_averaged(plan: Plan) -> Violations:
-    """An average of the weights is kept under single, ddp and fsdp.
+    """An average of the weights is available under single, ddp and fsdp.
 
-    Without it: no average is kept; the scripts are those of a plan without it.
-    Why: DeepSpeed and Colossal-AI keep the weights that they update in flat buffers of their own, which are not the
-    model's.
+    Without it: no average is kept; the scripts are the same as without it.
+    Why: DeepSpeed and Colossal-AI update weights in their own flat buffers, not in the model's parameters.
     Instead: use single, ddp or fsdp, or set optimizer.ema_decay to 0.
     Source: the generated average.py
     """
     if plan.optimizer.ema_decay and not strategies.of(plan).own_parameters:
         yield violation(
-            "optimizer.ema_decay is {ema_decay}, but {strategy} keeps no average of the weights",
+            "optimizer.ema_decay is {ema_decay}, but {strategy} does not support an average of the weights",
             setting("optimizer.ema_decay", 0.0),
             strategy=plan.strategy.label,
         )
@@ -91,10 +90,10 @@ def weights_can_be_averaged(plan: Plan) -> Violations:
 
 @rule("TW418", level=Level.WARNING, field="optimizer.name")
 def optimizer_uses_its_settings(plan: Plan) -> Violations:
-    """beta1, beta2 and epsilon must belong to the optimizer.
+    """beta1, beta2 and epsilon must be settings of the optimizer.
 
-    Without it: the number is ignored, and the training is not the one that the plan seems to describe.
-    Why: sgd has a momentum (beta1) only, lion no epsilon, and adafactor no betas.
+    Without it: the number is ignored, and the training is not what the plan seems to describe.
+    Why: sgd has only a momentum (beta1), lion has no epsilon, and adafactor has no betas.
     Instead: leave it empty, or choose an optimizer that has this setting.
     Source: the generated optimizers.py
     """

@@ -71,7 +71,7 @@ def datasets_is_installed(plan: Plan, machine: Machine, project: Project) -> Vio
     """Data from the Hugging Face Hub, and files in binary formats, need the datasets package.
 
     Without it: `ModuleNotFoundError: No module named 'datasets'` (or 'pyarrow') on all ranks, when the data is loaded.
-    Why: it reads data sets of the hub, .parquet and .arrow files, folders from `save_to_disk`, and, with pyarrow, .zst
+    Why: it reads hub datasets, .parquet and .arrow files, folders from `save_to_disk`, and, with pyarrow, .zst
     files. All other files are read without it, and no other package installs it.
     Instead: install datasets, or use .jsonl, .json, .csv, .tsv or .txt files, which may be compressed with gzip.
     Source: https://huggingface.co/docs/datasets/installation
@@ -106,18 +106,18 @@ def tracker_is_installed(plan: Plan, machine: Machine) -> Violations:
 
 @rule("TW126", level=Level.ERROR, field="tracking.log_with")
 def engine_has_the_tracker(plan: Plan) -> Violations:
-    """Each engine's loop writes to some trackers only.
+    """Each engine's loop supports only some trackers.
 
-    Without it: nothing is tracked; the scripts are those of a plan without a tracker.
-    Why: accelerate has mlflow, swanlab and trackio. The Colossal-AI loop has no accelerate, and writes to tensorboard
-    and wandb itself.
+    Without it: nothing is tracked; the scripts are the same as without a tracker.
+    Why: accelerate provides mlflow, swanlab and trackio. The Colossal-AI loop does not use accelerate, and writes to
+    tensorboard and wandb itself.
     Instead: use tensorboard or wandb; metrics.jsonl is always written.
     Source: the generated train.py
     """
     tracker, legal = plan.tracking.log_with, vocabulary.TRACKERS[plan.engine]
     if tracker not in ("none", *legal):
         yield violation(
-            "tracking.log_with is {log_with}, but the loop of {engine} writes to {legal} only",
+            "tracking.log_with is {log_with}, but the {engine} loop supports only {legal}",
             setting("tracking.log_with", legal[0]),
             legal=", ".join(legal),
             engine=plan.engine,
@@ -152,10 +152,10 @@ def versions_were_tried(plan: Plan, machine: Machine) -> Violations:
 
 @rule("TW117", level=Level.ERROR, field="task")
 def packages_for_pictures_are_installed(plan: Plan, machine: Machine) -> Violations:
-    """Tasks on images need pillow; networks of timm need timm, embedded images scikit-learn.
+    """Image tasks need pillow; timm networks need timm, embedded images need scikit-learn.
 
     Without it: every rank fails with `ModuleNotFoundError: No module named 'PIL'` (or `'timm'`, `'sklearn'`).
-    Why: pillow reads images, timm has networks for them, and scikit-learn the embedded handwritten digits. Only these
+    Why: pillow reads images, timm provides networks, and scikit-learn the embedded handwritten digits. Only these
     tasks need them.
     Instead: run `pip install -r requirements.txt` in the project, or the command that the finding shows.
     Source: the generated requirements.txt

@@ -34,7 +34,7 @@ def fp16_needs_a_gpu(plan: Plan) -> Violations:
 
 @rule("TW202", level=Level.ERROR, field="precision.mixed_precision")
 def fp8_needs_a_gpu(plan: Plan) -> Violations:
-    """fp8 saves nothing on the CPU.
+    """fp8 has no benefit on the CPU.
 
     Without it: the CPU multiplies in fp8 without any gain: with torchao, updates of the smallest model took minutes.
     Why: fp8 saves time only on the tensor cores of Ada, Hopper and newer GPUs.
@@ -89,7 +89,7 @@ def fp8_needs_ada(plan: Plan, machine: Machine) -> Violations:
 def fp8_needs_a_library(plan: Plan, machine: Machine) -> Violations:
     """fp8 needs torchao.
 
-    Without it: train.py stops as it builds the model: `ModuleNotFoundError: No module named 'torchao'`.
+    Without it: train.py stops while it builds the model: `ModuleNotFoundError: No module named 'torchao'`.
     Why: torch itself only provides the fp8 data types, not a recipe to train with them.
     Instead: install torchao, or use bf16.
     Source: the generated fp8.py
@@ -100,14 +100,14 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Violations:
     version = interpreter.packages.get("torchao", "unknown")
     if version and (0,) < parts(version) < (0, 9):
         yield violation(
-            "fp8 needs torchao 0.9 or newer, and {python} has {version}",
+            "fp8 needs torchao 0.9 or newer, but {python} has {version}",
             install(interpreter.python, "torchao>=0.9"),
             python=interpreter.python,
             version=version,
         )
     if version is None:
         yield violation(
-            "fp8 needs torchao, which {python} does not have",
+            "fp8 needs torchao, which is not installed in {python}",
             install(interpreter.python, "torchao>=0.9"),
             python=interpreter.python,
         )
@@ -116,12 +116,12 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Violations:
 # docs/decisions/loop.md: fp8 is torchao's, by row, and written out
 @rule("TW209", level=Level.ERROR, field="precision.mixed_precision")
 def fp8_trains_whole_linear_layers(plan: Plan) -> Violations:
-    """fp8 is for weights that are trained and that a rank holds as a whole while it computes.
+    """fp8 only helps weights that are trained and that each rank holds whole while it computes.
 
     Without it: with an adapter, train.py stops: none of the layers can be trained in fp8. Under ZeRO 3, torchao keeps
     each gathered weight until the backward pass, so that sharding saves nothing.
-    Why: torchao computes the gradient of each weight in fp8, needed or not, and keeps the weight itself for it, which
-    DeepSpeed cannot free meanwhile.
+    Why: torchao computes the gradient of each weight in fp8, needed or not, and keeps the weight for this, so that
+    DeepSpeed cannot free it.
     Instead: use bf16, or fsdp in place of ZeRO 3.
     Source: torchao/float8/float8_linear.py (`matmul_with_hp_or_float8_args`) in torchao 0.18
     """
@@ -129,20 +129,18 @@ def fp8_trains_whole_linear_layers(plan: Plan) -> Violations:
         return
     fix = setting("precision.mixed_precision", "bf16")
     if tasks.of(plan).adapters and plan.model.adapter != "none":
-        yield violation(
-            "fp8 has nothing to multiply: model.adapter is {adapter}, and all other weights are frozen", fix
-        )
+        yield violation("fp8 has no effect: model.adapter is {adapter}, and all other weights are frozen", fix)
     elif strategies.of(plan).uses_deepspeed and strategies.of(plan).partitions_weights:
         yield violation("fp8 keeps the weights that ZeRO 3 gathers in memory until the backward pass", fix)
 
 
 @rule("TW210", level=Level.WARNING, field="precision.mixed_precision")
 def fp8_is_compiled(plan: Plan) -> Violations:
-    """fp8 is faster than bf16 only where layers are compiled.
+    """fp8 is faster than bf16 only if the layers are compiled.
 
-    Without it: training is right, but usually slower than in bf16.
-    Why: each product needs the largest number of each row, a scale and a cast; compiled, they are part of the kernels
-    before it, and else they read and write everything several more times.
+    Without it: the results are correct, but training is usually slower than in bf16.
+    Why: each multiplication needs the maximum of each row, a scale and a cast. When compiled, they are fused into the
+    preceding kernels; otherwise they read and write all data several more times.
     Instead: set model.compile to true.
     Source: torchao/float8/README.md (torchao 0.18)
     """
@@ -155,7 +153,7 @@ def fp8_is_compiled(plan: Plan) -> Violations:
 def fp32_wastes_the_gpu(plan: Plan, machine: Machine) -> Violations:
     """On a GPU that supports bf16, training in fp32 wastes most of its speed.
 
-    Without it: nothing breaks, but matrix products run at a fraction of the tensor cores' speed, and activations
+    Without it: nothing breaks, but matrix multiplications run at a fraction of the tensor cores' speed, and activations
     take twice the memory.
     Why: an A100 reaches 312 dense TFLOPS in bf16, and 19.5 in fp32 (156 with TF32).
     Instead: use bf16, unless the task is known to need fp32. Master weights stay in fp32 either way.
@@ -177,11 +175,11 @@ def _below(plan: Plan, machine: Machine, capability: tuple[int, int]) -> Gpu | N
 
 @rule("TW208", level=Level.ERROR, field="precision.weights")
 def weights_are_kept_in_16_bits(plan: Plan) -> Violations:
-    """bf16 weights without fp32 masters are for single and ddp, in bf16, without an adapter or an average.
+    """bf16 weights without fp32 masters need single or ddp, bf16, and neither an adapter nor an average.
 
-    Without it: DeepSpeed, FSDP and Colossal-AI keep fp32 masters whatever the model has; without autocast, inputs in
-    fp32 meet weights in bf16 and stop the training; an average in bf16 hardly moves; an adapter is trained in fp32.
-    Why: accelerate casts trained weights up for FSDP, and the other engines have masters of their own, sharded.
+    Without it: DeepSpeed, FSDP and Colossal-AI keep fp32 masters whatever the model has; without autocast, fp32
+    inputs meet bf16 weights and stop the training; a bf16 average hardly moves; an adapter is trained in fp32.
+    Why: accelerate casts trained weights up for FSDP, and the other engines keep their own sharded masters.
     Instead: set precision.weights to float32; sharding saves more memory than bf16 weights.
     Source: `fsdp2_prepare_model` in accelerate 1.15; the generated train.py
     """
@@ -197,5 +195,5 @@ def weights_are_kept_in_16_bits(plan: Plan) -> Violations:
     elif plan.optimizer.ema_decay or plan.model.adapter != "none":
         key = "optimizer.ema_decay" if plan.optimizer.ema_decay else "model.adapter"
         yield violation(
-            "precision.weights is {weights}, but {key} is {value} and needs fp32", fix, key=key, value=plan.get(key)
+            "precision.weights is {weights}, but {key} is {value}, which needs fp32", fix, key=key, value=plan.get(key)
         )

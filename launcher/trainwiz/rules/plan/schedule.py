@@ -79,7 +79,7 @@ def checkpoints_come_before_the_end(plan: Plan, project: Project) -> Violations:
 
     Without it: the only checkpoint is the one written at the end; any interruption loses the whole run.
     Why: checkpointing_steps counts updates, and the training has fewer.
-    Instead: save so often that you can afford to repeat the work in between. 0 means to save only at the end.
+    Instead: save often enough that you can afford to repeat the work in between. 0 means to save only at the end.
     Source: the generated train.py
     """
     every, total = plan.checkpoint.checkpointing_steps, total_updates(plan, project)
@@ -161,10 +161,10 @@ def warmup_is_given_once(plan: Plan) -> Violations:
 
 @rule("TW426", level=Level.WARNING, field="schedule.lr_scheduler_type")
 def schedule_uses_its_settings(plan: Plan) -> Violations:
-    """Each setting of the schedule must belong to its type.
+    """Each schedule setting must belong to the schedule's type.
 
-    Without it: the setting is ignored, and the learning rate takes another course than the plan seems to say.
-    Why: decay_ratio and decay_type are for wsd, polynomial_power is for polynomial, and constant has no floor.
+    Without it: the setting is ignored, and the learning rate differs from what the plan seems to say.
+    Why: decay_ratio and decay_type are for wsd, polynomial_power is for polynomial, and constant has no minimum.
     Instead: set lr_scheduler_type to the one that has this setting, or leave the setting at its default.
     Source: the generated schedule.py
     """
@@ -190,7 +190,7 @@ def schedule_uses_its_settings(plan: Plan) -> Violations:
 def phases_fit_into_the_training(plan: Plan, project: Project) -> Violations:
     """Warm-up and decay of wsd must fit into the training.
 
-    Without it: the learning rate begins to fall right after the warm-up, and in fewer updates than the plan says.
+    Without it: the learning rate starts to fall right after the warm-up, and in fewer updates than planned.
     Why: the warm-up and the decay together are longer than the training, so nothing is left for the stable phase.
     Instead: shorten one of them.
     Source: the generated schedule.py

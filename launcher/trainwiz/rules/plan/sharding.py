@@ -85,7 +85,7 @@ def one_rank_needs_no_strategy(plan: Plan) -> Violations:
 def fsdp_needs_a_gpu(plan: Plan) -> Violations:
     """accelerate does not support FSDP on the CPU.
 
-    Without it: with `use_cpu` it trains plain DDP; without it, each process trains alone as its own main one.
+    Without it: with `use_cpu` it trains plain DDP; without it, each process trains alone as its own main process.
     Why: accelerate enables FSDP only if it finds the backend of an accelerator device.
     Instead: use ddp for CPU ranks, or DeepSpeed ZeRO, which also shards on CPUs.
     Source: `PartialState._prepare_backend` in accelerate 1.15; seen with 2 processes.

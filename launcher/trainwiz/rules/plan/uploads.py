@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 
 @rule("TW549", level=Level.ERROR, field="model.push_to_hub")
 def an_upload_has_a_token_and_a_model(plan: Plan, project: Project) -> Violations:
-    """An upload to the hub needs a token, the hub, and a whole model.
+    """An upload to the hub needs a token, access to the hub, and a whole model.
 
     Without it: the training runs to its end, and then nothing is uploaded: `401 Client Error`, `OfflineModeIsEnabled`,
     or no folder.
@@ -37,7 +37,7 @@ def an_upload_has_a_token_and_a_model(plan: Plan, project: Project) -> Violation
         yield violation(
             "model.push_to_hub is {repository}, but there is no token for the hub",
             remedy(
-                "run `hf auth login` with a token that may write, or leave {key} empty",
+                "run `hf auth login` with a token that has write access, or leave {key} empty",
                 {"model.push_to_hub": None},
                 key="model.push_to_hub",
             ),

@@ -86,8 +86,7 @@ def the_last_window_counts(script: Script) -> Violations:
     for window in script.training.windows:
         if not window.tail:
             yield violation(
-                "micro-batches left over after the last full window of {size} in an epoch carry over into the next "
-                "epoch",
+                "micro-batches after the last full window of {size} in an epoch carry over into the next epoch",
                 remedy("also update when i + 1 == len(loader)"),
                 size=ast.unparse(window.size),
                 place=script.place(window.test),
@@ -119,10 +118,10 @@ def accumulated_losses_are_divided(script: Script) -> Violations:
 
 @rule("TW770", level=Level.WARNING, field="script")
 def divided_losses_are_accumulated(script: Script) -> Violations:
-    """Where the loss is divided by the accumulation, update once per window, not after every micro-batch.
+    """If the loss is divided by the accumulation, update once per window, not after every micro-batch.
 
     Without it: each update uses the gradient of one micro-batch, divided by n: the real batch is n times smaller than
-    planned, and with SGD the learning rate, too.
+    planned, and with SGD the learning rate as well.
     Why: the division makes the sum of n gradients their mean; it needs n backward passes before the step.
     Instead: step under `if (i + 1) % n == 0`, or remove the division.
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (gradient accumulation)
@@ -155,7 +154,7 @@ def losses_are_divided_once(script: Script) -> Violations:
     one.
     Why: both accelerator.backward and DeepSpeed's engine.backward divide the loss by the accumulation they were
     given; a script written for plain torch divides it again.
-    Instead: pass the undivided loss; or leave gradient_accumulation_steps out and count by hand.
+    Instead: pass the undivided loss; or remove gradient_accumulation_steps and count by hand.
     Source: accelerate 1.15, Accelerator.backward; https://deepspeed.readthedocs.io/en/latest/training.html
     """
     for backward in script.training.backwards:

@@ -35,7 +35,7 @@ def never_averaged(script: Script) -> Violations:
         return
     for name, forward in _learners(script):
         yield violation(
-            "the ranks meet, but {name} is never wrapped: gradients are not averaged",
+            "a process group is created, but {name} is never wrapped: gradients are not averaged",
             remedy("wrap it: DistributedDataParallel(model, device_ids=[local_rank])"),
             name=name,
             place=script.place(forward),
@@ -45,13 +45,13 @@ def never_averaged(script: Script) -> Violations:
 
 @rule("TW772", level=Level.WARNING, field="script")
 def weights_start_alike(script: Script) -> Violations:
-    """Where gradients are averaged by hand, let all ranks begin with the same weights.
+    """If gradients are averaged by hand, all ranks must start with the same weights.
 
-    Without it: each rank begins with random weights of its own; the same averaged gradients are added to different
-    models, and the saved one is that of rank 0, for which the gradients of the others were wrong.
+    Without it: each rank starts with its own random weights; the same averaged gradients are added to different
+    models, and the saved model is that of rank 0, for which the other ranks' gradients were wrong.
     Why: DistributedDataParallel broadcasts the weights of rank 0 when it is created; all_reduce does not.
-    Instead: call dist.broadcast(parameter.data, 0) for all parameters before the training, or seed all ranks alike
-    before the model is created.
+    Instead: call dist.broadcast(parameter.data, 0) for all parameters before the training, or use the same seed on
+    all ranks before the model is created.
     Source: https://docs.pytorch.org/tutorials/intermediate/dist_tuto.html (distributed training)
     """
     if not script.training.steps:
@@ -63,8 +63,8 @@ def weights_start_alike(script: Script) -> Violations:
     if seeds and not any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
         return
     yield violation(
-        "gradients are averaged by hand, but the ranks begin with different weights",
-        remedy("broadcast the parameters of rank 0 before the training"),
+        "gradients are averaged by hand, but the ranks start with different weights",
+        remedy("broadcast the parameters of rank 0 before training"),
         place=script.place(averaged[0].node),
     )
 
@@ -163,7 +163,7 @@ def _left_out(script: Script) -> Violations:
     for name, forward in _learners(script) if known else ():
         if name in known and not _CRITERION.search(name) and not _may_be_wrapped(script, name, made[0].node):
             yield violation(
-                "{name} learns, but only other models are wrapped: its gradients are not averaged",
+                "{name} is trained, but only other models are wrapped: its gradients are not averaged",
                 remedy("wrap it: DistributedDataParallel(model, device_ids=[local_rank])"),
                 name=name,
                 place=script.place(forward),

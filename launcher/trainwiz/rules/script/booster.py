@@ -106,7 +106,7 @@ def gemini_is_told_that_gradients_accumulate(script: Script) -> Violations:
 
 @rule("TW735", level=Level.WARNING, field="script")
 def the_plugin_decides_the_precision(script: Script) -> Violations:
-    """Booster's mixed_precision works with TorchDDPPlugin only.
+    """Booster's mixed_precision works only with TorchDDPPlugin.
 
     Without it: Booster logs one line, `the mixed_precision argument will be ignored`, and the plugin computes in
     its own precision: fp16 by default.
@@ -141,7 +141,7 @@ def the_plugin_clips(script: Script) -> Violations:
         return
     for call in script.called("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_"):
         yield violation(
-            "{plugin} keeps gradients in its own buffers: this call clips nothing",
+            "{plugin} keeps gradients in its own buffers: this call has no effect",
             remedy("pass max_norm to the plugin"),
             plugin=own[0].last,
             place=script.place(call.node),

@@ -38,12 +38,12 @@ _LEAVING = (ast.Break, ast.Continue, ast.Return)
 
 @rule("TW743", level=Level.WARNING, field="script")
 def ranks_decide_together(script: Script) -> Violations:
-    """Let all ranks agree before one of them skips a batch, stops, or leaves out a collective because of its data.
+    """All ranks must agree before one of them skips a batch, stops, or skips a collective because of its data.
 
     Without it: the rank that leaves makes one backward pass fewer; the others wait for it in the next collective until
     the timeout, or average gradients of different batches.
-    Why: each rank sees other samples and another clock, so a test on its batch, its loss or its share of the evaluation
-    is true on one rank and false on another.
+    Why: each rank sees different samples and its own clock, so a test on its batch, its loss or its share of the
+    evaluation is true on one rank and false on another.
     Instead: decide on a value that all ranks share: accelerator.reduce or dist.all_reduce the flag first.
     Source: https://docs.pytorch.org/docs/stable/distributed.html (all processes must make the same calls);
     https://docs.pytorch.org/tutorials/advanced/generic_join.html
@@ -72,8 +72,8 @@ def _leaving(script: Script, exits: Iterator[tuple[ast.expr, ast.stmt]], local: 
     for test, leaving in exits:
         if _is_local(test, local, known=True):
             yield violation(
-                "{test} is known to this rank only: if it leaves here, the other ranks wait for it",
-                remedy("reduce the condition over all ranks first, and let all of them leave"),
+                "only this rank knows {test}: if it leaves here, the other ranks wait for it",
+                remedy("reduce the condition over all ranks first, so that all of them leave together"),
                 test=ast.unparse(test),
                 place=script.place(leaving),
             )
@@ -87,7 +87,7 @@ def _left_out(script: Script, loop: Loop, local: set[str]) -> Violations:
         tests = [t for t in tests if _is_local(t, local, known=True) and not _is_exit(script, t)]
         if tests:
             yield violation(
-                "{test} is known to this rank only, and only then is {name} called",
+                "only this rank knows {test}, and {name} is called only if it is true",
                 remedy("call it on every rank, outside the condition"),
                 test=ast.unparse(tests[0]),
                 name=dotted(call.node.func) or call.name,
@@ -105,7 +105,7 @@ def _caught(script: Script, loop: Loop) -> Violations:
         leaving = [n for n in within if isinstance(n, ast.Continue | ast.Break) and script.tree.loops(n)[:1] == [loop]]
         if learns and leaving:
             yield violation(
-                "an exception on one rank ends this turn there, and the other ranks wait for it",
+                "an exception on one rank ends this iteration only there, and the other ranks wait for it",
                 remedy("let the exception end the training, or let all ranks agree to skip the batch"),
                 place=script.place(leaving[0]),
             )

@@ -228,7 +228,7 @@ def in_functions(script: Script, calls: Sequence[Call]) -> Violations:
                 continue
             seen.add(site)
             yield violation(
-                "{name} leads to {collective}, and runs only on some ranks: under the condition {test}",
+                "{name} calls {collective}, but runs only on some ranks: under the condition {test}",
                 remedy("call {name} on every rank, outside the condition", name=dotted(site.func)),
                 name=dotted(site.func),
                 collective=dotted(call.node.func) or call.name,

@@ -73,7 +73,7 @@ def accelerator_clips(script: Script) -> Violations:
         begun = [c for c in script.called("deepspeed.initialize") if c.node in script.live]
         if begun and not script.engines.accelerate:
             yield violation(
-                "{name} clips nothing under DeepSpeed",
+                "{name} has no effect under DeepSpeed",
                 remedy("set gradient_clipping in DeepSpeed's configuration"),
                 name=dotted(call.node.func),
                 place=script.place(call.node),
@@ -212,7 +212,7 @@ def _clipped_by_shards(script: Script) -> Violations:
         tests = " ".join(ast.unparse(guard.test) for guard in script.tree.guards(call.node))
         if norm and not re.search(r"fsdp|shard|strategy|deepspeed", tests, re.IGNORECASE):
             yield violation(
-                "torch's {name} clips by the norm of this rank's shard or of scaled gradients",
+                "torch's {name} clips by the norm of this rank's shard, or of scaled gradients",
                 remedy("use fabric.clip_gradients") if fabric else remedy("use the clip_grad_norm_ of the FSDP model"),
                 name=call.last,
                 place=script.place(call.node),

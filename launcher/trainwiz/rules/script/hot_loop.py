@@ -35,7 +35,7 @@ def the_loss_stays_on_the_device(script: Script) -> Violations:
         if any(isinstance(n, ast.Name) and n.id in names for n in walk(read)):
             yield violation(
                 "{call} makes the host wait for the device at every micro-batch",
-                remedy("add up the detached loss on the device, and read it when logging"),
+                remedy("accumulate the detached loss on the device, and read it when logging"),
                 call=ast.unparse(call),
                 place=script.place(call),
             )
@@ -43,7 +43,7 @@ def the_loss_stays_on_the_device(script: Script) -> Violations:
 
 @rule("TW741", level=Level.HINT, field="script")
 def lines_are_printed_at_log_points(script: Script) -> Violations:
-    """Print at log points only, and from one process only.
+    """Print only at log points, and only from one process.
 
     Without it: N processes print the same line for every micro-batch; a terminal or a network file system slows
     down the training, and the important line is lost.
@@ -64,9 +64,9 @@ def norms_are_measured_at_log_points(script: Script) -> Violations:
     """Measure norms of weights and gradients at log points, not in every micro-batch.
 
     Without it: each measurement reads all parameters and waits for the device once per tensor.
-    Why: within a window, the gradient is a partial sum, whose norm tells nothing; the weights have not changed.
+    Why: within a window, the gradient is a partial sum, so its norm is meaningless; the weights have not changed.
     Instead: use the norm that clip_grad_norm_ returns, once per update; measure weights every 10 to 100 updates.
-    Source: counted: 240 waits per update at accumulation 8, against 8 of a clean loop
+    Source: counted: 240 waits per update at accumulation 8, against 8 in a clean loop
     """
     windows = {w.loop for w in script.training.windows}
     seen: set[ast.AST] = set()

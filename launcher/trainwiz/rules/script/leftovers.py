@@ -77,7 +77,7 @@ def devices_come_from_the_engine(script: Script) -> Violations:
         return  # a module; what starts it may have chosen the GPU
     for call in moves:
         yield violation(
-            "every process uses GPU 0 here: nothing has chosen the GPU of the local rank",
+            "every process uses GPU 0 here: no code has selected the GPU of the local rank",
             remedy("call torch.cuda.set_device(local_rank) first"),
             place=script.place(call.node),
         )

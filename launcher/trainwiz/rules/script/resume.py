@@ -52,7 +52,7 @@ def samplers_know_the_epoch(script: Script) -> Violations:
 
 @rule("TW751", level=Level.WARNING, field="script")
 def seeds_are_written_down(script: Script) -> Violations:
-    """Use a seed that a second run can use too, not the clock or a process id.
+    """Use a seed that another run can reproduce, not the clock or a process id.
 
     Without it: a resumed run shuffles differently: some samples come twice and others never; ranks that choose
     their own seeds build different models and split different permutations.
@@ -86,7 +86,7 @@ def seeds_in_loops_move_on(script: Script) -> Violations:
     """A seed that is set inside the training loop must depend on the epoch or the update.
 
     Without it: every iteration draws the same dropout masks and the same augmentation; a resumed run repeats those
-    of the start.
+    from the start.
     Why: seeding with a constant resets the generator to the same state.
     Instead: seed once before the loop, or with (seed, epoch) or (seed, update).
     Source: https://docs.pytorch.org/docs/stable/notes/randomness.html

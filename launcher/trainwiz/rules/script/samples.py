@@ -39,10 +39,10 @@ def ranks_see_different_samples(script: Script) -> Violations:
 
     Without it: all ranks train on the same samples, or each goes through all of them: N GPUs are as fast as one, and
     each epoch is N epochs long.
-    Why: only accelerate, Lightning and the Trainer split a plain DataLoader; DDP knows nothing about data. Random
-    numbers that choose samples are the same on all ranks that have the same seed.
-    Instead: use DataLoader(…, sampler=DistributedSampler(dataset)); where samples are drawn at random, seed with
-    seed + rank.
+    Why: only accelerate, Lightning and the Trainer split a plain DataLoader; DDP does not handle data. Random
+    numbers that select samples are the same on all ranks with the same seed.
+    Instead: use DataLoader(…, sampler=DistributedSampler(dataset)); if samples are drawn at random, use
+    seed + rank as the seed.
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
     by_engine = script.engines.accelerate and (script.makers("Accelerator") or not script.engines.ddp)
@@ -55,8 +55,8 @@ def ranks_see_different_samples(script: Script) -> Violations:
         loaders = [m for m in made if isinstance(m, ast.Call) and script.names.resolved(m.func) in _LOADERS]
         if loaders and len(loaders) == len(made) and not any(_is_share(script, m) for m in loaders):
             yield violation(
-                "every rank goes through all samples: this loader has no DistributedSampler",
-                remedy("add sampler=DistributedSampler(dataset), and leave shuffle out"),
+                "every rank iterates over all samples: this loader has no DistributedSampler",
+                remedy("add sampler=DistributedSampler(dataset), and remove shuffle"),
                 place=script.place(loaders[0]),
             )
     if not script.engines.accelerate:
@@ -78,7 +78,7 @@ def samplers_shuffle_alone(script: Script) -> Violations:
 
     Without it: `ValueError: sampler option is mutually exclusive with shuffle`.
     Why: the sampler already decides the order.
-    Instead: leave shuffle out, and give it to the sampler: DistributedSampler(dataset, shuffle=True).
+    Instead: remove shuffle, and pass it to the sampler: DistributedSampler(dataset, shuffle=True).
     Source: https://docs.pytorch.org/docs/stable/data.html; seen with torch 2.13
     """
     for call in script.called(*_LOADERS):
@@ -94,9 +94,9 @@ def samplers_shuffle_alone(script: Script) -> Violations:
 
 @rule("TW746", level=Level.HINT, field="script")
 def data_is_processed_once(script: Script) -> Violations:
-    """Process the data set on one rank first, so that the others read its cache.
+    """Process the dataset on one rank first, so that the others read its cache.
 
-    Without it: every rank tokenizes the whole data set; N ranks write the same cache, and compete for CPU and disk.
+    Without it: every rank tokenizes the whole dataset; N ranks write the same cache, and compete for CPU and disk.
     Why: each process runs the whole script.
     Instead: with accelerator.main_process_first(): dataset = dataset.map(…); in a Trainer's script, use
     training_args.main_process_first().
@@ -118,7 +118,7 @@ def data_is_processed_once(script: Script) -> Violations:
         waits = bool(script.methods("barrier", "wait_for_everyone"))
         if loads and not first and not waits:
             yield violation(
-                "every rank processes the whole data set",
+                "every rank processes the whole dataset",
                 remedy("put it under: with accelerator.main_process_first()"),
                 place=script.place(call.node),
             )
@@ -126,10 +126,10 @@ def data_is_processed_once(script: Script) -> Violations:
 
 @rule("TW747", level=Level.WARNING, field="script")
 def scores_cover_all_ranks(script: Script) -> Violations:
-    """Add up counts over all ranks before computing a score from a loader that is split.
+    """Add up counts over all ranks before computing a score from a split loader.
 
-    Without it: the score covers only this rank's 1/N of the data; the printed one is that of the main process, and
-    each rank picks its own best checkpoint.
+    Without it: the score covers only this rank's 1/N of the data; the main process prints its own, and each
+    rank picks its own best checkpoint.
     Why: a prepared loader, or one with a DistributedSampler, gives each rank a share.
     Instead: sum with accelerator.reduce or dist.all_reduce, or collect with accelerator.gather_for_metrics.
     Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)

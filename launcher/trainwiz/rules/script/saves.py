@@ -64,7 +64,7 @@ def the_old_checkpoint_outlives_the_new_one(script: Script) -> Violations:
     Without it: a crash or a full disk while saving leaves nothing to resume from: of 40 runs with total_limit=1
     that were killed during saves, 34 had no loadable checkpoint left.
     Why: a save takes seconds to minutes, and this is when the disk fills up.
-    Instead: write to a folder beside it, rename it when it is complete, then delete the old one; keep at least 2.
+    Instead: write to a separate folder, rename it when it is complete, then delete the old one; keep at least 2.
     Source: counted with accelerate 1.15, which deletes before it writes
     """
     for call in script.calls_with("total_limit"):
@@ -91,7 +91,7 @@ def loading_runs_no_code(script: Script) -> Violations:
 
     Without it: before torch 2.6, a file from someone else runs any code that it contains; since 2.6 the default is
     True, and a checkpoint with other objects fails with `Weights only load failed`.
-    Why: torch's files are pickles, and unpickling calls whatever the file names.
+    Why: torch's files are pickles, and unpickling calls whatever the file specifies.
     Instead: use torch.load(path, weights_only=True, map_location="cpu"), or safetensors; use weights_only=False
     only for your own files.
     Source: https://docs.pytorch.org/docs/stable/generated/torch.load.html

@@ -24,9 +24,9 @@ _PLAIN = (
 def logged_losses_are_detached(script: Script) -> Violations:
     """Add up loss.detach() or loss.item() for the log, not the loss itself.
 
-    Without it: memory grows with every batch: by 83 MB of the host in 1,500 batches of a model with 24 small layers,
-    and on the GPU by what the nodes of the graph hold.
-    Why: a tensor that is made from the loss has a grad_fn, which refers to the graph of its batch and the sum before.
+    Without it: memory grows with every batch: by 83 MB on the host in 1,500 batches of a model with 24 small layers,
+    and on the GPU by everything that the graph keeps.
+    Why: a tensor computed from the loss has a grad_fn, which refers to the graph of its batch and the sum before.
     Instead: write total += loss.detach(), and read total.item() when logging.
     Source: https://docs.pytorch.org/docs/stable/notes/faq.html (don't accumulate history across your training loop);
     seen with torch 2.13

@@ -42,7 +42,7 @@ def the_last_micro_batch_synchronises(script: Script) -> Violations:
                 )
         elif block is not None and any(_is_at_the_end(script, inside, g) for g in script.tree.guards(block)):
             yield violation(
-                "no_sync covers the last micro-batch of the window, which must synchronize",
+                "no_sync includes the last micro-batch of the window, which must synchronize",
                 remedy("invert the condition"),
                 place=script.place(call.node),
             )
@@ -115,7 +115,7 @@ def _told_by_flag(script: Script) -> Violations:
         loops = script.tree.loops(place)
         if loops and _is_first_turn(loops[0], on):
             yield violation(
-                "gradients are averaged in the first micro-batch, and those of the last stay on their rank",
+                "gradients are averaged in the first micro-batch, but those of the last one stay on their rank",
                 remedy("synchronize in the last micro-batch of each window"),
                 place=script.place(place),
             )

@@ -18,8 +18,8 @@ _ACCUMULATION = ("gradient_accumulation_steps", "current_gradient_accumulation_s
 def steps_are_left_to_the_trainer(script: Script) -> Violations:
     """In training_step and compute_loss, return the loss; leave backward, step and zero_grad to the trainer.
 
-    Without it: the backward pass runs twice (`Trying to backward through the graph a second time`), or goes around
-    the loss scale and DeepSpeed; a loss that is divided by the accumulation is divided twice.
+    Without it: the backward pass runs twice (`Trying to backward through the graph a second time`), or bypasses the
+    loss scale and DeepSpeed; a loss that is divided by the accumulation is divided twice.
     Why: Lightning's automatic optimization and transformers' Trainer do all of this after the method returns.
     Instead: return the loss. In Lightning, set self.automatic_optimization = False to do it by hand; in a Trainer's
     training_step, call self.accelerator.backward(loss).
@@ -106,7 +106,7 @@ def _lightning(script: Script, function: Function) -> Violations:
     returns = [n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None]
     if not returns and not any(isinstance(n, ast.Raise | ast.Yield) for n in walk(function)) and _does(function):
         yield violation(
-            "training_step returns no loss: Lightning trains nothing",
+            "training_step returns no loss, so Lightning trains nothing",
             remedy("return the loss"),
             place=script.place(function),
         )
@@ -119,7 +119,7 @@ def _trainer(script: Script, function: Function) -> Violations:
         copied = any(script.tree.exclusive(call, other) for other in own)
         if method(call) == "backward" and not call.args and not copied:
             yield violation(
-                "{call} in {function} goes around the Trainer's own backward pass",
+                "{call} in {function} bypasses the Trainer's own backward pass",
                 remedy("return the loss; in training_step, call self.accelerator.backward(loss)"),
                 call=ast.unparse(call),
                 function=function.name,

@@ -136,7 +136,7 @@ def scaled_gradients_step_through_the_scaler(script: Script) -> Violations:
 
     Without it: the update uses gradients that are still multiplied by the loss scale (65536 at first), or the infinite
     ones of an overflow, after which all weights are NaN.
-    Why: scaler.step divides the gradients by the loss scale, and leaves the update out after an overflow.
+    Why: scaler.step divides the gradients by the loss scale, and skips the update after an overflow.
     Instead: call scaler.step(optimizer), then scaler.update(), and not optimizer.step().
     Source: https://docs.pytorch.org/docs/stable/notes/amp_examples.html (typical mixed precision training)
     """
@@ -152,7 +152,7 @@ def scaled_gradients_step_through_the_scaler(script: Script) -> Violations:
         if _asks_precision(script, step, scaled[0]):
             continue
         yield violation(
-            "{call} goes around the scaler: the gradients are those of the scaled loss",
+            "{call} bypasses the scaler: the gradients are those of the scaled loss",
             remedy("call {scaler}.step({name}) instead", scaler=_scaler(scaled[0]), name=_object(step)),
             call=ast.unparse(step),
             place=script.place(step),
@@ -163,8 +163,8 @@ def scaled_gradients_step_through_the_scaler(script: Script) -> Violations:
 def deepspeeds_engine_steps(script: Script) -> Violations:
     """Under DeepSpeed, call engine.step() after every engine.backward().
 
-    Without it: optimizer.step() leaves out what the engine does at an update: clipping, the scheduler, the loss scale
-    and the count of micro-batches; under a condition, the engine counts fewer micro-batches than it saw.
+    Without it: optimizer.step() skips what the engine does at an update: clipping, the scheduler, the loss scale and
+    the count of micro-batches; under a condition, the engine counts fewer micro-batches than it saw.
     Why: the engine itself counts micro-batches up to gradient_accumulation_steps, and updates after the last one.
     Instead: call engine.backward(loss) and engine.step() for each micro-batch, and neither step nor zero_grad of the
     optimizer.
@@ -259,7 +259,7 @@ def _cleared_once(script: Script) -> Violations:
             return
         if learns and not step.args and near and not within and len(near) == len(clears):
             yield violation(
-                "zero_grad is called before the loop only: the gradients of all its updates add up",
+                "zero_grad is called only before the loop: the gradients of all its updates add up",
                 remedy("call optimizer.zero_grad() after the step"),
                 place=script.place(step),
             )

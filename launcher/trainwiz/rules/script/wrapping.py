@@ -32,9 +32,9 @@ _ASIDE = ("state_dict", "load_state_dict", "deepcopy", "format", "print", "info"
 def models_learn_through_their_wrapper(script: Script) -> Violations:
     """Train with what DDP, prepare or initialize returned, not with the bare model inside.
 
-    Without it: the gradients of the ranks are never averaged: each rank trains a model of its own, and the saved one
-    has learned from 1/N of the data. FSDP and ZeRO 3 fail, as a rank has only its shards.
-    Why: DDP's forward pass arranges that the backward pass averages gradients; model.module goes around it.
+    Without it: the gradients of the ranks are never averaged: each rank trains its own model, and the saved one has
+    learned from 1/N of the data. FSDP and ZeRO 3 fail, because a rank has only its shards.
+    Why: DDP's forward pass prepares the averaging of gradients in the backward pass; model.module bypasses it.
     Instead: call the wrapper: model(batch). Use model.module and unwrap_model only to save, or in evaluation.
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html; seen with
     torch 2.13 on two ranks
@@ -44,7 +44,7 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
             bare = _bare_forward(script, loss)
             if bare is not None:
                 yield violation(
-                    "{name} goes around the wrapper: gradients are not averaged over ranks",
+                    "{name} bypasses the wrapper: gradients are not averaged over ranks",
                     remedy("call the wrapped model itself"),
                     name=ast.unparse(bare.func if isinstance(bare, ast.Call) and not _unwraps(script, bare) else bare),
                     place=script.place(bare),
@@ -76,7 +76,7 @@ def everything_is_prepared(script: Script) -> Violations:
     Without it: an unprepared loader gives every rank all batches, so that N ranks learn the same N times; an
     unprepared optimizer steps in every micro-batch of accumulate() and ignores the loss scale; an unprepared model
     does not average gradients.
-    Why: prepare returns new objects; the ones that went in stay as they were.
+    Why: prepare returns new objects; the original ones are unchanged.
     Instead: write model, optimizer, loader = accelerator.prepare(model, optimizer, loader).
     Under Lightning's Fabric, the same holds for fabric.setup and fabric.setup_dataloaders.
     Source: https://huggingface.co/docs/accelerate/basic_tutorials/migration; seen with accelerate 1.15
@@ -130,7 +130,7 @@ def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
     Without it: every rank spreads its copy over all GPUs, which collide; accelerate stops with `You can't train a
     model that has been loaded with device_map='auto' in any distributed mode`.
     Why: device_map="auto" is for one process that owns all GPUs.
-    Instead: leave it out; for quantized models, use device_map={"": accelerator.process_index}.
+    Instead: remove it; for quantized models, use device_map={"": accelerator.process_index}.
     Source: https://huggingface.co/docs/accelerate/concept_guides/big_model_inference
     """
     trains = script.training.backwards or script.called("Trainer.train")

@@ -65,7 +65,7 @@ _WRITING = ("w", "a", "x", "wb", "ab", "w+", "a+", "wt")
 # docs/decisions/files.md: A rule on scripts that is often right about DDP alone is a warning
 @rule("TW709", level=Level.WARNING, field="script")
 def weights_are_collected_by_every_rank(script: Script) -> Violations:
-    """Call get_state_dict, save_model and save_checkpoint on every rank, and only write on one.
+    """Call get_state_dict, save_model and save_checkpoint on every rank, and write on only one.
 
     Without it: under FSDP and ZeRO 3, the main process waits for the shards of the other ranks until the timeout;
     under plain DDP it works.
@@ -157,7 +157,7 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
 
     Without it: AdamW starts again with empty moments, and the schedule with its warm-up: the loss jumps after each
     resume.
-    Why: the state of an optimizer is two thirds of what it knows; load_state_dict of the model restores none of it.
+    Why: the optimizer's state is two thirds of the training state; the model's load_state_dict restores none of it.
     Instead: save and load optimizer.state_dict() and scheduler.state_dict(), and the random states; or use
     accelerator.save_state and load_state.
     Source: https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html (general checkpoint)

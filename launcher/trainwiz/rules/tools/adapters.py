@@ -9,7 +9,7 @@ from trainwiz.rules.registry import rule
 
 @rule("TW806", level=Level.ERROR, field="quantization")
 def quantized_weights_need_an_adapter(tool_file: ToolFile) -> Violations:
-    """A model that is loaded in 4 or 8 bits can only be trained through an adapter.
+    """A model loaded in 4 or 8 bits can only be trained with an adapter.
 
     Without it: the tool stops, or the Trainer does: `You cannot perform fine-tuning on purely quantized models`.
     Why: gradients cannot change weights that are rounded to 16 values.
@@ -19,7 +19,7 @@ def quantized_weights_need_an_adapter(tool_file: ToolFile) -> Violations:
     key = tool_file.tool.quantized(tool_file.document)
     if key and not tool_file.tool.adapted(tool_file.document):
         yield violation(
-            "{key} loads the model quantized, and no adapter is trained on top; {name} stops",
+            "{key} loads a quantized model, but no adapter is trained on it; {name} stops",
             remedy("train LoRA, or remove {key}", key=key),
             where=key,
             key=key,

@@ -36,7 +36,7 @@ def two_of_three_sizes(tool_file: ToolFile) -> Violations:
 
     Without it: Axolotl stops: `At least two of micro_batch_size, gradient_accumulation_steps, batch_size must be set`,
     or `please set only one of gradient_accumulation_steps or batch_size`.
-    Why: two of the three decide the third.
+    Why: two of the three determine the third.
     Instead: set micro_batch_size and gradient_accumulation_steps.
     Source: read in Axolotl 0.18.0 (`check_batch_size_fields`, `check_gas_bsz`)
     """
@@ -57,8 +57,8 @@ def two_of_three_sizes(tool_file: ToolFile) -> Violations:
 def the_batch_is_a_multiple(tool_file: ToolFile) -> Violations:
     """batch_size must be a multiple of micro_batch_size.
 
-    Without it: Axolotl accumulates `batch_size // micro_batch_size` micro-batches and trains with a smaller batch, in
-    silence.
+    Without it: Axolotl accumulates `batch_size // micro_batch_size` micro-batches and silently trains with a smaller
+    batch.
     Why: the accumulation is a whole number.
     Instead: set gradient_accumulation_steps itself.
     Source: read in Axolotl 0.18.0 (`normalize_config`)
@@ -77,11 +77,11 @@ def the_batch_is_a_multiple(tool_file: ToolFile) -> Violations:
 
 @rule("TW823", level=Level.ERROR, field="save_steps")
 def one_schedule_of_saves(tool_file: ToolFile) -> Violations:
-    """Saves and evaluations are scheduled by steps, by epochs, or by a strategy, and not by two of them.
+    """Schedule saves and evaluations by steps, by epochs, or by a strategy, but not by two of them.
 
     Without it: Axolotl stops: `save_strategy and save_steps mismatch`, `save_steps and saves_per_epoch are mutually
     exclusive`, and the same for evaluations.
-    Why: each of them says when to save.
+    Why: each of them determines when to save.
     Instead: keep one.
     Source: read in Axolotl 0.18.0 (`check_saves`, `check_evals`)
     """
@@ -97,12 +97,12 @@ def one_schedule_of_saves(tool_file: ToolFile) -> Violations:
 
 @rule("TW824", level=Level.ERROR, field="val_set_size")
 def evaluations_have_data_that_can_be_split(tool_file: ToolFile) -> Violations:
-    """val_set_size is for data with a length, excludes test_datasets, and must not be 0 if evaluations are asked for.
+    """val_set_size needs data with a length, excludes test_datasets, and must not be 0 if evaluations are requested.
 
     Without it: Axolotl stops: `eval_steps and eval_strategy are not supported with val_set_size == 0`, `non-zero
     val_set_size should not be used with test_datasets`, or `val_set_size is not supported with streaming datasets`.
-    Why: it holds back a share of the training data.
-    Instead: set a share and no test_datasets; for streams, name test_datasets.
+    Why: it holds out a share of the training data.
+    Instead: set a share and no test_datasets; for streams, set test_datasets.
     Source: read in Axolotl 0.18.0 (`check_evals`, `check_val_w_test_datasets`, `check_streaming_w_val_set_size`)
     """
     size, key = tool_file.get("val_set_size"), "val_set_size"
@@ -143,10 +143,10 @@ def pretraining_has_an_end(tool_file: ToolFile) -> Violations:
 
 @rule("TW826", level=Level.ERROR, field="warmup_steps")
 def one_warm_up(tool_file: ToolFile) -> Violations:
-    """Axolotl takes warmup_steps or warmup_ratio.
+    """Axolotl accepts warmup_steps or warmup_ratio, not both.
 
     Without it: Axolotl stops: `warmup_steps and warmup_ratio are mutually exclusive`.
-    Why: both say how long the warm-up is.
+    Why: both set the length of the warm-up.
     Instead: keep one.
     Source: read in Axolotl 0.18.0 (`check_warmup`)
     """
@@ -159,7 +159,7 @@ def qlora_is_in_four_bits(tool_file: ToolFile) -> Violations:
     """adapter: qlora needs load_in_4bit: true, and neither load_in_8bit nor gptq.
 
     Without it: Axolotl stops: `Require cfg.load_in_4bit to be True for qlora`, or `Can't load qlora in 8bit`.
-    Why: QLoRA is LoRA on weights in 4 bits.
+    Why: QLoRA is LoRA on 4-bit weights.
     Instead: set load_in_4bit: true; or adapter: lora for 8 bits.
     Source: read in Axolotl 0.18.0 (`validate_qlora`)
     """
@@ -174,11 +174,11 @@ def qlora_is_in_four_bits(tool_file: ToolFile) -> Violations:
 
 @rule("TW828", level=Level.ERROR, field="rl")
 def reinforcement_does_not_pack(tool_file: ToolFile) -> Violations:
-    """Preference and reinforcement training takes no sample_packing; KTO needs remove_unused_columns: false.
+    """Preference and reinforcement training do not support sample_packing; KTO needs remove_unused_columns: false.
 
     Without it: Axolotl stops: ``sample_packing: true` does not work with RLHF training`, or `Set
     `remove_unused_columns: False` when using kto`.
-    Why: their samples are pairs or groups, which a packed row would mix; KTO's labels are a column of their own.
+    Why: their samples are pairs or groups, which a packed row would mix; KTO's labels are a separate column.
     Instead: remove sample_packing; for KTO set remove_unused_columns: false.
     Source: read in Axolotl 0.18.0 (`check_sample_packing_w_rl`, `check_kto_config`)
     """
@@ -190,11 +190,11 @@ def reinforcement_does_not_pack(tool_file: ToolFile) -> Violations:
 
 @rule("TW829", level=Level.ERROR, field="optimizer")
 def optimizers_and_sharding(tool_file: ToolFile) -> Violations:
-    """Muon, the flash_ optimizers and Q-GaLore need FSDP 2 where the model is sharded; 8-bit ones do not work with it.
+    """Muon, the flash_ optimizers and Q-GaLore need FSDP 2 if the model is sharded; 8-bit ones do not support it.
 
     Without it: Axolotl stops: `Muon optimizer is currently incompatible with DeepSpeed`, `FSDP2 not compatible with
     adamw_8bit`, or `FSDP Offload not compatible with adamw_bnb_8bit`.
-    Why: they need whole matrices, or states on the GPU, which these engines do not give them.
+    Why: they need whole matrices, or states on the GPU, which these engines do not provide.
     Instead: set fsdp_version: 2; with an 8-bit optimizer choose adamw_torch_8bit.
     Source: read in Axolotl 0.18.0 (`check_muon_deepspeed_fsdp`, `check_fsdp2_w_8bit_optimizer` and others)
     """
@@ -227,10 +227,10 @@ def _offloads(tool_file: ToolFile) -> bool:
 
 @rule("TW830", level=Level.ERROR, field="lora_mlp_kernel")
 def kernels_of_lora(tool_file: ToolFile) -> Violations:
-    """The LoRA kernels work neither on weights in 8 bits nor with trust_remote_code.
+    """The LoRA kernels support neither 8-bit weights nor trust_remote_code.
 
     Without it: Axolotl stops: `lora_mlp_kernel, lora_qkv_kernel, and lora_o_kernel are not compatible with …`.
-    Why: the kernels are written for the layers of transformers' own models in full or in 4 bits.
+    Why: the kernels are written for layers of transformers' own models, in full precision or 4 bits.
     Instead: set the kernels to false.
     Source: read in Axolotl 0.18.0 (`check_lora_kernels_8bit`, `check_lora_kernels_trust_remote_code`)
     """
@@ -295,7 +295,7 @@ def offloading_needs_recomputation(tool_file: ToolFile) -> Violations:
     """activation_offloading and selective_checkpointing need gradient_checkpointing.
 
     Without it: Axolotl stops: `activation_offloading requires gradient_checkpointing`.
-    Why: what is offloaded are the checkpoints.
+    Why: the checkpointed inputs are what is offloaded.
     Instead: set gradient_checkpointing: true.
     Source: read in Axolotl 0.18.0 (`check_activation_offloading_wo_gc`)
     """
@@ -306,7 +306,7 @@ def offloading_needs_recomputation(tool_file: ToolFile) -> Violations:
 
 @rule("TW834", level=Level.ERROR, field="fsdp_version")
 def preferences_on_quantized_weights(tool_file: ToolFile) -> Violations:
-    """Under FSDP 2, DPO, IPO, KTO and ORPO do not train on weights in 4 or 8 bits.
+    """Under FSDP 2, DPO, IPO, KTO and ORPO cannot train on 4-bit or 8-bit weights.
 
     Without it: Axolotl stops: `FSDP2 does not support load_in_8bit or load_in_4bit with …`.
     Why: the reference model shares the quantized weights, which FSDP 2 cannot shard.

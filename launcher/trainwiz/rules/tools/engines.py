@@ -48,11 +48,11 @@ def one_engine_shards(tool_file: ToolFile) -> Violations:
 
 @rule("TW805", level=Level.ERROR, field="deepspeed")
 def deepspeeds_file_says_the_same(tool_file: ToolFile) -> Violations:
-    """A number in the DeepSpeed file must be the one in the tool's file.
+    """Numbers in the DeepSpeed file must match those in the tool's file.
 
     Without it: transformers stops once the model is loaded: `Please correct the following DeepSpeed config values that
     mismatch TrainingArguments values`.
-    Why: both files say it, and only one of them was changed.
+    Why: both files set the value, and only one of them was changed.
     Instead: write auto in the DeepSpeed file; the Trainer fills it in.
     Source: seen with transformers 5.23.0 (`HfTrainerDeepSpeedConfig.trainer_config_process`)
     """

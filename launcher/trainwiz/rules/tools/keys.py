@@ -12,7 +12,7 @@ from trainwiz.rules.registry import rule
 
 @rule("TW812", level=Level.ERROR, field="document")
 def a_key_stands_once_for_omegaconf(tool_file: ToolFile) -> Violations:
-    """A key must stand once in a file that OmegaConf reads.
+    """In a file that OmegaConf reads, each key may appear only once.
 
     Without it: LLaMA-Factory and torchtune stop with `found duplicate key`.
     Why: the same key was added again further down.
@@ -21,7 +21,7 @@ def a_key_stands_once_for_omegaconf(tool_file: ToolFile) -> Violations:
     """
     for duplicate in tool_file.document.duplicates if tool_file.tool.stops_at_duplicates else ():
         yield violation(
-            "{key} is given twice, first in line {first}; {name} stops",
+            "{key} is set twice, first in line {first}; {name} stops",
             remedy("keep one of the two"),
             where=".".join(duplicate.path),
             place=tool_file.document.at(duplicate.last),
@@ -33,11 +33,11 @@ def a_key_stands_once_for_omegaconf(tool_file: ToolFile) -> Violations:
 
 @rule("TW813", level=Level.WARNING, field="document")
 def the_tool_reads_every_key(tool_file: ToolFile) -> Violations:
-    """A key that the tool does not know, and that looks like one that it knows, is misspelt.
+    """An unknown key that resembles a known one is probably misspelled.
 
-    Without it: the setting has no effect, in silence.
-    Why: Axolotl's schema drops keys that it does not know.
-    Instead: write the key as the tool does.
+    Without it: the setting silently has no effect.
+    Why: Axolotl's schema drops unknown keys.
+    Instead: use the tool's spelling.
     Source: read in Axolotl 0.18.0 (pydantic's default for unknown keys)
     """
     for key, near in () if tool_file.tool.stops_at_unknown_keys else _unknown(tool_file):
@@ -53,11 +53,11 @@ def the_tool_reads_every_key(tool_file: ToolFile) -> Violations:
 
 @rule("TW814", level=Level.ERROR, field="document")
 def the_tool_refuses_unknown_keys(tool_file: ToolFile) -> Violations:
-    """A key must be one that the tool knows.
+    """The tool must know every key.
 
     Without it: LLaMA-Factory and TRL stop before anything is loaded: `Some keys are not used by the HfArgumentParser`.
-    Why: the key is misspelt.
-    Instead: write the key as the tool does; LLaMA-Factory passes others over with ALLOW_EXTRA_ARGS=1.
+    Why: the key is misspelled.
+    Instead: use the tool's spelling; with ALLOW_EXTRA_ARGS=1, LLaMA-Factory ignores unknown keys.
     Source: seen with transformers 5.23.0 (`HfArgumentParser.parse_dict`); read in LLaMA-Factory 0.9.6 and TRL 1.10.0
     """
     for key, near in _unknown(tool_file) if tool_file.tool.stops_at_unknown_keys else ():
@@ -73,11 +73,11 @@ def the_tool_refuses_unknown_keys(tool_file: ToolFile) -> Violations:
 
 @rule("TW815", level=Level.WARNING, field="document")
 def the_tools_version_knows_every_key(tool_file: ToolFile) -> Violations:
-    """A key of a tool that refuses unknown keys should be one that its current version knows.
+    """If a tool rejects unknown keys, its current version should know every key.
 
     Without it: the tool's current version stops: `Some keys are not used by the HfArgumentParser`.
-    Why: the key is of an older version, of a newer one, or of another tool.
-    Instead: remove the key, or look up what it is called now.
+    Why: the key belongs to an older or newer version, or to another tool.
+    Instead: remove the key, or look up its current name.
     Source: read in LLaMA-Factory 0.9.6 and TRL 1.10.0
     """
     for key, near in _unknown(tool_file) if tool_file.tool.stops_at_unknown_keys else ():

@@ -16,7 +16,7 @@ _ROLES = ("Master", "Worker")
 
 @rule("TW921", level=Level.WARNING, field=_REPLICAS)
 def workers_have_shared_memory(tool_file: ToolFile) -> Violations:
-    """A container that trains on GPUs needs a volume of medium Memory at /dev/shm.
+    """A container that trains on GPUs needs a memory volume at /dev/shm.
 
     Without it: data loaders stop with `Bus error … insufficient shared memory (shm)`, and NCCL with `unhandled system
     error`.
@@ -39,10 +39,10 @@ def workers_have_shared_memory(tool_file: ToolFile) -> Violations:
 
 @rule("TW922", level=Level.ERROR, field=_REPLICAS)
 def a_job_has_one_master_named_pytorch(tool_file: ToolFile) -> Violations:
-    """A PyTorchJob has one Master, and a container with the name pytorch in each role.
+    """A PyTorchJob needs one Master, and a container named pytorch in each role.
 
-    Without it: the job is refused: `Master.replicas must be 1`, or `There is no container named pytorch`.
-    Why: the operator puts the addresses of the others into this container.
+    Without it: the job is rejected: `Master.replicas must be 1`, or `There is no container named pytorch`.
+    Why: the operator passes the addresses of the others to this container.
     Instead: set replicas: 1 for the Master; name the container pytorch.
     Source: https://github.com/kubeflow/training-operator (v1.9, PyTorchJob's webhook)
     """
@@ -67,12 +67,12 @@ def a_job_has_one_master_named_pytorch(tool_file: ToolFile) -> Violations:
 
 @rule("TW923", level=Level.ERROR, field=_REPLICAS)
 def gpus_are_limits(tool_file: ToolFile) -> Violations:
-    """GPUs are asked for in limits; requests must be the same or missing.
+    """Request GPUs in limits; requests must be equal or omitted.
 
-    Without it: Kubernetes refuses the pod: `must be equal to nvidia.com/gpu limit`, or `Limit must be set for non
+    Without it: Kubernetes rejects the pod: `must be equal to nvidia.com/gpu limit`, or `Limit must be set for non
     overcommitable resources`.
     Why: a GPU cannot be shared beyond its limit.
-    Instead: write nvidia.com/gpu in limits.
+    Instead: set nvidia.com/gpu in limits.
     Source: https://kubernetes.io/docs/tasks/manage-gpus/scheduling-gpus/
     """
     for role in _ROLES:

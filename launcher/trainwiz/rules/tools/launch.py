@@ -23,7 +23,7 @@ def a_rank_for_each_gpu(tool_file: ToolFile) -> Violations:
     ranks = next((n for key in _PER_NODE if (n := job.number(key)) is not None), None) if job else None
     if job and ranks and job.gpus and ranks > job.gpus:
         yield violation(
-            "{ranks} ranks on each machine, which has {gpus} GPUs in this job",
+            "{ranks} ranks on each machine, but each machine has {gpus} GPUs in this job",
             remedy("start {gpus} ranks on each machine", gpus=job.gpus),
             where=job.at.get("text"),
             ranks=int(ranks),
@@ -35,10 +35,10 @@ def a_rank_for_each_gpu(tool_file: ToolFile) -> Violations:
 def every_machine_is_waited_for(tool_file: ToolFile) -> Violations:
     """A launcher's --nnodes must be the number of machines of the job.
 
-    Without it: with more, all wait for machines that do not exist, until the rendezvous times out; with fewer, those
-    left over stop or train by themselves.
+    Without it: if it is larger, all wait for machines that do not exist, until the rendezvous times out; if it is
+    smaller, the remaining machines stop or train by themselves.
     Why: the number of machines was changed in the job and not in the command.
-    Instead: take it from the job: $SLURM_NNODES, $SKYPILOT_NUM_NODES, or Kubeflow's PET_NNODES by leaving it out.
+    Instead: take it from the job: $SLURM_NNODES, $SKYPILOT_NUM_NODES, or, with Kubeflow, omit it to use PET_NNODES.
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     job = tool_file.tool.job(tool_file.document)
@@ -55,12 +55,12 @@ def every_machine_is_waited_for(tool_file: ToolFile) -> Violations:
 
 @rule("TW903", level=Level.ERROR, field="master_addr")
 def machines_meet_on_the_first(tool_file: ToolFile) -> Violations:
-    """The address at which several machines meet must be that of one of them, and not localhost.
+    """The rendezvous address of several machines must be an address of one of them, not localhost.
 
     Without it: each machine waits for the others at its own address, until the rendezvous times out.
-    Why: localhost is another machine on each of them.
+    Why: on each machine, localhost is that machine itself.
     Instead: Slurm: the first name of `scontrol show hostnames $SLURM_JOB_NODELIST`; SkyPilot: the first line of
-    $SKYPILOT_NODE_IPS; Kubeflow: leave it out.
+    $SKYPILOT_NODE_IPS; Kubeflow: omit it.
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html
     """
     job = tool_file.tool.job(tool_file.document)
@@ -70,7 +70,7 @@ def machines_meet_on_the_first(tool_file: ToolFile) -> Violations:
         address = str(job.options.get(key, "")).partition(":")[0]
         if address in _HERE:
             yield violation(
-                "{machines} machines cannot meet at {address}",
+                "{machines} machines cannot rendezvous at {address}",
                 remedy("give the address of the first machine"),
                 where=job.at.get("text"),
                 machines=job.machines,
@@ -80,12 +80,12 @@ def machines_meet_on_the_first(tool_file: ToolFile) -> Violations:
 
 @rule("TW904", level=Level.WARNING, field="nnodes")
 def machines_know_of_each_other(tool_file: ToolFile) -> Violations:
-    """On several machines, torchrun must be told of them.
+    """On several machines, torchrun needs --nnodes and a rendezvous address.
 
     Without it: each machine trains by itself, with a batch that is too small, and they overwrite each other's
     checkpoints.
-    Why: without --nnodes, torchrun takes one machine.
-    Instead: give --nnodes and --rdzv_endpoint (or --node_rank and --master_addr).
+    Why: without --nnodes, torchrun assumes one machine.
+    Instead: set --nnodes and --rdzv_endpoint (or --node_rank and --master_addr).
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html; Kubeflow sets PET_NNODES and is exempt
     """
     job = tool_file.tool.job(tool_file.document)
@@ -100,17 +100,17 @@ def machines_know_of_each_other(tool_file: ToolFile) -> Violations:
 
 @rule("TW905", level=Level.WARNING, field="mixed_precision")
 def old_gpus_have_no_bf16(tool_file: ToolFile) -> Violations:
-    """bf16 needs GPUs from 2020 on.
+    """bf16 needs GPUs from 2020 or later.
 
     Without it: transformers stops: `Your setup doesn't support bf16/gpu`; others compute bf16 in software, slowly.
     Why: V100, T4 and P100 have no bf16.
-    Instead: use fp16 there, or ask for L4, A10G, A100 or newer.
+    Instead: use fp16 there, or request L4, A10G, A100 or newer.
     Source: https://docs.nvidia.com/cuda/cuda-c-programming-guide (compute capability 8.0); transformers 5.23.0
     """
     job = tool_file.tool.job(tool_file.document)
     if job and job.old_gpu and job.bf16:
         yield violation(
-            "{gpu} has no bf16, and the command asks for it",
+            "{gpu} has no bf16, but the command requests it",
             remedy("use fp16, or newer GPUs"),
             where=job.at.get("gpu"),
             gpu=job.old_gpu,

@@ -31,7 +31,7 @@ def only_supervised_training_has_it(tool_file: ToolFile) -> Violations:
     """predict_with_generate, neat_packing, train_on_prompt and mask_history belong to stage: sft.
 
     Without it: LLaMA-Factory stops: ``neat_packing` cannot be set as True except SFT`.
-    Why: the other stages build their samples in another way.
+    Why: the other stages build their samples differently.
     Instead: remove it, or set stage: sft.
     Source: read in LLaMA-Factory 0.9.6 (`get_train_args`)
     """
@@ -44,10 +44,10 @@ def only_supervised_training_has_it(tool_file: ToolFile) -> Violations:
 
 @rule("TW842", level=Level.ERROR, field="quantization_bit")
 def eight_bits_cannot_be_sharded(tool_file: ToolFile) -> Violations:
-    """Under ZeRO 3 and FSDP, bitsandbytes quantizes to 4 bits only.
+    """Under ZeRO 3 and FSDP, bitsandbytes can only quantize to 4 bits.
 
     Without it: LLaMA-Factory stops: `Only 4-bit quantized model can use fsdp+qlora or auto device map`.
-    Why: only 4-bit weights can be stored in a type that is sharded.
+    Why: only 4-bit weights can be stored in a type that can be sharded.
     Instead: set quantization_bit: 4, or shard with ZeRO 2.
     Source: read in LLaMA-Factory 0.9.6 (`configure_quantization`)
     """
@@ -73,11 +73,11 @@ def what_zero_3_excludes(tool_file: ToolFile) -> Violations:
 
 @rule("TW844", level=Level.ERROR, field="val_size")
 def one_source_of_evaluation_data(tool_file: ToolFile) -> Violations:
-    """Evaluation data is held back by val_size or named by eval_dataset; a stream gives whole samples.
+    """Evaluation data comes from val_size or eval_dataset, not both; for a stream, val_size is a number of samples.
 
     Without it: LLaMA-Factory stops: `Cannot specify val_size if eval_dataset is not None`, `Streaming mode should have
     an integer val size`, or `max_samples is incompatible with streaming`.
-    Why: both say what to evaluate on, and a stream has no share.
+    Why: both set the evaluation data, and a stream has no length to take a share of.
     Instead: keep one; for streams set val_size to a number of samples and remove max_samples.
     Source: read in LLaMA-Factory 0.9.6 (`DataArguments.__post_init__`)
     """
@@ -110,8 +110,8 @@ def what_ppo_and_rewards_need(tool_file: ToolFile) -> Violations:
 
     Without it: LLaMA-Factory stops: ``reward_model` is necessary for PPO training`, or `RM and PPO stages do not
     support load_best_model_at_end`.
-    Why: PPO learns from the rewards alone, and both keep parts beside the model.
-    Instead: name a reward_model; remove load_best_model_at_end.
+    Why: PPO learns only from the rewards, and both save additional parts besides the model.
+    Instead: set reward_model; remove load_best_model_at_end.
     Source: read in LLaMA-Factory 0.9.6 (`FinetuningArguments.__post_init__`, `get_train_args`)
     """
     stage = tool_file.get("stage", "sft")
@@ -123,11 +123,11 @@ def what_ppo_and_rewards_need(tool_file: ToolFile) -> Violations:
 
 @rule("TW847", level=Level.ERROR, field="finetuning_type")
 def what_only_lora_has(tool_file: ToolFile) -> Violations:
-    """loraplus_lr_ratio, use_rslora, use_dora, pissa_init and adapters belong to finetuning_type: lora.
+    """loraplus_lr_ratio, use_rslora, use_dora, pissa_init and adapters need finetuning_type: lora.
 
     Without it: LLaMA-Factory stops: ``use_dora` is only valid for LoRA training`, or `Adapter is only valid for the
     LoRA method`.
-    Why: they change how LoRA's matrices are made.
+    Why: they change how LoRA's matrices are created.
     Instead: set finetuning_type: lora, or remove them.
     Source: read in LLaMA-Factory 0.9.6 (`FinetuningArguments.__post_init__`, `_verify_model_args`)
     """
@@ -145,8 +145,8 @@ def projected_gradients(tool_file: ToolFile) -> Violations:
 
     Without it: LLaMA-Factory stops: `Cannot use LoRA with GaLore, APOLLO or BAdam together`, or `GaLore and APOLLO are
     incompatible with DeepSpeed yet`.
-    Why: each replaces the optimizer of the whole matrices, which LoRA leaves alone and DeepSpeed owns.
-    Instead: set finetuning_type: full, and leave DeepSpeed out.
+    Why: each replaces the optimizer of the whole matrices, which LoRA does not train and DeepSpeed controls.
+    Instead: set finetuning_type: full, and do not use DeepSpeed.
     Source: read in LLaMA-Factory 0.9.6 (`FinetuningArguments.__post_init__`, `get_train_args`)
     """
     on = [key for key in _PROJECTING if switched_on(tool_file.get(key))]
@@ -161,7 +161,7 @@ def projected_gradients(tool_file: ToolFile) -> Violations:
 
 @rule("TW849", level=Level.ERROR, field="finetuning_type")
 def words_of_the_method(tool_file: ToolFile) -> Violations:
-    """stage and finetuning_type must be words that LLaMA-Factory knows.
+    """stage and finetuning_type must be values that LLaMA-Factory knows.
 
     Without it: LLaMA-Factory stops: `Invalid fine-tuning method`, or trains nothing: `Unknown task`.
     Why: QLoRA is finetuning_type: lora with quantization_bit: 4.
@@ -187,7 +187,7 @@ def training_has_data(tool_file: ToolFile) -> Violations:
 
     Without it: LLaMA-Factory stops: `Please specify dataset for training`, `interleave_probs is only valid for
     interleaved mixing`, or `The length of dataset and interleave probs should be identical`.
-    Why: the names of data sets are looked up in dataset_info.json.
+    Why: the names of datasets are looked up in dataset_info.json.
     Instead: set dataset; set mix_strategy: interleave_under.
     Source: read in LLaMA-Factory 0.9.6 (`get_train_args`, `DataArguments.__post_init__`)
     """
@@ -200,8 +200,8 @@ def training_has_data(tool_file: ToolFile) -> Violations:
         yield lacking(tool_file, "interleave_probs", "mix_strategy: interleave_under")
     elif isinstance(shares, str) and isinstance(names, str) and shares.count(",") != names.count(","):
         yield violation(
-            "{n} interleave_probs for {sets} data sets; {name} stops",
-            remedy("give one number for each data set"),
+            "{n} interleave_probs for {sets} datasets; {name} stops",
+            remedy("give one number for each dataset"),
             where="interleave_probs",
             n=shares.count(",") + 1,
             sets=names.count(",") + 1,
@@ -215,7 +215,7 @@ def smoothing_and_blocks(tool_file: ToolFile) -> Violations:
 
     Without it: LLaMA-Factory stops: ``dpo_label_smoothing` is only valid for sigmoid loss function`, ``use_llama_pro`
     is only valid for Freeze or LoRA training`, or `FP8 training is not compatible with quantization`.
-    Why: the other has no such term, no such blocks, or already another type.
+    Why: the other setting has no such term, has no such blocks, or already uses another type.
     Instead: remove one of the two.
     Source: read in LLaMA-Factory 0.9.6 (`FinetuningArguments.__post_init__`, `get_train_args`)
     """
@@ -233,7 +233,7 @@ def evaluations_of_llamafactory_have_data(tool_file: ToolFile) -> Violations:
     """do_eval, do_predict and predict_with_generate need eval_dataset or val_size.
 
     Without it: LLaMA-Factory stops: `Please make sure eval_dataset be provided or val_size >1e-6`.
-    Why: the training data is not evaluated on.
+    Why: training data is not used for evaluation.
     Instead: set eval_dataset, or val_size: 0.1.
     Source: read in LLaMA-Factory 0.9.6 (`get_train_args`)
     """

@@ -12,8 +12,8 @@ from trainwiz.rules.tools.sentences import lacking, shown
 def packed_samples_stay_apart(tool_file: ToolFile) -> Violations:
     """Samples packed into one row must not attend to each other.
 
-    Without it: each sample is trained with the unrelated ones before it in its row as context, in silence.
-    Why: packing only lays samples end to end. Whether attention stops between them is decided by another key.
+    Without it: each sample is silently trained with unrelated earlier samples of its row as context.
+    Why: packing only concatenates samples. Another key decides whether attention stops between them.
     Instead: Axolotl: attn_implementation: flash_attention_2; LLaMA-Factory: neat_packing: true; ms-swift: attn_impl:
     flash_attention_2; TRL: attn_implementation: flash_attention_2 with packing_strategy bfd.
     Source: read in Axolotl 0.18.0, LLaMA-Factory 0.9.6, ms-swift 4.6.0 and TRL 1.10.0
@@ -21,8 +21,8 @@ def packed_samples_stay_apart(tool_file: ToolFile) -> Violations:
     key = tool_file.tool.separated(tool_file.document)
     if key:
         yield violation(
-            "{key} puts several samples into one row, in which they attend to each other",
-            remedy("choose an attention that keeps them apart: trainwiz explain TW808"),
+            "{key} puts several samples into one row, where they attend to each other",
+            remedy("choose an attention implementation that keeps them apart: trainwiz explain TW808"),
             where=key,
             key=key,
         )
@@ -35,14 +35,14 @@ def there_is_something_to_evaluate_on(tool_file: ToolFile) -> Violations:
     Without it: the tool stops once the model is loaded: `You have set args.eval_strategy to … but you didn't pass an
     eval_dataset`.
     Why: the schedule of evaluations and the data for them are separate keys.
-    Instead: name evaluation data or hold back a share of the training data; or do not evaluate.
+    Instead: set evaluation data or hold out a share of the training data; or do not evaluate.
     Source: seen with transformers 5.23.0; read in LLaMA-Factory 0.9.6 and ms-swift 4.6.0
     """
     strategy = tool_file.value("eval_strategy")
     if strategy not in (None, False, "no") and not tool_file.tool.evaluation_data(tool_file.document):
         yield violation(
-            "{key}: {value}, and there is no evaluation data; {name} stops",
-            remedy("name evaluation data, or set {key}: no", key=tool_file.key("eval_strategy")),
+            "{key}: {value}, but there is no evaluation data; {name} stops",
+            remedy("set evaluation data, or set {key}: no", key=tool_file.key("eval_strategy")),
             where=tool_file.key("eval_strategy"),
             key=tool_file.key("eval_strategy"),
             value=shown(strategy),

@@ -12,7 +12,7 @@ from trainwiz.rules.registry import rule
 def directives_come_first(tool_file: ToolFile) -> Violations:
     """#SBATCH lines must come before the first command.
 
-    Without it: Slurm ignores them in silence: the job gets the defaults for time, GPUs or memory.
+    Without it: Slurm silently ignores them: the job gets the defaults for time, GPUs or memory.
     Why: sbatch stops reading at the first line that is neither a comment nor empty.
     Instead: move all #SBATCH lines to the top.
     Source: https://slurm.schedmd.com/sbatch.html
@@ -46,9 +46,9 @@ def srun_starts_a_launcher_on_each_machine(tool_file: ToolFile) -> Violations:
 
 @rule("TW913", level=Level.ERROR, field="launcher")
 def every_machine_starts_the_launcher(tool_file: ToolFile) -> Violations:
-    """On several machines, the launcher must be started by srun.
+    """On several machines, srun must start the launcher.
 
-    Without it: it starts on the first machine only, and waits there for the others until the rendezvous times out.
+    Without it: it starts only on the first machine, and waits there for the others until the rendezvous times out.
     Why: a batch script itself runs on the first machine of the job.
     Instead: write srun before the launcher, with --ntasks-per-node=1.
     Source: https://slurm.schedmd.com/sbatch.html

@@ -67,9 +67,9 @@ def _strategy(tool_file: ToolFile, of: str, default: str) -> str:
 def the_warm_up_ends(tool_file: ToolFile) -> Violations:
     """The warm-up must be shorter than the training.
 
-    Without it: the learning rate rises to the last update and never reaches the one that is given.
-    Why: max_steps was lowered for a trial, warmup_steps was not.
-    Instead: lower warmup_steps, or give a share of the training.
+    Without it: the learning rate rises until the last update and never reaches the configured value.
+    Why: max_steps was lowered for a trial, but warmup_steps was not.
+    Instead: lower warmup_steps, or set it as a share of the training.
     Source: seen with transformers 5.23.0 (`get_scheduler`)
     """
     warmup, steps = tool_file.count("warmup_steps"), tool_file.count("max_steps")
@@ -104,17 +104,17 @@ def a_schedule_by_evaluations_has_some(tool_file: ToolFile) -> Violations:
 
 @rule("TW816", level=Level.HINT, field="num_train_epochs")
 def updates_outweigh_epochs(tool_file: ToolFile) -> Violations:
-    """Of max_steps and a number of epochs, only max_steps counts.
+    """If max_steps and a number of epochs are both set, only max_steps counts.
 
-    Without it: the training ends after max_steps, however many epochs were asked for.
-    Why: transformers takes a positive max_steps over the epochs.
+    Without it: the training ends after max_steps, regardless of the number of epochs.
+    Why: in transformers, a positive max_steps overrides the epochs.
     Instead: remove one of the two.
     Source: seen with transformers 5.23.0
     """
     epochs, steps = tool_file.key("num_train_epochs"), tool_file.key("max_steps")
     if tool_file.count("max_steps") and tool_file.number("num_train_epochs"):
         yield violation(
-            "{key}: {value} has no effect beside {other}: {steps}",
+            "{key}: {value} has no effect together with {other}: {steps}",
             remedy("remove {key}, or remove {other}", {epochs: None}, key=epochs, other=steps),
             where=epochs,
             key=epochs,

@@ -27,10 +27,10 @@ def packing_needs_flash_attention(tool_file: ToolFile) -> Violations:
 
 @rule("TW862", level=Level.ERROR, field="quant_method")
 def a_method_has_its_bits(tool_file: ToolFile) -> Violations:
-    """quant_method needs quant_bits; bnb takes 4 or 8.
+    """quant_method needs quant_bits; bnb supports 4 or 8.
 
     Without it: ms-swift stops: `Please set the quant_bits`, or `bnb not support quant_bits`.
-    Why: a method quantizes to several widths.
+    Why: a method can quantize to several widths.
     Instead: set quant_bits: 4 or 8.
     Source: read in ms-swift 4.6.0 (`QuantizeArguments`)
     """
@@ -43,7 +43,7 @@ def a_method_has_its_bits(tool_file: ToolFile) -> Violations:
 
 @rule("TW863", level=Level.ERROR, field="use_vllm")
 def vllm_has_a_mode(tool_file: ToolFile) -> Violations:
-    """use_vllm and vllm_mode belong together in GRPO.
+    """In GRPO, use_vllm and vllm_mode must be set together.
 
     Without it: ms-swift stops: `vllm_mode is required when use_vllm is true`, or `vllm_mode is not supported when
     use_vllm is false`.
@@ -61,7 +61,7 @@ def vllm_has_a_mode(tool_file: ToolFile) -> Violations:
 
 @rule("TW864", level=Level.ERROR, field="ref_model")
 def some_methods_have_no_reference(tool_file: ToolFile) -> Violations:
-    """ref_model is for full training with DPO, KTO, PPO or GRPO.
+    """ref_model needs full training with DPO, KTO, PPO or GRPO.
 
     Without it: ms-swift stops: `CPO/ORPO or LoRA training does not require a ref_model to be passed in`.
     Why: LoRA's reference is the model without the adapter; CPO and ORPO have none.

@@ -15,7 +15,7 @@ def a_step_in_the_backward(tool_file: ToolFile) -> Violations:
 
     Without it: torchtune stops: `Gradient clipping is not supported with optimizer in bwd`, or `Gradient accumulation
     is not supported with optimizer in bwd`.
-    Why: each gradient is used and dropped as soon as it exists; there is no moment at which all of them do.
+    Why: each gradient is used and dropped as soon as it is computed; they never all exist at the same time.
     Instead: set optimizer_in_bwd: False, or clip_grad_norm: null and gradient_accumulation_steps: 1.
     Source: read in torchtune 0.7.0 (`full_finetune_distributed.py`, `full_finetune_single_device.py`)
     """
@@ -32,7 +32,7 @@ def offloaded_activations_are_checkpoints(tool_file: ToolFile) -> Violations:
 
     Without it: torchtune stops: `enable_activation_offloading should only be True when enable_activation_checkpointing
     is True`, or `when training on CUDA or XPU`.
-    Why: what is offloaded are the checkpoints.
+    Why: the checkpointed inputs are what is offloaded.
     Instead: set enable_activation_checkpointing: True.
     Source: read in torchtune 0.7.0 (`full_finetune_distributed.py`)
     """
@@ -46,10 +46,10 @@ def offloaded_activations_are_checkpoints(tool_file: ToolFile) -> Violations:
 
 @rule("TW883", level=Level.ERROR, field="dtype")
 def no_training_in_fp16(tool_file: ToolFile) -> Violations:
-    """torchtune's recipes for training do not take dtype: fp16.
+    """torchtune's training recipes do not support dtype: fp16.
 
     Without it: torchtune stops: `full fp16 training is not supported with this recipe`.
-    Why: weights in fp16 need a scaled loss, which the recipes do not have.
+    Why: fp16 weights need loss scaling, which the recipes do not have.
     Instead: set dtype: bf16, or fp32 on GPUs without bf16.
     Source: read in torchtune 0.7.0 (`full_finetune_distributed.py`, `lora_finetune_distributed.py`)
     """

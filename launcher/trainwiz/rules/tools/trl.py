@@ -50,7 +50,7 @@ def one_size_of_generation(tool_file: ToolFile) -> Violations:
 
     Without it: TRL stops: `'generation_batch_size' and 'steps_per_generation' can not be both configured at the same
     time`, or `auto_find_batch_size is not supported by GRPO`.
-    Why: one decides the other, and a batch that shrinks would cut groups apart.
+    Why: one determines the other, and a shrinking batch would split groups.
     Instead: keep one of the two.
     Source: seen with TRL 1.16.0 (`GRPOConfig`); read in TRL 1.10.0
     """

@@ -58,7 +58,7 @@ def check(request: Request) -> int:
         version = judged.files.version(engine)
         console.talk(
             t(
-                "{engine} {version} is assumed, the newest that the rules know; others: --python PATH or "
+                "assuming {engine} {version}, the newest that the rules know; for others: --python PATH or "
                 "--engine-version {engine}=VERSION",
                 engine=engine,
                 version=version,

@@ -222,15 +222,17 @@ def unknown(documents: Sequence[Document]) -> UsageError:
     first, names = documents[0], [document.path for document in documents]
     keys = [str(key) for key in first.values]
     what = (
-        say("{file} is of no kind that trainwiz knows; its keys are {keys}", file=first.path, keys=_listed(keys))
+        say("{file} has a kind that trainwiz does not know; its keys are {keys}", file=first.path, keys=_listed(keys))
         if len(names) == 1
-        else say("{count} files are of no kind that trainwiz knows: {files}", count=len(names), files=_listed(names))
+        else say(
+            "{count} files have a kind that trainwiz does not know: {files}", count=len(names), files=_listed(names)
+        )
     )
     return UsageError(
         what,
         say(
-            "known are trainwiz's plans, and files of accelerate (distributed_type), DeepSpeed (zero_optimization, "
-            "train_batch_size) and {tools}",
+            "supported are trainwiz's plans, and files of accelerate (distributed_type), DeepSpeed "
+            "(zero_optimization, train_batch_size) and {tools}",
             tools="; ".join(f"{tool.name} ({tool.marks})" for tool in load_tools().values()),
         ),
     )

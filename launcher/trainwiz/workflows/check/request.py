@@ -24,19 +24,21 @@ class Request:
     machine: str = option(
         "FILE",
         say(
-            "Check against the machine described in FILE; `here` checks accelerate and DeepSpeed files against this "
-            "machine, too."
+            "Check against the machine described in FILE; `here` also checks accelerate and DeepSpeed files "
+            "against this machine."
         ),
     )
-    python: str = option("PATH", say("Python interpreter used for the training; its DeepSpeed and accelerate count."))
-    script: str = option("SCRIPT.py", say("The script the files are for."))
-    model: str = option("NAME", say("The model the files are for: a preset, a folder or a hub id."))
+    python: str = option(
+        "PATH", say("Python interpreter used for the training; its versions of DeepSpeed and accelerate apply.")
+    )
+    script: str = option("SCRIPT.py", say("The script that the files are for."))
+    model: str = option("NAME", say("The model that the files are for: a preset, a folder or a hub id."))
     default: bool = flag(say("Check accelerate's default config file."))
     engine_version: tuple[str, ...] = option(
         "ENGINE=VERSION", say("Check files for this version, like deepspeed=0.16.5; repeatable.")
     )
-    skip_others: bool = flag(say("Skip files of any other kind, for a pre-commit hook."))
-    fix: bool = flag(say("Fix in plans and files what needs no question; the diff is shown first."))
+    skip_others: bool = flag(say("Skip files of other kinds, for a pre-commit hook."))
+    fix: bool = flag(say("Fix whatever needs no decision from you in plans and files; the diff is shown first."))
     unsafe_fixes: bool = flag(say("With --fix: also make changes that may change what is trained."))
     yes: bool = flag(say("With --fix: write without asking."), "--yes -y")
     select: tuple[str, ...] = option(

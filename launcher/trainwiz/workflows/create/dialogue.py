@@ -69,7 +69,7 @@ def hold(
         return _settled(interview, planner, reviewed=request.yes)
     except KeyboardInterrupt:
         if not is_saved:
-            raise Cancelled(say("interrupted; only defaults were accepted, no answers to keep")) from None
+            raise Cancelled(say("interrupted; only defaults were accepted, so there are no answers to keep")) from None
         raise Cancelled(
             say("interrupted; the answers were saved in {path}", path=session),
             say("run: trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),

@@ -34,8 +34,8 @@ def with_script(request: ImportRequest) -> ImportRequest:
     every = [*([request.script] if request.script else []), *scripts]
     if len(every) > 1:
         raise UsageError(
-            say("one script becomes a project, not {n}: {names}", n=len(every), names=", ".join(every)),
-            say("name the script that starts the training; its modules are found by its imports"),
+            say("only one script becomes a project, not {n}: {names}", n=len(every), names=", ".join(every)),
+            say("pass the script that starts the training; its modules are found by its imports"),
         )
     files = tuple(path for path in request.files if path not in scripts)
     return replace(request, files=files, script=every[0]) if scripts else request
@@ -98,12 +98,16 @@ def _of_tool(by_kind: dict[str, str], files: Files) -> Imports:
     tool_file = files.tool_file(path)
     if tool_file.document.more:
         raise UsageError(
-            say("{file} holds {n} jobs; one is imported at a time", file=path, n=1 + len(tool_file.document.more)),
-            say("copy the one to import into a file of its own"),
+            say(
+                "{file} contains {n} jobs; only one can be imported at a time",
+                file=path,
+                n=1 + len(tool_file.document.more),
+            ),
+            say("copy the one to import into a separate file"),
         )
     if "accelerate" in by_kind:
         raise UsageError(
-            say("{one} and {other} are not imported together", one=path, other=by_kind["accelerate"]),
+            say("{one} and {other} cannot be imported together", one=path, other=by_kind["accelerate"]),
             say("import them one at a time, each into its own folder"),
         )
     given = by_kind.get("deepspeed")

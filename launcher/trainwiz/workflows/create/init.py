@@ -155,7 +155,11 @@ def _decide(planner: Planner, answers: Answers) -> tuple[Mapping[str, Any], Deci
         kept |= values_to_keep(kept, answers.edited_plan, planner.decide)
     for lost in dropped:
         console.talk(
-            t("{key}: the earlier value {value} no longer fits; a new value is chosen", key=lost.key, value=lost.value)
+            t(
+                "{key}: the earlier value {value} is no longer valid; a new value is chosen",
+                key=lost.key,
+                value=lost.value,
+            )
         )
     final = {**answers.given, **kept}
     planner.wait()

@@ -80,7 +80,11 @@ def _kept(
         raise PlanError(problems)
     for lost in dropped:
         console.talk(
-            t("{key}: the earlier value {value} no longer fits; a new value is chosen", key=lost.key, value=lost.value)
+            t(
+                "{key}: the earlier value {value} is no longer valid; a new value is chosen",
+                key=lost.key,
+                value=lost.value,
+            )
         )
     return kept
 

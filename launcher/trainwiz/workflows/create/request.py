@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 _PYTHON = say("Python interpreter that will run the training.")
 _MACHINE = say("Plan for the machine described in FILE, or named by its GPUs: 8xH100.")
-_FORCE = say("Overwrite files of yours, after showing the diff.")
-_ON_CONFLICT = say("What to do with files of yours: keep, overwrite or beside (write .new files).")
+_FORCE = say("Overwrite your own files, after showing the diff.")
+_ON_CONFLICT = say("What to do with your own files: keep, overwrite or beside (write .new files).")
 
 
 _OPTIONS = ("recipe", "python", "machine", "force", "on_conflict", "defaults", "yes")
@@ -49,7 +49,7 @@ class InitRequest:
         "KEY=VALUE", say("Set any key of the plan (`trainwiz explain keys` lists them); repeatable."), names="--set"
     )
     recipe: str | None = option(
-        "NAME", say("Begin with a recipe's model, method and GPUs; `trainwiz recipes` lists them."), None
+        "NAME", say("Start from a recipe's model, method and GPUs; `trainwiz recipes` lists them."), None
     )
     answers: str | None = option("FILE", say("YAML file with answers, by the plan's keys."), None)
     resume: bool = flag(say("Continue an interrupted init with its answers."))
@@ -66,7 +66,7 @@ class InitRequest:
         "NAME", "model.name", say("tiny, gpt2-124m, llama-1b, resnet18, a folder, or a hub id.")
     )
     data: str | None = _answer(
-        "DATA", "data.train", say("embedded, or files, folders, patterns and hub ids with commas between.")
+        "DATA", "data.train", say("embedded, or files, folders, patterns and hub ids, separated by commas.")
     )
     eval_data: str | None = _answer(
         "DATA",
@@ -122,7 +122,7 @@ class ImportRequest:
     into: str = option("DIR", say("Project folder; created if missing."), ".")
     default: bool = flag(say("Import accelerate's default config file."))
     script: str = option(
-        "SCRIPT.py", say("The script the files are for; settings that the files leave to it are read from it.")
+        "SCRIPT.py", say("The script that the files are for; settings that the files leave to it are read from it.")
     )
     assignments: tuple[str, ...] = option(
         "KEY=VALUE", say("Set any key of the plan; overrides the files."), names="--set"
@@ -133,8 +133,8 @@ class ImportRequest:
         "ENGINE=VERSION", say("Read files as this version does, like deepspeed=0.16.5; repeatable.")
     )
     dry_run: bool = flag(say("Show the plan; write nothing."))
-    json: bool = flag(say("Print the plan, and what does not fit, as JSON."))
-    yes: bool = flag(say("Never ask; keep files of yours unchanged."), "--yes -y")
+    json: bool = flag(say("Print the plan, and what cannot be carried over, as JSON."))
+    yes: bool = flag(say("Never ask; keep your own files unchanged."), "--yes -y")
     force: bool = flag(_FORCE)
     on_conflict: str = option("WAY", _ON_CONFLICT)
     arguments: tuple[str, ...] = ()
@@ -151,15 +151,15 @@ class AdoptRequest:
     """The command line of `trainwiz adopt`. What is empty was not typed."""
 
     script: str = argument("SCRIPT.py", say("Your training script; it is only read, never run."))
-    into: str = option("DIR", say("Project folder; SCRIPT-adopted beside the script if it is not given."))
+    into: str = option("DIR", say("Project folder (default: SCRIPT-adopted next to the script)."))
     assignments: tuple[str, ...] = option(
         "KEY=VALUE", say("Set any key of the plan; overrides the script."), names="--set"
     )
     machine: str = option("FILE", _MACHINE)
     python: str = option("PATH", _PYTHON)
     dry_run: bool = flag(say("Show the plan; write nothing."))
-    json: bool = flag(say("Print the plan, and what does not fit, as JSON."))
-    yes: bool = flag(say("Never ask; keep files of yours unchanged."), "--yes -y")
+    json: bool = flag(say("Print the plan, and what cannot be carried over, as JSON."))
+    yes: bool = flag(say("Never ask; keep your own files unchanged."), "--yes -y")
     force: bool = flag(_FORCE)
     on_conflict: str = option("WAY", _ON_CONFLICT)
     arguments: tuple[str, ...] = ()
@@ -188,13 +188,13 @@ class UpdateRequest:
     python: str = option("PATH", _PYTHON)
     on_conflict: str = option(
         "WAY",
-        say("Where an edit of yours and a change meet: markers, beside (write .new files), keep or overwrite."),
+        say("If your edit conflicts with a change: markers, beside (write .new files), keep or overwrite."),
         "markers",
     )
     prove: bool = flag(
         say(
-            "Before writing, train the project before and after on this machine's CPU, and compare; names the keys "
-            "whose change matters."
+            "Before writing, train the project before and after the change on this machine's CPU, and compare; "
+            "lists the keys whose change affects the training."
         )
     )
     dry_run: bool = flag(say("Show what would change; write nothing."))

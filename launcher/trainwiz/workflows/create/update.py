@@ -49,8 +49,8 @@ def update(request: UpdateRequest) -> int:
     proof = _proof(folder, plan, prepared, request.python) if request.prove else None
     if proof and proof.failed:
         raise Refused(
-            say("the files would not train as before; nothing was written"),
-            say("update without --prove to write them in spite of it"),
+            say("the files would train differently than before; nothing was written"),
+            say("to write them anyway, update without --prove"),
         )
     if not request.dry_run:
         prepared.write()
@@ -85,8 +85,10 @@ def _refuse_unresolved(folder: Path) -> None:
     places = [f"{path}:{line}" for path, line in artifacts.conflict_markers(folder, artifacts.changed(folder))]
     if places:
         raise Refused(
-            say("conflicts of an earlier merge are left: {places}; nothing was written", places=", ".join(places)),
-            say("keep the lines that are right, delete the markers, and update again"),
+            say(
+                "conflicts of an earlier merge are unresolved: {places}; nothing was written", places=", ".join(places)
+            ),
+            say("keep the correct lines, delete the markers, and update again"),
         )
 
 
@@ -151,7 +153,7 @@ def _touched(prepared: artifacts.Prepared) -> dict[str, str]:
         **dict.fromkeys(done.followed, t("your edits kept, new values set")),
         **dict.fromkeys(done.merged, t("merged with your edits")),
         **dict.fromkeys(done.conflicted, t("merged, with conflicts")),
-        **dict.fromkeys(done.beside, t("written beside your file")),
+        **dict.fromkeys(done.beside, t("written next to your file")),
         **dict.fromkeys(done.removed, t("removed; the plan no longer needs it")),
     }
 

@@ -60,15 +60,15 @@ def of(folder: Path, plan: Plan, prepared: Prepared, python: str) -> Proof:
     changed = equivalence.change(flat(before), flat(plan))
     if changed.decisive:
         keys = ", ".join(changed.decisive)
-        console.talk(t("no proof: what is trained changes with {keys}", keys=keys), style="warning")
+        console.talk(t("no proof: {keys} changes the training", keys=keys), style="warning")
         return Proof(change=changed)
     if prepared.outcomes.conflicted:
         paths = ", ".join(prepared.outcomes.conflicted)
-        console.talk(t("no proof: conflicts are left in {paths}", paths=paths), style="warning")
+        console.talk(t("no proof: unresolved conflicts in {paths}", paths=paths), style="warning")
         return Proof(change=changed)
     if changed.neutral:
         keys = ", ".join(changed.neutral)
-        console.talk(t("must not change what is trained: {keys}", keys=keys))
+        console.talk(t("should not affect the training: {keys}", keys=keys))
     found = proof.prove(
         folder, Version(plan=before, texts={}), Version(plan=plan, texts=_code(prepared.texts)), changed, python
     )
@@ -76,7 +76,7 @@ def of(folder: Path, plan: Plan, prepared: Prepared, python: str) -> Proof:
     proved = Proof(change=changed, check=found)
     if proved.unseen:
         keys = ", ".join(proved.unseen)
-        console.talk(t("not shown by CPU ranks: {keys}", keys=keys), style="dim")
+        console.talk(t("cannot be checked on CPU ranks: {keys}", keys=keys), style="dim")
     return proved
 
 

@@ -47,8 +47,8 @@ class Copy:
         name = str(found.run.get("name"))
         if not runs.NAME.fullmatch(name):
             raise UsageError(
-                say("the output of job {id} does not speak of a run yet", id=self._job.id),
-                say("look at its state and its output: trainwiz logs {id}", id=shlex.quote(self._job.id)),
+                say("the output of job {id} does not mention a run yet", id=self._job.id),
+                say("check its state and output: trainwiz logs {id}", id=shlex.quote(self._job.id)),
             )
         self.run = Run(self._folder / name)
         self._write(found, seen, text)

@@ -179,10 +179,10 @@ def _state(job: Job) -> Seen:
     found = states.asked([job])[job]
     if isinstance(found, Seen):
         return found
-    why = found if isinstance(found, Message) else say("{scheduler} does not say so here", scheduler=job.scheduler)
+    why = found if isinstance(found, Message) else say("{scheduler} cannot be asked here", scheduler=job.scheduler)
     raise TrainwizError(
         say("the state of job {id} is unknown: {why}", id=job.id, why=why),
-        say("check that this machine can reach the scheduler; the job goes on"),
+        say("check that this machine can reach the scheduler; the job continues"),
     )
 
 
@@ -194,5 +194,5 @@ def _output(job: Job, machine: int, *, follow: bool, since: str = "") -> tuple[s
 def _machine(project: Path, rank: int) -> int:
     machine = plans.read(plans.find(project)).machine
     if rank >= machine.num_processes:
-        raise UsageError(say("the plan has {n} ranks, and none is rank {rank}", n=machine.num_processes, rank=rank))
+        raise UsageError(say("the plan has {n} ranks, but no rank {rank}", n=machine.num_processes, rank=rank))
     return rank // machine.ranks_per_machine

@@ -14,5 +14,5 @@ class Request:
 
     folder: str = argument("[DIR]", say("Project folder (default: the current folder)."), ".")
     dry_run: bool = flag(say("Show the file and the commands; submit and write nothing."))
-    json: bool = flag(say("Print the job, or with --dry-run what would be done, as JSON."))
+    json: bool = flag(say("Print the job as JSON; with --dry-run, what would be done."))
     ignore: tuple[str, ...] = option("PREFIX", say("Ignore rules whose id starts with this; repeatable."))

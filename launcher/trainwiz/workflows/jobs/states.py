@@ -117,7 +117,7 @@ def _overlaid(line: Summary, seen: Seen | Message | None) -> Summary:
 def _waiting(submitted: Submitted, answer: Seen | Message | None) -> Summary:
     seen = answer if isinstance(answer, Seen) else None
     unknown = answer if isinstance(answer, Message) else None
-    unknown = unknown or say("{scheduler} does not say so here", scheduler=submitted.job.scheduler)
+    unknown = unknown or say("{scheduler} cannot be asked here", scheduler=submitted.job.scheduler)
     reason = seen.reason if seen else unknown
     return Summary(
         name=t("job {id}", id=submitted.job.id),

@@ -77,12 +77,12 @@ def _stop_newest(project: Path, waiting: Submitted) -> None:
         _stop_run(run)
         if not job_ended:
             line = _line(project, waiting.job.id)
-            console.talk(t("job {id} goes on; to stop it, too: {command}", id=waiting.job.id, command=line))
+            console.talk(t("job {id} continues; to stop it as well: {command}", id=waiting.job.id, command=line))
         return
     _stop_job(waiting.job)
     if not run_ended:
         line = _line(project, run.name)
-        console.talk(t("run {name} goes on; to stop it, too: {command}", name=run.name, command=line))
+        console.talk(t("run {name} continues; to stop it as well: {command}", name=run.name, command=line))
 
 
 def _has_ended(run: Run) -> bool:
@@ -111,10 +111,10 @@ def _stop_job(job: Job, run: Run | None = None) -> None:
         if answer.code:
             raise TrainwizError(
                 say("{command} failed: {words}", command=shlex.join(argv), words=answer.problem),
-                say("check that this machine can reach the scheduler; the job goes on"),
+                say("check that this machine can reach the scheduler; the job continues"),
             )
     words = (
-        t("asked job {id} to save a checkpoint and end; trainwiz runs shows when it has", id=job.id)
+        t("asked job {id} to save a checkpoint and stop; trainwiz runs shows when it is done", id=job.id)
         if is_running
         else t("removed job {id} from the queue", id=job.id)
     )
@@ -157,6 +157,6 @@ def _stop_here(run: Run) -> None:
             say("ask whoever launched it to stop it; nothing was stopped"),
         ) from None
     console.talk(
-        t("asked run {name} to save a checkpoint and end; trainwiz runs shows when it has", name=run.name),
+        t("asked run {name} to save a checkpoint and stop; trainwiz runs shows when it is done", name=run.name),
         style="good",
     )

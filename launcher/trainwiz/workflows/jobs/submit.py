@@ -37,7 +37,7 @@ def submit(request: Request) -> int:
     scheduler = schedulers.of(plan)
     if scheduler is None:
         raise UsageError(
-            say("{file} names no scheduler: cluster.kind is none", file=plan_file),
+            say("{file} sets no scheduler: cluster.kind is none", file=plan_file),
             say(
                 "run: trainwiz update {folder} --set cluster.kind=slurm (or kubernetes, or skypilot); to train on this "
                 "machine: trainwiz launch {folder}",
@@ -79,8 +79,8 @@ def _tell(request: Request, job: Job, commands: Sequence[Sequence[str]]) -> None
     console.talk(t("submitted: job {id}", id=job.id), style="good")
     for line, what in (
         (["runs", *where], t("its state")),
-        (["logs", *where, "-f"], t("what rank 0 writes, once it runs")),
-        (["stop", *where, *(["--run"] if where else []), job.id], t("saves a checkpoint and ends it")),
+        (["logs", *where, "-f"], t("the output of rank 0, once it runs")),
+        (["stop", *where, *(["--run"] if where else []), job.id], t("saves a checkpoint and stops it")),
     ):
         console.talk(f"  {shlex.join(['trainwiz', *line])}    {what}")
 
@@ -151,7 +151,7 @@ def _submitted(
         except KeyboardInterrupt:
             console.talk(
                 t(
-                    "{program} had not answered: look whether the job is in its list, it is not recorded here",
+                    "{program} did not respond: check whether the job is in its list; it is not recorded here",
                     program=argv[0],
                 ),
                 style="warning",
@@ -159,18 +159,18 @@ def _submitted(
             raise
         if answer.code or answer.timed_out:
             raise TrainwizError(
-                say("{program} refused the job: {words}", program=argv[0], words=_words(answer)),
+                say("{program} rejected the job: {words}", program=argv[0], words=_words(answer)),
                 say("to see more, run: {line}", line=by_hand(folder, commands)),
             )
     job = scheduler.submitted(plan, answer.stdout) if answer else None
     if job is None:
         raise TrainwizError(
             say(
-                "{program} ended well, but named no job: {words}",
+                "{program} succeeded, but reported no job: {words}",
                 program=scheduler.program,
                 words=_words(answer) if answer else "",
             ),
-            say("the job may be running; look at the scheduler's own list before you submit it again"),
+            say("the job may be running; check the scheduler's own list before you submit it again"),
         )
     return job
 

@@ -61,8 +61,8 @@ def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Me
                 continue  # most likely another machine's build that goes on
             tell(
                 say(
-                    "a build lock remains on a disk that other machines or containers may share: {lock}; if none is "
-                    "building, delete it, or the next attempt will wait forever",
+                    "a build lock is left on a disk that other machines or containers may share: {lock}; if none "
+                    "of them is building, delete it, or the next attempt will wait forever",
                     lock=lock.path,
                 )
             )
@@ -70,7 +70,7 @@ def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Me
         with contextlib.suppress(OSError):
             if lock.path.stat().st_ino == lock.inode:
                 lock.path.unlink()
-                tell(say("removed a build lock that no process holds: {lock}", lock=lock.path))
+                tell(say("removed a build lock that no process owns: {lock}", lock=lock.path))
 
 
 def _is_young(lock: Path) -> bool:

@@ -68,7 +68,7 @@ class _Leading:
         """Wait until all others have built, and let them go on."""
         if missing := self._others.keys() - self._connected():
             rank = min(missing)
-            raise _unable(rank, self._others[rank].hostname, text(say("it did not connect again")))
+            raise _unable(rank, self._others[rank].hostname, text(say("it did not reconnect")))
         while not self._coordinator.wait(
             lambda: self._coordinator.reports.keys() >= self._others.keys(), _POLL_SECONDS
         ):
@@ -130,5 +130,5 @@ def part(link: Coordinator | Participant) -> None:
 def _unable(rank: int, host: str, why: str) -> _Elsewhere:
     return _Elsewhere(
         say("machine {rank} ({host}) cannot start: {problem}", rank=rank, host=host, problem=why),
-        say("mend what that machine says, and launch on all machines again"),
+        say("fix the problem that this machine reports, then launch on all machines again"),
     )

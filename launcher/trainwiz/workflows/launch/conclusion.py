@@ -109,7 +109,7 @@ def _hide_secrets(prepared: Prepared) -> None:
     known = provenance.secrets(prepared)
     left = [str(log) for log in sorted(prepared.run.logs.glob("*.log")) if not logs.hide_secrets(log, known)]
     if left:
-        console.talk(t("secrets may be left in {files}: cannot write to them", files=", ".join(left)), style="warning")
+        console.talk(t("secrets may remain in {files}: cannot write to them", files=", ".join(left)), style="warning")
 
 
 def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:

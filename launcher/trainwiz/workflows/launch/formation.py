@@ -127,11 +127,11 @@ def _refuse_fixed_worlds(plan: Plan) -> None:
         return
     raise Refused(
         say(
-            "{strategy} can load a checkpoint only with the number of ranks that saved it, so that the run cannot "
-            "go on with fewer machines",
+            "{strategy} can load a checkpoint only with the number of ranks that saved it, so the run cannot "
+            "continue with fewer machines",
             strategy=plan.strategy.label,
         ),
-        say("leave --nnodes out; with --max-restarts, the run waits for a lost machine and goes on with all"),
+        say("remove --nnodes; with --max-restarts, the run waits for a lost machine and continues with all"),
     )
 
 
@@ -141,7 +141,7 @@ def _refuse_indivisible(plan: Plan, fewest: int) -> None:
         return
     raise Refused(
         say(
-            "the real batch of {real} samples cannot be divided over {n} ranks ({machines} machines × {here})",
+            "the real batch of {real} samples cannot be divided among {n} ranks ({machines} machines × {here})",
             real=real,
             n=fewest * here,
             machines=fewest,

@@ -71,8 +71,8 @@ def launch(request: Request) -> int:
         raise TrainwizError(
             say("--hosts needs ssh, which is not installed here"),
             say(
-                "install it (Debian: apt install openssh-client), or type trainwiz launch with --machine-rank on each "
-                "host"
+                "install it (Debian: apt install openssh-client), or run trainwiz launch with --machine-rank on "
+                "each host"
             ),
         )
     return _Fleet(hosts, commands, goes_on=bool(request.nnodes)).run()
@@ -86,11 +86,11 @@ def parsed(words: str) -> list[Host]:
         if match is None:
             raise UsageError(
                 say("--hosts {words}: {word!r} is not a host", words=words, word=word),
-                say("write names or addresses with commas between: --hosts node1,user@node2:8"),
+                say("write names or addresses separated by commas: --hosts node1,user@node2:8"),
             )
         hosts.append(Host(name=match["name"], slots=int(match["slots"]) if match["slots"] else None))
     if len({host.name for host in hosts}) < len(hosts):
-        raise UsageError(say("--hosts {words}: a host is named twice", words=words))
+        raise UsageError(say("--hosts {words}: a host is listed twice", words=words))
     return hosts
 
 
@@ -139,8 +139,11 @@ def _check_usage(request: Request) -> None:
         )
     if job := cluster.job(os.environ):
         raise UsageError(
-            say("--hosts inside a job of {scheduler}, which starts the machines itself", scheduler=job.scheduler),
-            say("leave --hosts out; under Slurm: srun --ntasks-per-node=1 trainwiz launch"),
+            say(
+                "--hosts was used inside a job of {scheduler}, which starts the machines itself",
+                scheduler=job.scheduler,
+            ),
+            say("remove --hosts; under Slurm: srun --ntasks-per-node=1 trainwiz launch"),
         )
 
 
@@ -149,14 +152,16 @@ def _agree(plan: Plan, hosts: Sequence[Host]) -> None:
     machines, here = plan.machine.num_machines, plan.machine.ranks_per_machine
     if len(hosts) != machines or machines == 1:
         raise Refused(
-            say("--hosts names {given} hosts, but the plan has {n} machines", given=len(hosts), n=machines),
-            say("name as many hosts, or change the plan: trainwiz update --set machine.num_machines={n}", n=len(hosts)),
+            say("--hosts lists {given} hosts, but the plan has {n} machines", given=len(hosts), n=machines),
+            say(
+                "list that many hosts, or change the plan: trainwiz update --set machine.num_machines={n}", n=len(hosts)
+            ),
         )
     for host in hosts:
         if host.slots is not None and host.slots != here:
             raise Refused(
                 say(
-                    "--hosts: {host} takes {slots} ranks, but the plan has {n} on each machine",
+                    "--hosts: {host} has {slots} ranks, but the plan has {n} on each machine",
                     host=host.name,
                     slots=host.slots,
                     n=here,
@@ -226,7 +231,7 @@ class _Fleet:
                     why=remotes[rank].last_words or "-",
                 ),
                 say(
-                    "`ssh {host} true` must work without a password, and {python} must be there as it is here",
+                    "`ssh {host} true` must work without a password, and {python} must exist there as it does here",
                     host=name,
                     python=sys.executable,
                 ),
@@ -238,7 +243,7 @@ class _Fleet:
 
     def _pass_on(self, signum: int, remotes: Sequence[Remote], asked: int) -> None:
         name = signal.Signals(signum).name.removeprefix("SIG")
-        self._print(t("passing {signal} on to all hosts", signal=f"SIG{name}"), True)
+        self._print(t("forwarding {signal} to all hosts", signal=f"SIG{name}"), True)
         for remote in remotes:
             if asked > 2:
                 remote.kill()

@@ -139,7 +139,7 @@ class Leading(Attempts):
         if last and machines != last.machines:
             audience.say(
                 say(
-                    "going on with {n} of {all} machines ({ranks}): {real} = {micro} × {accumulation} × {world}",
+                    "continuing with {n} of {all} machines ({ranks}): {real} = {micro} × {accumulation} × {world}",
                     n=len(machines),
                     all=self._machines,
                     ranks=", ".join(map(str, machines)),
@@ -234,7 +234,7 @@ class Leading(Attempts):
             self._growing = True
             return Elsewhere(
                 why=say(
-                    "machine {ranks} is there: saving, to go on with {n} machines",
+                    "machine {ranks} is available: saving, to continue with {n} machines",
                     ranks=", ".join(map(str, sorted(set(better[0]) - set(formation.machines)))),
                     n=len(better[0]),
                 ),
@@ -302,9 +302,9 @@ class Leading(Attempts):
             for rank in leaving:
                 self._coordinator.dismiss(rank)
             ranks_ = ", ".join(map(str, leaving))
-            return Again(why=say("machine {ranks} was asked to stop; the others go on", ranks=ranks_))
+            return Again(why=say("machine {ranks} was asked to stop; the others continue", ranks=ranks_))
         if self._growing and not leaving:
-            return Again(why=say("saved; going on with all machines that are there"))
+            return Again(why=say("saved; continuing with all machines that are available"))
         return None
 
     def _dismiss(self, outcome: Outcome) -> None:
@@ -355,7 +355,7 @@ class Following(Attempts):
     # docs/decisions/supervision.md: A machine that was frozen comes back by itself
     def _is_back(self, participant: Participant, audience: Audience) -> bool:
         """Whether machine 0, which went on without this machine, takes it back."""
-        audience.say(say("machine 0 went on without this machine, which was silent; connecting again"))
+        audience.say(say("machine 0 continued without this machine, which did not respond; connecting again"))
         try:
             participant.again()
         except TrainwizError:
@@ -365,7 +365,7 @@ class Following(Attempts):
     def _is_reached(self, participant: Participant, audience: Audience, inbox: Inbox) -> bool:
         """Whether machine 0 answers again in time, as after a network that was away."""
         limit, start = self.prepared.request.rejoin, time.monotonic()
-        audience.say(say("machine 0 is silent: trying to reach it again, for at most {limit:g} s", limit=limit))
+        audience.say(say("machine 0 does not respond: trying to reach it again, for at most {limit:g} s", limit=limit))
         while time.monotonic() < start + limit and not ranks.pause(inbox, _POLL_SECONDS):
             with contextlib.suppress(TrainwizError):
                 participant.again()
@@ -378,7 +378,7 @@ class Following(Attempts):
         if over is None:
             audience.say(say("machine 0 is lost ({how})", how=how))
             return dataclasses.replace(outcome, exit_code=1, first_failed=None, lost={0: str(how)})
-        audience.say(say("the run has ended on machine 0 meanwhile"))
+        audience.say(say("the run has meanwhile ended on machine 0"))
         return dataclasses.replace(
             outcome, exit_code=over.exit_code, first_failed=over.first_failed, lost=over.lost, stopped=over.stopped
         )

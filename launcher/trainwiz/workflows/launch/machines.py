@@ -142,7 +142,7 @@ def _look_at_folders(roll: Roll, must_share: bool, *, goes_on: bool = False) -> 
     if goes_on:
         raise TrainwizError(
             say(
-                "machine {ranks} does not see the folder of machine 0, and could not go on from the checkpoints there",
+                "machine {ranks} does not see the folder of machine 0, and could not continue from its checkpoints",
                 ranks=ranks,
             ),
             say(
@@ -160,8 +160,8 @@ def _look_at_folders(roll: Roll, must_share: bool, *, goes_on: bool = False) -> 
         )
     console.talk(
         t(
-            "machine {ranks} does not see the folder of machine 0: checkpoints lie on machine 0 only, and to resume, "
-            "every machine needs them",
+            "machine {ranks} does not see the folder of machine 0: checkpoints exist only on machine 0, but to "
+            "resume, every machine needs them",
             ranks=ranks,
         ),
         style="warning",
@@ -222,7 +222,7 @@ def _attend(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tup
         secret=current,
         sees=lambda: _sees(call.project, typed),
         waiting=lambda seconds: console.talk(
-            t("machine 0 is not there yet: {seconds:.0f} s of {wait:g} s", seconds=seconds, wait=call.wait)
+            t("machine 0 is not ready yet: {seconds:.0f} s of {wait:g} s", seconds=seconds, wait=call.wait)
         ),
     )
     if not (roll.agreed.get(GOES_ON) or roll.agreed.get(BUILDS)):
@@ -253,6 +253,6 @@ def typed_secret(option: str) -> str:
     if typed and len(typed) < _SHORTEST:
         raise UsageError(
             say("the secret has {n} characters; at least {least} are needed", n=len(typed), least=_SHORTEST),
-            say("use a longer one, the same on every machine; or none, and machine 0 makes one"),
+            say("use a longer one, the same on every machine; or none, and machine 0 creates one"),
         )
     return typed

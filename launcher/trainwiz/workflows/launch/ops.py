@@ -74,7 +74,7 @@ def build(
         raise _refusal(build, code)
     if unfit := [op for op in wanted if not build.files.get(op)]:
         names = ", ".join(unfit)
-        build.progress.aside(t("DeepSpeed does without these ops here: {ops}; trainwiz doctor says why", ops=names))
+        build.progress.aside(t("DeepSpeed does not use these ops here: {ops}; trainwiz doctor says why", ops=names))
     if build.compiled:
         build.progress.done()
     cache.remember("ops", key, {op: _times(file) for op, file in build.files.items()})
@@ -86,7 +86,7 @@ def build_if_possible(plan: Plan, *, python: str, machine: Machine) -> None:
         build(plan, python=python, machine=machine)
     except Refused as refused:
         console.failure(refused)
-        console.talk(t("the script is started all the same: it may do without this op"), style="warning")
+        console.talk(t("starting the script anyway: it may not need this op"), style="warning")
 
 
 @dataclass(kw_only=True)
@@ -172,7 +172,7 @@ def _refusal(build: _Build, code: int) -> Refused:
             cause=text(diagnosis.cause) if diagnosis else build.lines[-1].strip() if build.lines else "-",
         ),
         say(
-            "{remedy}; all that the compiler said: {file}",
+            "{remedy}; full compiler output: {file}",
             remedy=text(diagnosis.remedy)
             if diagnosis
             else t("to check the compiler, ninja, headers and nvcc, run: trainwiz doctor"),

@@ -165,7 +165,7 @@ def _place(request: Request, plan: Plan) -> Place | None:
     if request.spares:
         raise UsageError(
             say("--spares works on one machine only; the plan has {n}", n=machines),
-            say("leave it out: torchrun starts the ranks of several machines"),
+            say("remove it: torchrun starts the ranks of several machines"),
         )
     rank = request.machine_rank
     if rank is None and request.dry_run and cluster.machine_rank(os.environ) is None:

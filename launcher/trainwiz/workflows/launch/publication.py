@@ -24,8 +24,8 @@ def publish(python: str, plan: Plan, run: Run) -> None:
         key, planned, used = other
         console.talk(
             t(
-                "not uploaded to {repository}: this run used {used} for {key}, where the plan has {planned}; to upload "
-                "its model all the same: trainwiz export {run} --push {repository}",
+                "not uploaded to {repository}: this run used {used} for {key}, but the plan has {planned}; to "
+                "upload its model anyway: trainwiz export {run} --push {repository}",
                 repository=repository,
                 used=used,
                 key=key,

@@ -37,7 +37,7 @@ class Request:
     grace: float = option("S", say("Seconds the ranks get after Ctrl-C to save and exit."), 30.0, min=0.0)
     stopped_code: int = option(
         "CODE",
-        say("Exit code of a run that was stopped before its end and can go on, for schedulers."),
+        say("Exit code of a run that was stopped before its end and can be continued, for schedulers."),
         STOPPED_CODE,
         min=0,
     )
@@ -85,19 +85,19 @@ class Request:
     nnodes: str = option(
         "MIN:MAX",
         say(
-            "With several machines: go on with as few as MIN of them where others are lost, and with all again when "
-            "they come back; the real batch stays the same. Machine 0 cannot be lost."
+            "With several machines: if some are lost, continue with as few as MIN, and with all again when they "
+            "come back; the real batch stays the same. Machine 0 cannot be lost."
         ),
     )
     rejoin: float = option(
         "S",
-        say("With --max-restarts or --nnodes: seconds to wait for a machine that was lost, before going on or ending."),
+        say("With --max-restarts or --nnodes: seconds to wait for a lost machine before continuing or ending."),
         60.0,
         min=0.0,
     )
     hosts: str = option(
         "A,B[:SLOTS]",
-        say("Launch on these hosts through ssh, in the same folder with the same Python; the first is machine 0."),
+        say("Launch on these hosts over ssh, in the same folder with the same Python; the first is machine 0."),
     )
     secret: str = among_machines.secret()
     config: str = option("FILE", say("Launch SCRIPT [ARGS] with an accelerate configuration, without a project."))

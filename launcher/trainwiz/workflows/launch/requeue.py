@@ -40,7 +40,7 @@ def ask(*, trained: bool, grace: float, notice: float | None = None) -> None:
         return
     if not trained and around.restarts >= IDLE_STARTS:
         console.talk(
-            t("the job is not queued again: it was started {n} times without training", n=around.restarts + 1),
+            t("the job is not requeued: it was started {n} times without training", n=around.restarts + 1),
             style="warning",
         )
         return
@@ -64,7 +64,7 @@ def ask(*, trained: bool, grace: float, notice: float | None = None) -> None:
         console.talk(t("`{command}` failed: {problem}", command=line, problem=asked.problem), style="warning")
         return
     console.talk(
-        t("{scheduler} starts job {name} again, and it goes on from there", scheduler=around.scheduler, name=job.id)
+        t("{scheduler} restarts job {name}, and training continues from there", scheduler=around.scheduler, name=job.id)
     )
 
 

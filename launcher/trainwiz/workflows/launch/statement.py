@@ -95,7 +95,7 @@ class Statement:
 def _note(one: Disagreement, folder: str) -> Message:
     if not one.key:
         return say(
-            "note: the script uses {scripted} for {field}; from the plan it would be {planned}",
+            "note: the script uses {scripted} for {field}; the plan says {planned}",
             scripted=one.scripted,
             field=one.field,
             planned=one.planned,

@@ -34,8 +34,8 @@ def judged(prepared: Prepared, outcome: Outcome) -> Outcome:
         return outcome
     console.talk(
         t(
-            "machine {ranks} went away, and no rank here failed by itself: exit code {code}, after which {scheduler} "
-            "can start all machines again",
+            "machine {ranks} was lost, and no rank here failed by itself: exit code {code}, so that {scheduler} "
+            "can restart all machines",
             ranks=", ".join(map(str, gone)),
             code=code,
             scheduler=around.scheduler,

@@ -44,8 +44,8 @@ def show(request: PlanRequest) -> int:
     facts = _model(plan, folder)
     if strategies.of(plan).runs_exactly == "model" and not (facts and facts.parameters):
         raise UsageError(
-            say("--exact: what {strategy} holds beside this model is not known", strategy=strategies.of(plan).label),
-            say("see the model alone: set strategy.kind to ddp or fsdp, then run it again"),
+            say("--exact: the additional memory of {strategy} is not known", strategy=strategies.of(plan).label),
+            say("to see only the model: set strategy.kind to ddp or fsdp, then run it again"),
         )
     asked = _asked(plan, facts)
     if tasks.of(plan).own_code:
@@ -66,7 +66,7 @@ def _refuse_options(request: PlanRequest) -> None:
     if given:
         typed = ", ".join("--set" if name == "assignments" else f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(
-            say("--exact takes the project as it is, and cannot be combined with {options}", options=typed),
+            say("--exact uses the project as it is, and cannot be combined with {options}", options=typed),
             say("change the project first: trainwiz update {folder} --set KEY=VALUE", folder=request.folder),
         )
 
@@ -75,26 +75,24 @@ def _refuse(plan: Plan, folder: Path) -> None:
     strategy = strategies.of(plan)
     if strategy.runs_exactly == "nothing":
         raise UsageError(
-            say(
-                "--exact: {strategy} needs Colossal-AI's engine, which reads values of tensors", strategy=strategy.label
-            ),
-            say("leave --exact out: the formulas know this strategy"),
+            say("--exact: {strategy} needs the Colossal-AI engine, which reads tensor values", strategy=strategy.label),
+            say("remove --exact: the formulas support this strategy"),
         )
     if plan.model.adapter == "qlora":
         raise UsageError(
-            say("--exact: weights in 4 bits are made on a GPU by bitsandbytes, and cannot be made without one"),
-            say("leave --exact out, or try it with model.adapter: lora"),
+            say("--exact: bitsandbytes creates 4-bit weights on a GPU, and there is none"),
+            say("remove --exact, or try it with model.adapter: lora"),
         )
     if plan.model.activation_checkpointing == "offload":
         raise UsageError(
-            say("--exact runs on one memory, and cannot tell what is offloaded from what stays on the GPU"),
-            say("leave --exact out: the formulas know what is offloaded; or try it with full"),
+            say("--exact simulates a single memory, and cannot tell offloaded data from data on the GPU"),
+            say("remove --exact: the formulas know what is offloaded; or try it with full"),
         )
     missing = [name for name in ("train.py", "task.py") if not (folder / name).is_file()]
     if missing:
         raise UsageError(
             say("--exact: {folder} has no {names}", folder=folder, names=", ".join(missing)),
-            say("write them: trainwiz update {folder}", folder=folder),
+            say("generate them: trainwiz update {folder}", folder=folder),
         )
 
 
@@ -136,12 +134,12 @@ def _failure(found: Mapping[str, Any]) -> TrainwizError:
     if error["missing"]:
         return TrainwizError(
             say("--exact: the package {name} is missing", name=error["missing"]),
-            say("install it: pip install -r requirements.txt, or name the training's Python with --python"),
+            say("install it: pip install -r requirements.txt, or set the training's Python with --python"),
         )
     if error["where"]:
         return TrainwizError(
             say("--exact: {where}: {what}", where=error["where"], what=error["what"]),
-            say("run it once to see all of the error: trainwiz rehearse DIR"),
+            say("run it once to see the full error: trainwiz rehearse DIR"),
         )
     return TrainwizError(say("--exact: {what}", what=error["what"]))
 

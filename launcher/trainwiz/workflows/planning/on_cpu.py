@@ -53,7 +53,7 @@ def show(request: PlanRequest, machine: Machine, plan: Plan, model: ModelFacts) 
     }
     console.data(
         t(
-            "{model} on the CPU, {strategy}: {each} of host memory per rank, ranks: {ranks}, together {all} of {there}",
+            "{model} on the CPU, {strategy}: {each} of host memory per rank, ranks: {ranks}, {all} of {there} in total",
             **words,
         )
     )
@@ -61,6 +61,6 @@ def show(request: PlanRequest, machine: Machine, plan: Plan, model: ModelFacts) 
         t("disk: {needed}, checkpoints of {each}", needed=quantities.size(needed), each=quantities.size(checkpoint))
     )
     if not fits:
-        console.talk(t("it does not fit into the memory of this machine"), style="error")
-    console.talk(t("there is no GPU here; to see what it takes on some: --gpus 1x4090, --gpus 8xH100"))
+        console.talk(t("it does not fit in the memory of this machine"), style="error")
+    console.talk(t("there is no GPU here; to see the forecast for some: --gpus 1x4090, --gpus 8xH100"))
     return 0 if fits else 1

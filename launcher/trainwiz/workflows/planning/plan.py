@@ -121,7 +121,7 @@ def _answers(request: PlanRequest) -> Mapping[str, Any]:
     if "model.name" not in found:
         raise UsageError(
             say("no model to plan for: there is no project in {folder}", folder=request.folder),
-            say("name one: trainwiz plan --model Qwen/Qwen2.5-7B-Instruct --gpus 8xH100"),
+            say("set one: trainwiz plan --model Qwen/Qwen2.5-7B-Instruct --gpus 8xH100"),
         )
     if request.gpus:
         # Another machine: what was decided for the old one is decided again.
@@ -133,7 +133,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
     planner, count = _planner(request, gpus)
     machine = planner.machine
     if not machine.gpus:
-        raise UsageError(say("this machine has no GPU to plan for"), say("name one: --gpus 8xH100, or --machine FILE"))
+        raise UsageError(say("this machine has no GPU to plan for"), say("set them: --gpus 8xH100, or --machine FILE"))
     given = {**given, "machine.num_machines": count} if count > 1 else given
     decided, model = _sized(planner, given)
     parameters = model.parameters or 0
@@ -162,8 +162,8 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
     )
     if not found:
         raise UsageError(
-            say("--strategy {given}: no strategy for {ranks} ranks", given=repr(request.strategy), ranks=ranks),
-            say("leave --strategy out to see all"),
+            say("--strategy {given} is not available for {ranks} ranks", given=repr(request.strategy), ranks=ranks),
+            say("remove --strategy to see all"),
         )
     return Setting(
         machine=machine,
@@ -187,8 +187,8 @@ def _sized(planner: Planner, given: Mapping[str, Any]) -> tuple[Plan, ModelFacts
     decided, model = _decided(planner, given)
     if tasks.of(decided).own_code and not decided.model.parameters:
         raise UsageError(
-            say("the model is made by task.py, your own code: the plan does not say its size"),
-            say("run one update of it on tensors without memory: add --exact"),
+            say("the model is built by task.py, your own code, so the plan does not know its size"),
+            say("to run one update of it on tensors without memory, add --exact"),
         )
     if model is None or not model.parameters:
         raise UsageError(
@@ -270,9 +270,7 @@ def _over(request: PlanRequest, given: Mapping[str, Any], setting: Setting, limi
     """The best row for each number of GPUs of the same kind."""
     name = setting.machine.gpus[0].name
     if gpu_model(name) is None:
-        raise UsageError(
-            say("--over: the speed of {gpu} is unknown", gpu=name), say("name a GPU that is known: --gpus 8xH100")
-        )
+        raise UsageError(say("--over: the speed of {gpu} is unknown", gpu=name), say("use a known GPU: --gpus 8xH100"))
     rows = []
     # Where more GPUs could train all weights, they are compared in what these can train.
     given = {**given, "model.adapter": setting.plan.model.adapter}
@@ -300,7 +298,9 @@ def _write_page(request: PlanRequest, setting: Setting, rows: list[table.Row], l
 
     file = Path(request.html)
     if file.is_dir():
-        raise UsageError(say("--html {file}: a folder, not a file", file=file), say("name a file, like plan.html"))
+        raise UsageError(
+            say("--html {file} is a folder, not a file", file=file), say("use a file name, like plan.html")
+        )
     template = templates.load()[planning_page.TEMPLATE]
     atomic.write(file, planning_page.page(setting.plan, setting.place, rows, limits, template))
     console.data(str(file))
@@ -315,7 +315,7 @@ def _pick(request: PlanRequest, setting: Setting, rows: list[table.Row]) -> None
     if chosen is None:
         possible = ", ".join(str(row.number) for row in rows if row.possible)
         raise UsageError(
-            say("--pick {given}: no such row that fits", given=repr(request.pick)),
+            say("--pick {given}: no row with this number fits", given=repr(request.pick)),
             say("rows that fit: {rows}", rows=possible or "-"),
         )
     console.talk(t("row {number}: {strategy}", number=chosen.number, strategy=chosen.candidate.name))

@@ -23,7 +23,7 @@ def of(request: PlanRequest, machine: Machine) -> float | None:
     try:
         prices.keep(name, price)
     except TrainwizError as error:
-        console.talk(t("the price is not kept: {problem}", problem=text(error.message)), style="warning")
+        console.talk(t("the price was not saved: {problem}", problem=text(error.message)), style="warning")
     return price
 
 
@@ -32,7 +32,7 @@ def tell(request: PlanRequest, machine: Machine, price: float | None) -> None:
     if price is not None and not request.price:
         console.talk(
             t(
-                "cost: {price} per hour of one {gpu}, as you typed it before; --price none forgets it",
+                "cost: {price} per hour of one {gpu}, as you entered it before; --price none forgets it",
                 price=f"{price:g}",
                 gpu=_name(machine),
             ),

@@ -29,10 +29,10 @@ def machine_named(text: str, option: str = "--gpus") -> tuple[Machine, int]:
     model = gpu_model(found[3]) if found else None
     if found is None or model is None:
         raise UsageError(
-            say("{option} {given}: not a known GPU", option=option, given=repr(text)),
+            say("{option} {given} is not a known GPU", option=option, given=repr(text)),
             say(
-                "write a number and one of {names}: 8xH100; or, on the machine itself, run: trainwiz doctor --json > "
-                "machine.json, and give that file to --machine",
+                "use a number and one of {names}: 8xH100; or run this on that machine: trainwiz doctor --json > "
+                "machine.json, and pass the file with --machine",
                 names=", ".join(one.name for one in MODELS),
             ),
         )
@@ -47,7 +47,7 @@ def machine_named(text: str, option: str = "--gpus") -> tuple[Machine, int]:
                 given=repr(text),
                 count=count,
             ),
-            say("write up to 8 GPUs, or a multiple of 8"),
+            say("use up to 8 GPUs, or a multiple of 8"),
         )
     gpus = tuple(
         Gpu(index=i, name=model.name, memory_bytes=model.memory_gib * 2**30, compute_capability=model.capability)
@@ -67,19 +67,19 @@ def machine_named(text: str, option: str = "--gpus") -> tuple[Machine, int]:
 
 def hours(text: str) -> float:
     """`12h`, `90m`, `3d`; a number alone is hours. Raises `UsageError`."""
-    number, unit = _split(text, _SECONDS, "--target", say("write a time like 12h, 90m or 3d"))
+    number, unit = _split(text, _SECONDS, "--target", say("use a time like 12h, 90m or 3d"))
     return number * _SECONDS[unit] / 3600
 
 
 def tokens(text: str) -> int:
     """`500M`, `1.5B`. Raises `UsageError`."""
-    number, unit = _split(text, _MULTIPLES, "--tokens", say("write a number like 500M or 1.5B"))
+    number, unit = _split(text, _MULTIPLES, "--tokens", say("use a number like 500M or 1.5B"))
     return int(number * _MULTIPLES[unit])
 
 
 def money(text: str, option: str) -> float:
     """A price without its currency. Raises `UsageError`."""
-    return _split(text, {"": 1}, option, say("write a positive number like 2.5"))[0]
+    return _split(text, {"": 1}, option, say("use a positive number like 2.5"))[0]
 
 
 def counts(text: str) -> list[int]:
@@ -87,7 +87,7 @@ def counts(text: str) -> list[int]:
     found = re.fullmatch(r"gpus=([1-9]\d{0,4}(?:,[1-9]\d{0,4})*)", text.replace(" ", ""))
     if not found:
         raise UsageError(
-            say("--over {given}: not a list of numbers of GPUs", given=repr(text)), say("write gpus=1,2,4,8,16")
+            say("--over {given} is not a list of GPU counts", given=repr(text)), say("use gpus=1,2,4,8,16")
         )
     return [int(number) for number in found[1].split(",")]
 
@@ -96,5 +96,5 @@ def _split(text: str, units: dict[str, int], option: str, remedy: Message) -> tu
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)([a-z]?)", text.strip().lower())
     number = float(found[1]) if found else 0
     if not found or found[2] not in units or not 0 < number < math.inf:
-        raise UsageError(say("{option} {given}: not understood", option=option, given=repr(text)), remedy)
+        raise UsageError(say("{option} {given} cannot be understood", option=option, given=repr(text)), remedy)
     return number, found[2]

@@ -16,7 +16,7 @@ from trainwiz.workflows.option import argument, flag, option
 class PlanRequest:
     """The command line of `trainwiz plan`. What is empty was not typed."""
 
-    place: str = argument("[DIR]", say("A project, whose answers are the start (default: the current folder)."), ".")
+    place: str = argument("[DIR]", say("A project to start from (default: the current folder)."), ".")
     model: str = option("NAME", say("A hub id, a folder or a preset; its size is found without downloading weights."))
     task: str = option(
         "TASK",
@@ -28,7 +28,7 @@ class PlanRequest:
         names="--adapter --method",
     )
     gpus: str = option(
-        "NxNAME", say("GPUs to plan for, like 8xH100, 16xA100-80GB or 2x8xH100 (default: this machine's).")
+        "NxNAME", say("GPUs to plan for, like 8xH100, 16xA100-80GB or 2x8xH100 (default: those of this machine).")
     )
     machine: str = option("FILE", say("Plan for the machine described in FILE, as `trainwiz doctor --json` prints it."))
     strategy: str = option("NAME", say("Show this strategy only, like zero3 or zero2+offload."))
@@ -43,18 +43,23 @@ class PlanRequest:
     target: str = option("TIME", say("Show only what finishes in this time, like 12h or 3d."))
     price: str = option(
         "PRICE",
-        say("Price of one GPU for one hour, in any currency; shows the cost. Kept for such GPUs; none forgets it."),
+        say(
+            "Price of one GPU for one hour, in any currency; shows the cost. It is saved for these GPUs; none "
+            "forgets it."
+        ),
     )
     max_cost: str = option("COST", say("Show only what costs no more than this; needs --price."))
     pick: str = option("ROW", say("Write the project with this row's settings, as `trainwiz init` does."))
     json: bool = flag(say("Print the rows as JSON."))
     html: str = option("FILE", say("Write one HTML page: memory over an update, and time against memory."))
     exact: bool = flag(
-        say("Run one update of the project's own code on tensors without memory, and show what its peak is made of.")
+        say("Run one update of the project's own code on tensors without memory, and show what its peak consists of.")
     )
     python: str = option("PATH", say("With --exact: the Python that trains (default: the one that runs trainwiz)."))
-    calibration: bool = flag(say("Show how far forecasts were off in the runs of this machine, which correct it."))
-    forget: bool = flag(say("With --calibration: delete the corrections that these runs gave."))
+    calibration: bool = flag(
+        say("Show how accurate the forecasts were for this machine's runs; they correct future forecasts.")
+    )
+    forget: bool = flag(say("With --calibration: delete the corrections from these runs."))
     yes: bool = flag(say("With --pick: write without showing the review first."), "--yes -y")
 
     @property

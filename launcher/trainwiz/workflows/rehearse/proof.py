@@ -79,7 +79,7 @@ def _proved(folder: Path, workspace: Workspace, before: Version, after: Version,
         base.python, base.folder, values={**smalls[0].values, **shared}, planned=smalls[0].planned, scale=1.0
     )
     if "length" not in seen:
-        return _skipped(say("task.py does not work by itself; run: trainwiz rehearse {folder}", folder=folder))
+        return _skipped(say("task.py itself does not work; run: trainwiz rehearse {folder}", folder=folder))
     one, other = (
         _with(small, {**small.values, **shared}, declared, seen) for small, declared in zip(smalls, fields, strict=True)
     )

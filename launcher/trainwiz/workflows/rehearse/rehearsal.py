@@ -60,8 +60,8 @@ def _refuse_conflicts(folder: Path) -> None:
     """Raise `UsageError` for a file that a merge left with both sides: task.py would be blamed for it."""
     for path, line in artifacts.conflict_markers(folder, sorted(file.name for file in folder.glob("*.py"))):
         raise UsageError(
-            say("{file} still holds both sides of a conflict", file=f"{path}:{line}"),
-            say("keep the lines that are right, and delete the markers"),
+            say("{file} still contains both sides of a conflict", file=f"{path}:{line}"),
+            say("keep the correct lines, and delete the markers"),
         )
 
 

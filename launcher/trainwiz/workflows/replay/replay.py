@@ -72,7 +72,7 @@ def replay(request: Request) -> int:
     shown.show_before(run.name, folder, differ, rebuilt=folder != project, whole=found.whole)
     if recorded.read.command.get("resumed_from"):
         first = recorded.read.command["resumed_from"]
-        console.talk(t("{name} continued {first}; the replay begins at the first update", name=run.name, first=first))
+        console.talk(t("{name} continued {first}; the replay starts at the first update", name=run.name, first=first))
     if request.dry_run:
         return 0
     if folder != project:
@@ -89,13 +89,13 @@ def _machine_rank(request: Request, recorded: _Recorded) -> int:
     if request.run == LATEST:  # which another machine's replay may be by now
         raise UsageError(
             say("run {name} ran on {n} machines, which all replay the same run", name=name, n=machines),
-            say("name it on each of them: {line} --machine-rank N", line=line),
+            say("pass it on each machine: {line} --machine-rank N", line=line),
         )
     rank = cluster.machine_rank(os.environ) if request.machine_rank is None else request.machine_rank
     if rank is None:
         raise UsageError(
             say("run {name} ran on {n} machines, and the rank of this machine is not known", name=name, n=machines),
-            say("type on each of the machines, from 0 on: {line} --machine-rank N", line=line),
+            say("run on each machine, starting with 0: {line} --machine-rank N", line=line),
         )
     return cluster.checked_rank(machines, rank)
 
@@ -149,8 +149,8 @@ def _project(run: Run) -> Path:
     """The project of a run's folder. Raises `UsageError` for a run that was moved out of one."""
     if run.folder.parent.name != runs.RUNS:
         raise UsageError(
-            say("{folder} does not lie in a project's runs", folder=run.folder),
-            say("name a run of a project: trainwiz replay PROJECT/runs/NAME"),
+            say("{folder} is not in a project's runs", folder=run.folder),
+            say("pass a run of a project: trainwiz replay PROJECT/runs/NAME"),
         )
     return run.folder.parent.parent
 
@@ -160,7 +160,7 @@ def _understood(request: Request, run: Run, project: Path) -> _Recorded:
     read = history.without_metrics(run)
     command = read.command
     if not command:
-        raise UsageError(say("{folder} has no command.json: nothing says how it was launched", folder=run.folder))
+        raise UsageError(say("{folder} has no command.json, so it is unknown how it was launched", folder=run.folder))
     if not command.get("plan"):
         raise UsageError(
             say("run {name} has no plan: it was launched with --config", name=run.name),
@@ -189,7 +189,7 @@ def _plan(command: Mapping[str, Any]) -> Plan:
     except PlanError as error:
         raise TrainwizError(
             say("this version of trainwiz cannot read the recorded plan: {problem}", problem=error.problems[0]),
-            say("install the version that the run records, and replay it there"),
+            say("install the recorded version, and replay it there"),
         ) from None
 
 

@@ -22,10 +22,10 @@ class Request:
         "DIR", say("Where to rebuild the project if it changed (default: PROJECT-replay-RUN beside it).")
     )
     dry_run: bool = flag(say("Show what differs and what would be done; start and write nothing."))
-    compare: str = option("RUN", say("Train nothing: compare the curves with those of RUN."))
+    compare: str = option("RUN", say("Do not train; compare the curves with those of RUN."))
     tolerance: float | None = option(
         "X",
-        say("Relative difference up to which curves count as alike (default: 1e-5 in fp32, 2e-2 in 16 bits)."),
+        say("Relative difference up to which curves count as equal (default: 1e-5 in fp32, 2e-2 in 16 bits)."),
         None,
         min=0.0,
     )

@@ -52,8 +52,8 @@ def find(project: Path, run: Recorded) -> Sources:
             found[path] = text
     if lost:
         raise Refused(
-            say("files of the run are nowhere to be found as they were: {files}", files=", ".join(lost)),
-            say("a file that holds a secret is not kept; put the old version back into {folder}", folder=project),
+            say("the original version of these files of the run cannot be found: {files}", files=", ".join(lost)),
+            say("files that contain a secret are not recorded; restore the old version in {folder}", folder=project),
         )
     return Sources(texts=found, whole=run.command.get("files_whole") is not False)
 
@@ -68,13 +68,13 @@ def rebuild(project: Path, sources: Sources, into: Path) -> None:
     except OSError as error:
         raise TrainwizError(
             say("cannot write to {folder}: {error}", folder=into, error=error.strerror or error),
-            say("name another folder: --into DIR"),
+            say("choose another folder: --into DIR"),
         ) from None
     other = [p for p, text in sources.texts.items() if code_files.present(into, p, sha256(text)) is None]
     if other or files.resolved(into) == files.resolved(project):
         raise UsageError(
-            say("{folder} exists and holds other files: {files}", folder=into, files=", ".join(other[:5]) or "-"),
-            say("name another folder: --into DIR"),
+            say("{folder} exists and contains other files: {files}", folder=into, files=", ".join(other[:5]) or "-"),
+            say("choose another folder: --into DIR"),
         )
 
 
@@ -114,7 +114,7 @@ def _committed(project: Path, run: Recorded, commit: str | None) -> dict[str, by
         if found:
             return found
     raise Refused(
-        say("run {name} did not record its files, and no clean git commit holds them", name=run.name),
+        say("run {name} did not record its files, and no clean git commit contains them", name=run.name),
         say("an older trainwiz launched it; compare what was recorded: trainwiz diff {name}", name=run.name),
     )
 

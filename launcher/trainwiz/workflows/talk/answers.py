@@ -106,8 +106,8 @@ def started(answerer: Answerer, python: str | None) -> Iterator[Model]:
 
 def _died(dialogue: Dialogue) -> TrainwizError:
     return TrainwizError(
-        say("the model's process ended: {problem}", problem=dialogue.last_line or t("it said nothing")),
-        say("if memory ran out, try --cpu, or a machine with more of it"),
+        say("the model's process ended: {problem}", problem=dialogue.last_line or t("it produced no output")),
+        say("if memory ran out, try --cpu, or a machine with more memory"),
     )
 
 
@@ -122,16 +122,16 @@ def problem(said: Mapping[str, Any]) -> Unanswered:
         "not_loaded": (say("the model was not loaded: {detail}", detail=detail), None),
         "no_template": (
             say("its tokenizer has no chat template: this model continues texts, and was not trained to answer"),
-            say("leave out --system: it then continues each line"),
+            say("remove --system: the model then continues each line"),
         ),
-        "refused": (say("the chat template refuses the conversation: {detail}", detail=detail), None),
+        "refused": (say("the chat template rejects the conversation: {detail}", detail=detail), None),
         "too_long": (
             say(
-                "the conversation has {n} tokens, and the model takes {room} with its answer",
+                "the conversation has {n} tokens, but the model is limited to {room}, including its answer",
                 n=said.get("tokens"),
                 room=said.get("room"),
             ),
-            say("begin a new one: /reset"),
+            say("start a new one: /reset"),
         ),
         "empty": (say("the prompt is empty"), None),
     }

@@ -30,7 +30,7 @@ def chat(wanted: Wanted, choice: Choice, system: str) -> int:
         if system and not chats:
             raise answers.problem({"problem": "no_template"})
         if not chats:
-            talk.aside(t("its tokenizer has no chat template: it continues each line, as a text of its own"))
+            talk.aside(t("its tokenizer has no chat template: it continues each line as a separate text"))
         if sys.stdin.isatty():
             _tell_commands(chats=chats)
         return _converse(talker, choice, system)
@@ -46,7 +46,7 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
     """Print what the model makes of each prompt, `times` over. `raw` continues the text even of a chat model."""
     if not prompts:
         if sys.stdin.isatty():
-            raise UsageError(say("no prompt"), say('give one: trainwiz sample DIR "Once upon a time"'))
+            raise UsageError(say("no prompt"), say('pass one: trainwiz sample DIR "Once upon a time"'))
         prompts = [sys.stdin.read().rstrip("\n")]
         if not prompts[0].strip():  # known before a model is looked for and loaded
             raise answers.problem({"problem": "empty"})
@@ -105,8 +105,8 @@ def _converse(talker: Model, choice: Choice, system: str) -> int:
 
 
 def _tell_commands(*, chats: bool) -> None:
-    all_commands = t("/reset begins anew, /system TEXT says how to answer, /exit or Ctrl-D leaves")
-    talk.aside(all_commands if chats else t("/exit or Ctrl-D leaves"))
+    all_commands = t("/reset starts over, /system TEXT sets the system prompt, /exit or Ctrl-D quits")
+    talk.aside(all_commands if chats else t("/exit or Ctrl-D quits"))
 
 
 def _answered(talker: Model, question: dict[str, Any], choice: Choice) -> Answer | None:

@@ -34,7 +34,7 @@ class Wanted:
     average: bool = True
     """Take the average of the weights where the training keeps one."""
     cpu: bool = False
-    """Leave the GPUs alone."""
+    """Do not use the GPUs."""
     python: str | None = None
     """The interpreter that runs the training; None: the one that runs trainwiz."""
     trust: bool = False
@@ -64,7 +64,7 @@ def found(wanted: Wanted) -> Answerer:
         run = _answering(history.find(str(place)), place)
         busy = not run.read("outcome") and liveness.runs(run.read("command")) is True
         if busy and not wanted.cpu:
-            console.talk(t("run {name} is still training; its GPUs are left to it", name=run.name))
+            console.talk(t("run {name} is still training, so its GPUs are not used", name=run.name))
         final = run.folder / _FINAL
         if wanted.update is None and wanted.average and models.is_model(final):
             return _checked(final, run.folder.parent.parent, wanted.cpu or busy)
@@ -116,7 +116,7 @@ def _gathered(place: Path, wanted: Wanted, cpu: bool) -> Answerer:
             average=wanted.average,
             trust=wanted.trust,
         )
-        console.talk(t("kept for the next time: {folder}", folder=os.path.relpath(target)))
+        console.talk(t("kept for next time: {folder}", folder=os.path.relpath(target)))
     return _checked(target, project, cpu)
 
 
@@ -124,9 +124,9 @@ def _checked(folder: Path, cwd: Path, cpu: bool) -> Answerer:
     if not models.writes_text(folder):
         raise UsageError(
             say(
-                "the model in {folder} writes no text: {classes}",
+                "the model in {folder} does not generate text: {classes}",
                 folder=folder,
-                classes=", ".join(models.classes(folder)) or t("its config.json names no class"),
+                classes=", ".join(models.classes(folder)) or t("its config.json does not name a model class"),
             ),
             say("chat and sample are for the tasks causal_lm, sft and preference"),
         )
@@ -135,6 +135,6 @@ def _checked(folder: Path, cwd: Path, cpu: bool) -> Answerer:
         if place.is_dir() and (problem := odd_model.problem(place)):
             raise TrainwizError(
                 say("the model in {folder} was not loaded: {problem}", folder=place, problem=problem),
-                say("ask whoever made it for a folder as save_pretrained writes it"),
+                say("ask its author for a folder written by save_pretrained"),
             )
     return Answerer(folder=files.resolved(folder), cwd=files.resolved(cwd), device="cpu" if cpu else "auto")

@@ -115,7 +115,10 @@ def gather(
         raise TrainwizError(problem.what, problem.instead)
     if not checkpoints.is_own(checkpoint):
         console.talk(
-            t("note: not signed with your key; somebody else, another machine or an older train.py wrote it"),
+            t(
+                "note: not signed with your key: it was written by somebody else, on another machine or by an "
+                "older train.py"
+            ),
             style="warning",
         )
     console.talk(t("gathering the weights of {checkpoint}", checkpoint=checkpoint))
@@ -162,13 +165,14 @@ def _tell(gathered: Gathered) -> None:
     if gathered.averaged:
         console.talk(
             t(
-                "these are the averages of the weights (optimizer.ema_decay): {n}; --last-weights takes the last ones",
+                "these are the averages of the weights (optimizer.ema_decay): {n}; for the last weights, use "
+                "--last-weights",
                 n=gathered.averaged,
             )
         )
     if not gathered.known:
         console.talk(
-            t("the files use other tensor names than the model; the values were not compared"),
+            t("the files use different tensor names than the model; the values were not compared"),
             style="warning",
         )
 

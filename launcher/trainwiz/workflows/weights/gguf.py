@@ -37,7 +37,7 @@ def converter_for(kind: str, file: Path) -> Path:
         )
     if kind not in TYPES:
         raise UsageError(
-            say("--gguf takes one of {types}, not {kind}", types=", ".join(TYPES), kind=kind),
+            say("--gguf must be one of {types}, not {kind}", types=", ".join(TYPES), kind=kind),
             say("smaller types: export --gguf bf16, then llama-quantize"),
         )
     places = [Path(folder, CONVERTER) for folder in (os.environ.get(_FOLDER, ""), "llama.cpp") if folder]

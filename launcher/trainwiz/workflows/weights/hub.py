@@ -20,8 +20,8 @@ def check_name(repository: str) -> None:
     """Raise `UsageError` for what is not the name of a repository, before anything is done."""
     if not _NAME.fullmatch(repository):
         raise UsageError(
-            say("--push takes ORG/NAME, not {name}", name=repository),
-            say("your user name is an ORG, too: --push YOUR-NAME/my-model"),
+            say("--push must have the form ORG/NAME, not {name}", name=repository),
+            say("your user name also works as ORG: --push YOUR-NAME/my-model"),
         )
 
 
@@ -30,7 +30,7 @@ def push(python: str, folder: Path, repository: str, *, public: bool) -> str:
     console.talk(
         t("uploading {folder} to {name} (public)", folder=folder, name=repository)
         if public
-        else t("uploading {folder} to {name} (private, if it is new)", folder=folder, name=repository)
+        else t("uploading {folder} to {name} (private, if new)", folder=folder, name=repository)
     )
     found = upload.push(python, folder, repository, public=public)
     if found.problem:
@@ -42,8 +42,8 @@ def push(python: str, folder: Path, repository: str, *, public: bool) -> str:
     if found.local_base:
         console.talk(
             t(
-                "note: the adapter names a base model by a folder of this machine, {folder}; others need "
-                "base_model_name_or_path in adapter_config.json to be an id of the hub",
+                "note: the adapter refers to its base model by a folder on this machine, {folder}; for others, "
+                "base_model_name_or_path in adapter_config.json must be a hub id",
                 folder=found.local_base,
             ),
             style="warning",
@@ -55,7 +55,7 @@ def ended(by: Ended, folder: Path) -> None:
     """Say what became of an upload that a signal has ended."""
     with contextlib.suppress(OSError):  # the terminal may be gone
         console.talk(
-            t("{signal}: the upload was ended; the model is in {folder}", signal=by.name, folder=folder),
+            t("{signal}: the upload was stopped; the model is in {folder}", signal=by.name, folder=folder),
             style="warning",
         )
 
@@ -63,5 +63,5 @@ def ended(by: Ended, folder: Path) -> None:
 def _remedy(status: int | None, folder: Path, repository: str) -> Message:
     again = f"hf upload {shlex.quote(repository)} {shlex.quote(str(folder))}"
     if status in (401, 403):
-        return say("log in with a token that may write there (hf auth login), then: {command}", command=again)
+        return say("log in with a token that has write access (hf auth login), then: {command}", command=again)
     return say("the model is on disk; upload it later: {command}", command=again)
