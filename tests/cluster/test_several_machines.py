@@ -133,6 +133,15 @@ PLACES = {
         "DSTACK_RUN_NAME": "r",
     },
     "Volcano": {"VC_TASK_INDEX": "1", "VC_WORKER_HOSTS": "zero,one", "VC_WORKER_NUM": "2"},
+    "Volcano with a master": {
+        "VC_TASK_INDEX": "0",
+        "VC_MASTER_HOSTS": "zero",
+        "VC_WORKER_HOSTS": "one",
+        "MASTER_ADDR": "zero",
+        "MASTER_PORT": "23456",
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+    },
     "Open MPI": {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": "zero"},
 }
 """The variables of the second of two machines."""
@@ -164,7 +173,9 @@ def test_the_job_of_a_process() -> None:
     assert found
     assert (found.scheduler, found.name, found.restarts, found.queues_again) == ("Slurm", "7", 2, False)
     others = {name: cluster.job(environ) for name, environ in PLACES.items() if name != "Slurm"}
-    assert [name for name, job in others.items() if job and job.queues_again] == ["Kubeflow", "dstack", "Volcano"]
+    assert [name for name, job in others.items() if job and job.queues_again] == [
+        *("Kubeflow", "dstack", "Volcano", "Volcano with a master")
+    ]
 
 
 @pytest.mark.parametrize(

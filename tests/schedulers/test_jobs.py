@@ -21,9 +21,10 @@ from trainwiz.record import told
 from trainwiz.schedulers import Job, Phase
 from trainwiz.schedulers.slurm import SCHEDULER as SLURM
 from trainwiz.store import jobs, liveness
+from trainwiz.store.jobs import Submitted
 from trainwiz.store.runs import Run
 from trainwiz.ui.live import Screen
-from trainwiz.workflows.jobs import output, submit
+from trainwiz.workflows.jobs import output, states, submit
 from trainwiz.workflows.launch.telling import Telling
 
 RUN = "2026-01-31_10-22-05-1"
@@ -170,6 +171,24 @@ def test_a_running_job_is_asked_to_save_and_not_queued_again(project: Path, cli:
         assert cli(*words)[0] == 0
     assert scontrol.read_text().count("update JobId=17 Requeue=0") == 4
     assert scancel.read_text() == "--signal=TERM 17\n" * 4
+
+
+def test_variables_that_override_the_script_are_named(project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(project, "sbatch", "echo 17")
+    monkeypatch.setenv("SBATCH_TIMELIMIT", "1")
+    monkeypatch.setenv("SBATCH_NO_REQUEUE", "1")
+    code, out, err = cli("submit")
+    assert (code, out) == (0, "17\n")
+    assert "variables that override job.sbatch: SBATCH_NO_REQUEUE, SBATCH_TIMELIMIT" in err
+
+
+def test_a_scheduler_that_is_slow_is_waited_for_once(project: Path, cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    scontrol = program(project, "scontrol", "sleep 60")
+    monkeypatch.setattr(states, "_SECONDS", 0.2)
+    for n in range(3):
+        jobs.add(project, Submitted(job=Job(scheduler="slurm", id=str(n)), submitted=""))
+    assert "no answer within" in cli("runs")[1]
+    assert scontrol.read_text().count("show job") == 1
 
 
 def test_one_job_of_an_array_is_stopped_or_all_of_them(project: Path, cli: Cli) -> None:

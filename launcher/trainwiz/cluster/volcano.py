@@ -1,6 +1,7 @@
 """Volcano, by the variables of its `env` and `svc` plugins: an index within a task, and each task's hosts.
 
-Source: https://volcano.sh/en/docs/env_plugin/ and svc_plugin; Huawei's ModelArts sets the same.
+Source: https://volcano.sh/en/docs/env_plugin/ and svc_plugin; Huawei's ModelArts sets the same. Its `pytorch` plugin
+counts the pods of a master and its workers as RANK and WORLD_SIZE: https://volcano.sh/en/docs/pytorch_on_volcano/
 """
 
 from __future__ import annotations
@@ -17,11 +18,17 @@ _HOSTS = "_HOSTS"
 
 
 def known(environ: Mapping[str, str]) -> Known:
-    """The pod's index and the hosts of its task, where the job has one task; of several, an index says no rank."""
+    """The pod's index and the hosts of its task, where the job has one task; of several, an index says no rank.
+
+    There the pod's RANK counts, where the pytorch plugin has counted all pods that are listed.
+    """
     listed = [
         value.split(",") for name, value in sorted(environ.items()) if name.startswith(PREFIX) and name.endswith(_HOSTS)
     ]
     index = number(environ.get("VC_TASK_INDEX"))
+    pods, rank = sum(map(len, listed)), number(environ.get("RANK"))
+    if index is not None and len(listed) > 1 and rank is not None and number(environ.get("WORLD_SIZE")) == pods:
+        return Known(machine_rank=rank, machines=pods, address=environ.get("MASTER_ADDR") or None)
     if index is None or len(listed) != 1:
         return Known()
     hosts = [host.strip() for host in listed[0] if host.strip()]

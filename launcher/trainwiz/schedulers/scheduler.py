@@ -99,6 +99,10 @@ class Scheduler:
         """An environment without what says of a job that a process runs in it: another job must not inherit that."""
         return dict(environ)
 
+    def overriding(self, environ: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002 (most read no such variables)
+        """Variables by which the program that submits does something else than its file says."""
+        return ()
+
     def questions(self, job: Job) -> tuple[Argv, ...]:
         """The commands that ask for a job's state: the next one where one does not know the job."""
         raise NotImplementedError

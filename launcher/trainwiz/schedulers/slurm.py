@@ -24,6 +24,8 @@ _WANTED = {"JobState": "RUNNING", "Requeue": "1", "BatchFlag": "1"}
 """Of a job that its owner has not cancelled, that may be queued again, and that has a script to begin with."""
 _OF_NO_JOB = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_JWT", "SLURM_TIME_FORMAT")
 """Variables with which people, not jobs, tell Slurm's commands something."""
+_OF_SBATCH = ("SBATCH_DEBUG", "SBATCH_EXPORT", "SBATCH_WAIT")
+"""Variables of sbatch that change nothing of what its script asks for."""
 _PHASES = {
     "BOOT_FAIL": Phase.FAILED,
     "CANCELLED": Phase.STOPPED,
@@ -65,6 +67,7 @@ _WAITS = {
     "Dependency": say("waiting for another job"),
     "JobHeldUser": say("held; release it with: scontrol release {id}"),
     "JobHeldAdmin": say("held by an administrator"),
+    "PartitionConfig": say("the partition cannot give what the job asks for"),
     "PartitionTimeLimit": say("cluster.time_limit exceeds the limit of the partition"),
     "PartitionNodeLimit": say("the partition has too few nodes"),
     "ReqNodeNotAvail": say("the nodes are down or reserved"),
@@ -120,6 +123,10 @@ class Slurm(Scheduler):
         if not self.around(environ):
             return dict(environ)
         return {k: v for k, v in environ.items() if not k.startswith("SLURM") or k in _OF_NO_JOB}
+
+    def overriding(self, environ: Mapping[str, str]) -> tuple[str, ...]:
+        """They come before the script: https://slurm.schedmd.com/sbatch.html (INPUT ENVIRONMENT)"""
+        return tuple(sorted(name for name in environ if name.startswith("SBATCH_") and name not in _OF_SBATCH))
 
     def questions(self, job: Job) -> tuple[Argv, ...]:
         """squeue forgets a job soon after its end, sacct needs accounting, and scontrol remembers for minutes."""

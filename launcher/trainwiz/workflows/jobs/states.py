@@ -41,7 +41,12 @@ def seen(wanted: Iterable[Job]) -> dict[Job, Seen]:
 
 def asked(wanted: Iterable[Job]) -> dict[Job, Seen | Message | None]:
     """What is known of each job: a sentence where its scheduler's commands fail, None where they do not know it."""
-    return {job: _asked(job) for job in dict.fromkeys(wanted)}
+    silent: dict[str, Message] = {}
+    found: dict[Job, Seen | Message | None] = {}
+    for job in dict.fromkeys(wanted):
+        # A scheduler that let one question wait would let each of them wait.
+        found[job] = silent.get(job.scheduler) or _asked(job, silent)
+    return found
 
 
 def told(project: Path, runs: Sequence[Run], summaries: Sequence[Summary]) -> list[tuple[Summary, Job | None]]:
@@ -68,8 +73,9 @@ def told(project: Path, runs: Sequence[Run], summaries: Sequence[Summary]) -> li
     ]
 
 
-def _asked(job: Job) -> Seen | Message | None:
-    scheduler, problem = schedulers.named(job.scheduler), None
+def _asked(job: Job, silent: dict[str, Message]) -> Seen | Message | None:
+    """What is known of a job; a scheduler that gave no answer in time gets into `silent`."""
+    scheduler, problem, is_silent = schedulers.named(job.scheduler), None, False
     if scheduler is None:
         return None
     for argv in scheduler.questions(job):
@@ -78,6 +84,9 @@ def _asked(job: Job) -> Seen | Message | None:
             return _explained(scheduler, job, found)
         if answer.code or answer.timed_out:
             problem = problem or _problem(argv, answer)
+            is_silent = is_silent or answer.timed_out
+    if problem and is_silent:
+        silent[job.scheduler] = problem
     return problem
 
 

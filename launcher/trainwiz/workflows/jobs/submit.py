@@ -58,6 +58,9 @@ def submit(request: Request) -> int:
     preflight.insist(findings)
     _insist_on_files(plan, folder)
     _insist_on_program(scheduler, folder, commands)
+    if names := scheduler.overriding(_environ(scheduler)):
+        words = t("variables that override {file}: {names}", file=scheduler.file, names=", ".join(names))
+        console.talk(words, style="warning")
     asking: list[Running] = []
     # A job that the scheduler has taken, and that nobody knows of, would train unseen.
     with endings.all_held(ctrl_c_waits=lambda: bool(asking) and asking[-1].code is not None) as came:
