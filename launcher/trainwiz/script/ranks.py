@@ -38,7 +38,7 @@ _DECORATORS = names(
 )
 STEMS = (
     *("rank", "master", "chief", "primary", "is_main", "main_process", "last_process", "local_process", "on_process"),
-    *("is_world_process", "process_index", "proc_id", "procid", "global_zero", "writer"),
+    *("is_world_process", "process_index", "proc_id", "procid", "global_zero", "writer", "should_save"),
 )
 """One of them is in each name by which a condition differs between ranks, or a function belongs to one."""
 _WRITER = re.compile(r"(^|[._])(log|tb|summary|tensorboard|train|event)?_?writer$")
