@@ -48,6 +48,7 @@ GENERATED = (
         "augmentation",
         "average",
         "batches",
+        "buckets",
         "chat",
         "chat_template",
         "checkpoints",

@@ -115,6 +115,10 @@ from batches import mean_over
 from batches import with_mean
 
 # end: real_batch_mean
+# feature: settled
+from buckets import settle_buckets
+
+# end: settled
 from checkpoints import Checkpoints
 
 # feature: selected
@@ -755,6 +759,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         optimizer = optimizer.optimizer
     # end: one_turn
     # end: plain
+    # feature: settled
+    settle_buckets(model)
+    # end: settled
     model.train()
     # feature: zero0_16bit
     for state in optimizer.state.values():

@@ -107,6 +107,10 @@ from batches import mean_over
 from batches import with_mean
 
 # end: real_batch_mean
+# feature: settled
+from buckets import settle_buckets
+
+# end: settled
 from checkpoints import Checkpoints
 
 # feature: selected
@@ -675,6 +679,9 @@ def train(config: Config, agreement: Agreement) -> bool:
     # feature: bare_no_sync
     synced = model
     # end: bare_no_sync
+    # feature: settled
+    settle_buckets(model)
+    # end: settled
     model.train()
     # feature: reference
     add_references(config, agreement, model, train_data, device)

@@ -94,7 +94,8 @@ def _sent(result: RunResult, setup: Setup) -> Check:
     rank = result.notes[0]
     whole, sent = rank["gradient_bytes"], Counter[int]()
     for micro_batches, size in rank["sent"]:
-        sent[-(-micro_batches // result.run.split.accumulation)] += size
+        if micro_batches:  # before the first one, buckets.py has DDP lay out its buckets
+            sent[-(-micro_batches // result.run.split.accumulation)] += size
     values = {"sent": max(sent.values()), "whole": whole, "n": result.run.split.accumulation}
     found = say("each update sends one gradient: {sent} of {whole} bytes; micro-batches: {n}", **values)
     fix: Message | None = None

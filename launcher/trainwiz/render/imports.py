@@ -16,6 +16,7 @@ NEIGHBOURS = frozenset(
         "augmentation",
         "average",
         "batches",
+        "buckets",
         "chat",
         "chat_template",
         "column_names",

@@ -34,6 +34,7 @@ OPTIONAL = {
     "attention.py": "mfu",
     "augmentation.py": "augmented_samples",
     "average.py": "ema",
+    "buckets.py": "settled",
     "chat_template.py": "own_template",
     "column_names.py": "own_columns",
     "evaluation.py": "selected",

@@ -108,6 +108,7 @@ class TorchDdp(Plugin):
             "engine_fp16_step": False,
             "ddp_step": not scaled,
             "ddp_fp16_step": scaled,
+            "settled": True,
         }
 
 

@@ -56,7 +56,8 @@ class Ddp(Plain):
 
     def regions(self, plan: Plan) -> dict[str, bool]:
         """The plain path, with DDP around the model."""
-        return {**super().regions(plan), "ddp": True}
+        # docs/decisions/loop.md: DDP's buckets are laid out before the first update
+        return {**super().regions(plan), "ddp": True, "settled": True}
 
 
 STRATEGIES = (Ddp(),)

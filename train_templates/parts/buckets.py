@@ -1,0 +1,20 @@
+"""One layout of DDP's reduction buckets, from the first update of every start on."""
+
+from __future__ import annotations
+
+from torch import nn
+
+
+def settle_buckets(model: nn.Module) -> None:
+    """Let DDP lay out its buckets for good before the first update, and not after it.
+
+    DDP does so once it has seen a backward pass. More than two ranks add a gradient in an order that depends on its
+    place in a bucket, so the first update after a resume would round differently from the same update of an
+    undisturbed training. This pass shows DDP the parameters in reverse, which is about their order in training.
+    """
+    engine = next((part for part in model.modules() if isinstance(part, nn.parallel.DistributedDataParallel)), None)
+    if engine is None:
+        return
+    engine.reducer.prepare_for_backward([])  # as DDP's forward pass does
+    sum(parameter.sum() for parameter in engine.parameters() if parameter.requires_grad).backward()
+    engine.zero_grad()
