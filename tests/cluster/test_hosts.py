@@ -87,8 +87,8 @@ def test_what_is_typed_there(tmp_path: Path, environ: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("--hosts", "a"), "names 1 host, but the plan has 2 machines"),
-        (("--hosts", "a:4,b"), "a takes 4 ranks, but the plan has 1 on each machine"),
+        (("--hosts", "a"), "--hosts lists 1 host, but the plan has 2 machines"),
+        (("--hosts", "a:4,b"), "a has 4 ranks, but the plan has 1 on each machine"),
         (("--hosts", "a,b", "--machine-rank", "0"), "cannot be combined with"),
     ],
 )

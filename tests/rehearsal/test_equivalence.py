@@ -90,9 +90,9 @@ def _ended(name: int, losses: list[float], norms: list[float], code: int = 0) ->
     ("losses", "norms", "code", "verdict", "words"),
     [
         ([2.0, 1.0], [1.0, 1.0], 0, "passed", "over 2 updates the losses differ by at most 0.0e+00"),
-        ([2.0, 1.000001], [1.0, 1.00005], 0, "passed", "gradients by 5.0e-05"),
+        ([2.0, 1.000001], [1.0, 1.00005], 0, "passed", "gradient norms by 5.0e-05"),
         ([2.0, 1.0001], [1.0, 1.0], 0, "failed", "by at most 1.0e-04"),
-        ([2.0, 1.0], [1.0, 1.001], 0, "failed", "gradients by 1.0e-03"),
+        ([2.0, 1.0], [1.0, 1.001], 0, "failed", "gradient norms by 1.0e-03"),
         ([2.0], [1.0], 0, "failed", "over 1 updates"),
         ([], [], 0, "failed", "over 0 updates"),
         ([2.0, float("nan")], [1.0, 1.0], 0, "failed", "inf"),

@@ -183,7 +183,7 @@ EVALUATED: dict[str, Any] = {"evaluation.best_metric": "eval_loss", "evaluation.
         pytest.param({"task": "preference"}, {"data.train_on": "all"}, id="tw545"),
         pytest.param({}, {"data.chat_template": "chatml"}, id="tw546"),
         pytest.param({}, {"data.special_tokens": "<a>"}, id="tw554"),
-        pytest.param({"task": "preference"}, {"data.source_weights": "1, 2"}, id="tw547"),
+        pytest.param({"task": "custom"}, {"data.source_weights": "1, 2"}, id="tw547"),
         pytest.param({}, {"data.columns": "prompt=q,completion=a"}, id="tw550"),
         pytest.param(
             {"engine": "colossalai", "strategy.kind": "colossal_ddp"}, {"tracking.log_with": "mlflow"}, id="tw126"

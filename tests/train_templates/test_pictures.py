@@ -113,11 +113,11 @@ def test_a_folder_with_metadata_is_its_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("task", "labels", "before", "says"),
     [
-        ("image_classification", [[1, 2], [3]], "image_multilabel learns", "each image has one class here"),
-        ("image_classification", [0.5, 1.5], "image_regression learns", "a fraction"),
+        ("image_classification", [[1, 2], [3]], "use image_multilabel", "each image has one class here"),
+        ("image_classification", [0.5, 1.5], "use image_regression", "a fraction"),
         ("image_classification", ["a", " "], "a label is empty", "which is empty; each image needs a label"),
         ("image_classification", ["a", "a"], "nothing to learn", "all 2 are 'a'"),
-        ("image_regression", ["a", "b"], "image_classification learns", "cannot be numbers: image 1 of 2 has 'a'"),
+        ("image_regression", ["a", "b"], "use image_classification", "cannot be numbers: image 1 of 2 has 'a'"),
         ("image_regression", [1.0, True], "a label is not a number: True", "image 2 of 2 has True"),
         ("image_regression", [2, 2], "nothing to learn", "all 2 are 2"),
         ("image_multilabel", [{"a": 1}, ["b"]], "a label is not a list of classes", "cannot be lists of classes"),

@@ -111,7 +111,10 @@ def test_a_preempted_run_is_left_where_somebody_wants_another(tmp_path: Path) ->
 
 
 def test_a_failure_is_not_resumed_by_itself(tmp_path: Path) -> None:
-    folder = project(tmp_path / "p", "Path('runs/latest/checkpoints/checkpoint-00000001').mkdir(parents=True); exit(3)")
+    folder = project(
+        tmp_path / "p",
+        "Path('runs/latest/checkpoints/checkpoint-00000001').mkdir(parents=True, exist_ok=True); exit(3)",
+    )
     assert launch(folder).returncode == 3
     assert "preempted" not in launch(folder).stderr
 
