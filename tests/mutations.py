@@ -285,6 +285,7 @@ def _run(
     result: Result,
 ) -> None:
     os.environ.update(PYTHONPATH=str(launcher), TMPDIR=folder)
+    tempfile.tempdir = None  # the folder that this process knows is the one of before
     sys.path.insert(0, str(launcher))
     for name in list(sys.modules):
         if name.partition(".")[0] in ("trainwiz", "test_house"):
