@@ -370,7 +370,7 @@ def project(folder: Path, *, ranks: int = 4) -> Path:
 
 def test_an_accelerate_file_for_several_machines_gets_this_ones_rank(tmp_path: Path) -> None:
     (tmp_path / "acc.yaml").write_text(
-        "distributed_type: MULTI_CPU\nuse_cpu: true\nnum_machines: 2\nnum_processes: 2\nmain_process_port: 29571\n"
+        "distributed_type: MULTI_GPU\nnum_machines: 2\nnum_processes: 2\nmain_process_port: 29571\n"
     )
     (tmp_path / "train.py").write_text("")
 

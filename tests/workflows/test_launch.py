@@ -515,6 +515,21 @@ def test_a_foreign_configuration_for_gpus_is_refused_here(tmp_path: Path) -> Non
     assert "ran" not in done.stdout
 
 
+@pytest.mark.parametrize(
+    ("more", "start"),
+    [
+        ("num_machines: 2\nmain_process_ip: 10.0.0.1\nmain_process_port: 29611\n", "--nproc-per-node 2 --nnodes 2"),
+        ("dynamo_config: {dynamo_mode: default}\n", "torchrun --nproc-per-node 4 their.py"),
+    ],
+)
+def test_processes_that_accelerate_would_start_apart_are_refused(tmp_path: Path, more: str, start: str) -> None:
+    config(tmp_path, "distributed_type: MULTI_CPU\nnum_processes: 4\nuse_cpu: true\n" + more)
+    (tmp_path / "their.py").write_text("print('ran')")
+    place = ("--machine-rank", "1") if "machines" in more else ()
+    done = launch(tmp_path, "--config", "theirs.yaml", *place, "their.py")
+    assert (done.returncode, start in done.stderr, "ran" in done.stdout) == (1, True, False), done.stderr
+
+
 @pytest.mark.train
 def test_what_is_not_fully_known_goes_through_accelerate_and_keeps_its_code(tmp_path: Path) -> None:
     config(tmp_path, "distributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\ndynamo_config: {dynamo_mode: default}\n")

@@ -62,7 +62,9 @@ def cpu_processes_need_a_starter(accelerate: Accelerate) -> Violations:
             remedy(
                 "start them with `trainwiz launch --config {file} SCRIPT.py`, torchrun or mpirun",
                 file=accelerate.document.path,
-            ),
+            )
+            if accelerate.get("num_machines") in (None, 1)
+            else remedy("start them with torchrun or mpirun, on each machine"),
         )
 
 

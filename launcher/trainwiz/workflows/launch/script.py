@@ -11,7 +11,7 @@ from trainwiz import adoption, cluster, rules
 from trainwiz import command as commands
 from trainwiz.config import Accelerate
 from trainwiz.decide import decide
-from trainwiz.errors import PlanError, UsageError
+from trainwiz.errors import PlanError, TrainwizError, UsageError
 from trainwiz.finding import Finding
 from trainwiz.language import t
 from trainwiz.machine import Machine
@@ -68,6 +68,8 @@ def launch(request: Request) -> int:
             inherited=os.environ,
             options=_place(request, values),
         )
+        if command.launcher:
+            _refuse_ranks_apart(request, values, world)
         debugged = debugger.chosen(request, world=world, launcher=command.launcher)
         with debugger.claimed(debugged) as debug_ports:
             here = Path()
@@ -111,6 +113,30 @@ def _check_usage(request: Request) -> None:
         )
     if not Path(script).is_file():
         raise UsageError(say("script {script} does not exist", script=script))
+
+
+def _refuse_ranks_apart(request: Request, values: Mapping[str, Any], world: int) -> None:
+    """Stop before accelerate starts one process on each machine, all of which would train alone and report success."""
+    files = configurations.load([request.config], script=None, versions={}, here=False)
+    if not files.findings(["TW667"], []):
+        return
+    machines = max(1, _whole_number(values.get("num_machines"), 1))
+    command = ["torchrun", f"--nproc-per-node {max(1, world // machines)}"]
+    if machines > 1:
+        address, port = (
+            values.get("main_process_ip") or "ADDRESS",
+            _whole_number(values.get("main_process_port"), 29500),
+        )
+        command += [f"--nnodes {machines}", "--node-rank RANK", f"--master-addr {address}", f"--master-port {port}"]
+    raise TrainwizError(
+        say(
+            "{config}: trainwiz does not know everything in it, and accelerate launch would start processes that train "
+            "alone, one on each machine, instead of {world} together",
+            config=request.config,
+            world=world,
+        ),
+        say("start it on each machine with: {command}", command=" ".join([*command, request.script])),
+    )
 
 
 def _place(request: Request, values: Mapping[str, Any]) -> tuple[str, ...]:
