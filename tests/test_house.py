@@ -14,6 +14,7 @@ import pytest
 from trainwiz import vocabulary
 
 PACKAGE = Path(__file__).parents[1] / "launcher" / "trainwiz"
+TEMPLATES = Path(__file__).parents[1] / "train_templates"
 
 # docs/decisions/house.md: Floors instead of a table of permissions
 CORE = (
@@ -162,6 +163,23 @@ def test_no_modules_import_each_other() -> None:
         types = {name for name in type_only(file) if floors.get(name.split(".")[1], 99) < floors.get(room(module), 98)}
         graph[module] = {target for name in imports(file) - types if (target := module_of(name)) and target != module}
     assert sum(map(len, graph.values())) > 500
+    refuse_circles(graph)
+
+
+def test_no_templates_import_each_other() -> None:
+    """Every task is `task` in its project. Loops import tasks and parts, and nothing imports a loop."""
+    parts = {file.stem: file for file in TEMPLATES.glob("parts/*.py")}
+    templates = parts | {f"task {file.stem}": file for file in TEMPLATES.glob("tasks/*.py")}
+    tasks = templates.keys() - parts
+    graph = {}
+    for name, file in templates.items():
+        targets = {target.split(".")[0] for target in imports(file)}
+        graph[name] = targets & parts.keys() | (tasks if "task" in targets else set())
+    assert sum(map(len, graph.values())) > 100
+    refuse_circles(graph)
+
+
+def refuse_circles(graph: dict[str, set[str]]) -> None:
     try:
         tuple(graphlib.TopologicalSorter(graph).static_order())
     except graphlib.CycleError as error:

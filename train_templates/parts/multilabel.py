@@ -18,7 +18,8 @@ import torch
 # end: summed
 from torch import Tensor, nn
 
-from labels import Named, in_order
+from class_names import Named
+from labels import in_order
 
 FLAGS = {"0", "1", "0.0", "1.0", "False", "True"}
 ON, OFF = {"1", "1.0", "true"}, {"0", "0.0", "false"}

@@ -30,6 +30,10 @@ from typing import IO, Any
 
 import splits
 
+# feature: labels
+from class_names import with_names
+
+# end: labels
 Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the JSON of one, as read from the file
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 STORED = (".parquet", ".arrow")
@@ -292,8 +296,6 @@ def hub_rows(name: str, split: str) -> Iterator[Row]:
 def numbered(name: object, table: Any) -> Iterator[Row]:
     """Yield the rows of a table of datasets, by their number."""
     # feature: labels
-    from labels import with_names  # it reads rows as this module gives them
-
     table = with_names(table)
     # end: labels
     yield from ((f"{name}: row {number}", TableRow(row)) for number, row in enumerate(table, start=1))

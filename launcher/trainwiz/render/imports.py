@@ -19,6 +19,7 @@ NEIGHBOURS = frozenset(
         "buckets",
         "chat",
         "chat_template",
+        "class_names",
         "column_names",
         "checkpoints",
         "conversations",
