@@ -225,9 +225,8 @@ def test_a_loader_beside_the_module() -> None:
 def test_arguments_of_the_script_count(folder: Path) -> None:
     project = adopted(folder, "at_top_level", "--", "--width", "8")
     assert "own.Net(8)" in function(project, "build_model")
-    assert (
-        'NAMES: tuple[str, ...] = (\n    "FEATURES",\n    "Net",\n    "loss_of",\n)' in (project / "own.py").read_text()
-    )
+    names = "".join(f'    "{name}",\n' for name in ("FEATURES", "Net", "device", "loss_of"))
+    assert f"NAMES: tuple[str, ...] = (\n{names})" in (project / "own.py").read_text()
     adopted(folder, "at_top_level", "--", "--depth", "8", code=2)
 
 
@@ -323,3 +322,92 @@ def test_a_schedule_whose_rates_are_not_known_beforehand_is_named(made: str, bat
     text = SCHEDULED.replace("MADE", made).replace("BATCH", batch).replace("EPOCH\n", f"{epoch}\n")
     assert found(text).schedule is None
     assert said(text)["schedule"] is None
+
+
+IN_A_LOOP = """
+import torch
+from torch import nn
+def main():
+    model, optimizer = nn.Linear(4, 2), None
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(2):
+        for images, labels in torch.utils.data.DataLoader(data, batch_size=8, shuffle=True):
+            BODY
+            loss = nn.functional.cross_entropy(model(images), labels)
+            loss.backward()
+            optimizer.step()
+data = [(torch.ones(2, 2), 0)] * 9
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "taken"),
+    [
+        ("images = images.reshape(-1, 4)", ["images = images.reshape(-1, 4)"]),
+        ("images, labels = images.flatten(1).cuda(), labels.cuda()", ["images, labels = images.flatten(1), labels"]),
+        ("images = images.flatten(1); images -= 0.5", ["images = images.flatten(1)", "images -= 0.5"]),
+        ("images[:, 0] = 0", ["images[:, 0] = 0"]),
+        ("images.mul_(2)", ["images.mul_(2)"]),
+        ("images, labels = images.to(device), labels.cuda(non_blocking=True)", []),
+        ("if torch.cuda.is_available(): images = images.cuda()", []),
+        ("print(labels)", []),
+    ],
+)
+def test_what_the_loop_makes_of_a_batch_is_part_of_the_loss(body: str, taken: list[str]) -> None:
+    loss = found(IN_A_LOOP.replace("BODY", body)).loss
+    assert loss.taken, loss.gap
+    assert list(loss.taken.inner[:-1]) == taken
+
+
+def test_what_is_said_in_a_dictionary_counts(folder: Path) -> None:
+    """As in PyTorch's own MNIST example: `DataLoader(data, **kwargs)`."""
+    spread = """
+    def together(rows):
+        return rows
+    kwargs = {"batch_size": 24}
+    kwargs.update({"shuffle": True, "collate_fn": together, "drop_last": True})
+    """
+    text = textwrap.dedent(spread) + IN_A_LOOP.replace("BODY", "pass").replace("batch_size=8, shuffle=True", "**kwargs")
+    assert said(text)["micro_batch"] == 24
+    collate = found(text).collate.taken
+    assert collate
+    assert collate.expression == "own.together"
+    (folder / "spread.py").write_text(text)
+    told = adopted(folder, "spread", *PLANNED)
+    assert "real_batch_size: 24  # file: spread.py" in (told / "trainwiz.yaml").read_text()
+
+
+def test_the_order_in_a_dictionary_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = IN_A_LOOP.replace("BODY", "pass").replace("shuffle=True", "**kwargs")
+    (folder / "spread.py").write_text('kwargs = {"shuffle": False, "drop_last": True}\n' + text)
+    adopted(folder, "spread", *PLANNED)
+    told = " ".join(capsys.readouterr().err.split())
+    assert "DataLoader(shuffle): False the project shuffles the samples anew" in told
+    assert "DataLoader(drop_last): True the project also trains on the last samples" in told
+
+
+@pytest.mark.parametrize(("ranks", "micro"), [(1, 24), (2, 12)])
+def test_batch_normalization_keeps_its_micro_batch_where_one_rank_trains(
+    ranks: int, micro: int, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = IN_A_LOOP.replace("BODY", "pass").replace("nn.Linear(4, 2)", "nn.BatchNorm1d(4)").replace("=8", "=24")
+    (folder / "normed.py").write_text(text)
+    several = ("--set", f"machine.num_processes={ranks}", "--set", "strategy.kind=ddp" if ranks > 1 else PLANNED[-1])
+    plan = (adopted(folder, "normed", *several) / "trainwiz.yaml").read_text()
+    assert "real_batch_size: 24" in plan
+    assert (f"per_device_batch_size: {micro}  # file" in plan) == (ranks == 1)
+    told = " ".join(capsys.readouterr().err.split())
+    assert ("DataLoader(batch_size): 24" in told) == (ranks > 1)
+
+
+def test_a_device_that_is_asked_for_at_the_top_is_no_obstacle() -> None:
+    text = IN_A_LOOP.replace("BODY", "pass").replace("nn.Linear(4, 2)", "Net()")
+    text += textwrap.dedent("""
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        class Net(nn.Linear):
+            def __init__(self): super().__init__(4, 2, device=device)
+    """)
+    model = found(text).model
+    assert model.taken, model.gap
+    assert model.taken.outer == ("model, optimizer = own.Net(), None",)

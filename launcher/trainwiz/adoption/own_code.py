@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from trainwiz.adoption.ledger import Kind, Left
 from trainwiz.message import Message, say
 from trainwiz.script import Call, Script
+from trainwiz.script.arguments import keyword
 from trainwiz.script.pieces import BY_CLOSURE, Piece, Pieces
 from trainwiz.script.slices import replicates
 from trainwiz.script.tree import dotted
@@ -79,15 +80,20 @@ def _evaluations(script: Script, pieces: Pieces) -> Iterator[Left]:
 
 def _order(script: Script, loader: Call | None) -> Iterator[Left]:
     """What the loader says of the order of samples, where the project's own order differs."""
-    if loader is None or loader.has_spread():
+    if loader is None:
         return
-    samplers = [node for name in ("sampler", "batch_sampler") if (node := loader.keyword(name)) is not None]
+    given = {name: keyword(script, loader, name) for name in ("sampler", "batch_sampler", "shuffle", "drop_last")}
+    samplers = [node for name in ("sampler", "batch_sampler") if (node := given[name]) is not None]
     own = [node for node in samplers if not (isinstance(node, ast.Constant) and node.value is None)]
     whys: dict[str, tuple[ast.expr, Message]] = {}
     if own and not any(_is_distributed(node) for node in script.names.feeding(own[0])):
         whys["sampler"] = own[0], say("the project uses each sample once per epoch, in its own order")
-    shuffle, drop_last = loader.argument("shuffle", 2), loader.argument("drop_last", 8)
-    if not own and (shuffle is None or _says(script, shuffle, said=False)):
+    shuffle, drop_last = (
+        loader.argument("shuffle", 2) or given["shuffle"],
+        loader.argument("drop_last", 8) or given["drop_last"],
+    )
+    unsaid = shuffle is None and not loader.has_spread()  # else it may stand where nobody can read it
+    if not own and (unsaid or (shuffle is not None and _says(script, shuffle, said=False))):
         whys["shuffle"] = shuffle or loader.node, say("the project shuffles the samples anew in each epoch")
     if drop_last is not None and _says(script, drop_last, said=True):
         why = say("the project also trains on the last samples of an epoch, which do not fill a batch")

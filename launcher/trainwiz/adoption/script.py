@@ -15,6 +15,7 @@ from trainwiz.message import Message, say
 from trainwiz.script import Script
 from trainwiz.script.arguments import Number
 from trainwiz.script.numbers import numbers
+from trainwiz.script.tree import dotted
 
 OPTIMIZERS = {
     "AdamW": "adamw",
@@ -99,7 +100,7 @@ def read(ledger: Ledger, script: Script, accelerate: Accelerate | None, settings
     optimizer.leave_usual(ledger)
     _name_what_was_not_found(ledger, script)
     if accelerate is None and settings is None and not script.engines.several:
-        _of_one_process(ledger)
+        _of_one_process(ledger, script)
     for name, others in _WITH.items():
         if all(other in ledger.carried for other in others):
             ledger.settle(name)
@@ -124,7 +125,7 @@ def _line(script: Script, node: ast.AST) -> str:
     return " ".join(script.lines[script.place(node).line - 1].split())
 
 
-def _of_one_process(ledger: Ledger) -> None:
+def _of_one_process(ledger: Ledger, script: Script) -> None:
     """What a script takes for an update by itself is the real batch, however many ranks share it here."""
     batch, steps = (ledger.carried.get(key) for key in _WITH["batch.real_batch_size"])
     if batch is None or any(one.key == "batch.gradient_accumulation_steps" for one in ledger.left):
@@ -134,6 +135,15 @@ def _of_one_process(ledger: Ledger) -> None:
     for key in _WITH["batch.real_batch_size"]:
         ledger.carried.pop(key, None)
     ledger.fill("batch.real_batch_size", size, batch.place, batch.path, why)
+    if _normalizes_batches(script):
+        why = say("batch normalization uses the statistics of a micro-batch")
+        ledger.fill("batch.per_device_batch_size", batch.value, batch.place, batch.path, why)
+
+
+def _normalizes_batches(script: Script) -> bool:
+    """Whether layers of its model compute with the samples of a micro-batch together; most of torchvision do."""
+    names = (dotted(node) for node in script.tree.nodes if isinstance(node, ast.Attribute | ast.Name))
+    return any("BatchNorm" in name for name in names) or any("torchvision.models" in c.name for c in script.calls)
 
 
 def _enter(ledger: Ledger, script: Script, key: _Key, given: list[Number], accelerate: Accelerate | None) -> None:

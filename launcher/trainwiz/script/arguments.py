@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.transformers import OPTIMIZERS, TRAINER_DEFAULTS
+from trainwiz.script.tree import constant, dotted
 from trainwiz.script.values import Value
 
 if TYPE_CHECKING:
@@ -64,6 +65,33 @@ def number(
     elif default is not None:
         # Given as None, on purpose or by an option's default, is as good as not given.
         yield Number(kind=kind, name=name, node=call, value=default, left_out=owner)
+
+
+def keyword(script: Script, call: Call, name: str) -> ast.expr | None:
+    """The value of a keyword argument, also where it stands in a dictionary: `DataLoader(data, **{"batch_size": 64})`.
+
+    None where it is not given, or by several dictionaries.
+    """
+    given = call.keyword(name)
+    found = [] if given is not None else [v for spread in call.spreads for v in _items(script, spread, name)]
+    return given if given is not None else found[0] if len(found) == 1 else None
+
+
+def _items(script: Script, spread: ast.expr, name: str) -> list[ast.expr]:
+    """What the dictionaries behind `**kwargs` give this key, those that update it included."""
+    dicts, found = [spread], list[ast.expr]()
+    if isinstance(spread, ast.Name):
+        dicts = [one.value for one in script.names.assigned(spread.id, spread) if one.value is not None]
+        updates = (
+            call for call in script.calls if call.method == "update" and dotted(call.node.func) == f"{spread.id}.update"
+        )
+        found += [value for call in updates for part in call.node.args for value in _items(script, part, name)]
+    for node in dicts:
+        if isinstance(node, ast.Dict):
+            found += [v for k, v in zip(node.keys, node.values, strict=True) if constant(k) == name]
+        elif isinstance(node, ast.Call) and dotted(node.func) == "dict":
+            found += [one.value for one in node.keywords if one.arg == name]
+    return found
 
 
 def read(kind: str, name: str, value: Value) -> Number:

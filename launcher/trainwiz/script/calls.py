@@ -45,6 +45,11 @@ class Call:
         """`step` of `optimizer.step()`, whatever the optimizer is; empty for a function."""
         return method(self.node)
 
+    @property
+    def spreads(self) -> list[ast.expr]:
+        """What keyword arguments come from: `kwargs` of `f(**kwargs)`."""
+        return [k.value for k in self.node.keywords if k.arg is None]
+
     def has_spread(self) -> bool:
         """Whether arguments come from elsewhere: `f(*args, **kwargs)`."""
         return any(k.arg is None for k in self.node.keywords) or any(isinstance(a, ast.Starred) for a in self.node.args)

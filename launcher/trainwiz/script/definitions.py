@@ -7,9 +7,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from trainwiz.script.names import parameters
-from trainwiz.script.tree import Function, Tree, walk
+from trainwiz.script.tree import Function, Tree, dotted, walk
 
 _IMPORTS = (ast.Import, ast.ImportFrom)
+_ASKS = """
+torch.device torch.cuda.is_available torch.cuda.device_count torch.backends.mps.is_available torch.tensor
+os.path.join os.path.dirname os.path.abspath os.path.expanduser os.getenv os.environ.get pathlib.Path Path
+dict float frozenset int len list max min range round set sorted str sum tuple
+""".split()  # noqa: SIM905
+"""Calls that a constant may be made with: they compute or ask, and change nothing."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +60,10 @@ def definitions(tree: Tree) -> Definitions:
 def _is_definition(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return True
-    plain = isinstance(statement, ast.Assign | ast.AnnAssign)
-    return plain and not any(isinstance(node, ast.Call | ast.Await) for node in walk(statement))
+    if not isinstance(statement, ast.Assign | ast.AnnAssign):
+        return False
+    calls = (node for node in walk(statement) if isinstance(node, ast.Call | ast.Await))
+    return all(isinstance(call, ast.Call) and dotted(call.func) in _ASKS for call in calls)
 
 
 def _given(statement: ast.stmt) -> set[str]:

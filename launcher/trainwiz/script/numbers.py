@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
 from trainwiz.script import lightning
-from trainwiz.script.arguments import Number, is_trainer, number, of_trainer, read
+from trainwiz.script.arguments import Number, is_trainer, keyword, number, of_trainer, read
 from trainwiz.script.tree import Loop, constant, dotted
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _of_loaders(script: Script) -> Iterator[Number]:
     chosen = chosen or [c for c in loaders if _true(script, c.keyword("shuffle"))] or loaders
     split = any(_true(script, c.keyword("split_batches")) for c in script.calls)
     for call in chosen:
-        given = call.argument("batch_size", 1)
+        given = call.argument("batch_size", 1) or keyword(script, call, "batch_size")
         if split and given is not None:
             yield Number(kind="micro_batch", name="split_batches", node=given)
         elif given is not None or call.keyword("batch_sampler") is None:
@@ -164,10 +164,10 @@ def _moments(script: Script, call: Call, last: str, defaults: Mapping[str, Any])
 
 def _further(call: Call, last: str, defaults: Mapping[str, Any]) -> Iterator[Number]:
     """What else changes an update: nesterov, amsgrad. Those of `_SAME` only change how fast it is computed."""
-    for keyword in call.node.keywords if defaults else ():
-        off = isinstance(keyword.value, ast.Constant) and not keyword.value.value
-        if keyword.arg and keyword.arg not in {*defaults, *_SAME} and not off:
-            yield Number(kind="setting", name=f"{last}({keyword.arg})", node=keyword.value)
+    for one in call.node.keywords if defaults else ():
+        off = isinstance(one.value, ast.Constant) and not one.value.value
+        if one.arg and one.arg not in {*defaults, *_SAME} and not off:
+            yield Number(kind="setting", name=f"{last}({one.arg})", node=one.value)
 
 
 def _of_schedules(script: Script) -> Iterator[Number]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from trainwiz.message import say
 from trainwiz.script import lightning, schedules
+from trainwiz.script.arguments import keyword
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.numbers import numbers
 from trainwiz.script.schedules import Schedule
@@ -264,7 +265,7 @@ class _Reader:
 
     def _collate(self, loader: Call | None) -> Piece:
         call = loader or self.trainer
-        given = call.keyword("collate_fn" if loader else "data_collator") if call else None
+        given = keyword(self.script, call, "collate_fn" if loader else "data_collator") if call else None
         if given is not None:
             return self._piece("collate", given, None)
         if call is None or loader is not None:
@@ -301,10 +302,11 @@ class _Reader:
             return Piece(name="loss", node=backward.call, gap=gap), flat(loop.body), ""
         target = _target(loop)
         block = flat(loop.body)
-        bound = {model, *(n.id for n in walk(target) if isinstance(n, ast.Name))}
+        batch = {n.id for n in walk(target) if isinstance(n, ast.Name)}
         barred = (self.script.engines.prepared_names | {dotted(one) for one in self._prepared().values()}) - {model}
         left_out = [one for one in block if _divides(one) or any(method(node) == "backward" for node in walk(one))]
-        slicer = Slicer(self.script, bound=bound, barred=barred, block=block, left_out=left_out)
+        bound = {model, *batch}
+        slicer = Slicer(self.script, bound=bound, batch=batch, barred=barred, block=block, left_out=left_out)
         expression = _undivided(backward.loss)
         piece = _cut("loss", expression, lambda: slicer.of(expression))
         return piece, [s for s in block if s is not self.script.tree.statement(backward.call)], ast.unparse(target)
@@ -339,8 +341,8 @@ class _Reader:
             f"({batch})" if isinstance(target, ast.Tuple) else f"[{batch}]" if isinstance(target, ast.List) else batch
         )
         block = flat(function.body)
-        bound = {model, *(names[dotted(one)] for one in parts if dotted(one) in names)}
-        slicer = Slicer(self.script, bound=bound, block=block, own_model=f"self.{model}")
+        given = {names[dotted(one)] for one in parts if dotted(one) in names}
+        slicer = Slicer(self.script, bound={model, *given}, batch=given, block=block, own_model=f"self.{model}")
         piece = _cut("loss", loss, lambda: slicer.of(_undivided(loss)))
         return piece, [one for one in block if one is not self.script.tree.statement(loss)], shown
 

@@ -79,6 +79,8 @@ class Slicer:
     """Names that belong to the engine: other models that it prepares."""
     block: Sequence[ast.stmt] = ()
     """The innermost block: its statements are `inner`, all others `outer`. Empty: there is only one."""
+    batch: Collection[str] = ()
+    """Those of them that the micro-batch is unpacked into, which the block may change."""
     own_model: str = ""
     """How a method names the model that the loop gives by its plain name: `self.model`."""
     left_out: Collection[ast.stmt] = ()
@@ -129,6 +131,8 @@ class Slicer:
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load) and node.id not in known:
                 self._name(node, at)
+            elif node.id in self.batch and self._is_inner(at):
+                self._changed_batch(node, at)
             return
         if isinstance(node, (*_NESTED, *_COMPREHENSIONS)):
             known = known | _bound_in(node)
@@ -295,6 +299,18 @@ class Slicer:
         if not given and name.id not in self._given_inside:
             raise Gap(name, say("{name} gets its value later, or from the engine", name=name.id))
 
+    def _changed_batch(self, name: ast.Name, at: ast.AST) -> None:
+        """Take what the block makes of a part of the micro-batch before a node: `images = images.flatten(1)`."""
+        for statement in self._before(self.block, at):
+            if statement in self._taken or statement in self.left_out or only_places(statement):
+                continue
+            if name.id not in _given(statement) and not _changes(statement, name.id):
+                continue
+            if isinstance(statement, ast.While | ast.Try | ast.With):
+                raise Gap(statement, say("{name} is created in a block that cannot be extracted", name=name.id))
+            self._taken[statement] = self._callers
+            self._statement(statement)
+
     def _refuse_changes(self, name: str) -> None:
         """Raise `Gap` where the loop changes what was made before it: a task keeps nothing from batch to batch."""
         loops = self.script.tree.loops(self.block[0])
@@ -453,9 +469,11 @@ def _bound_in(node: ast.AST) -> frozenset[str]:
 
 def _places(call: ast.Call) -> bool:
     """Whether a call only moves something to a device."""
+    if any(keyword.arg != "non_blocking" for keyword in call.keywords):
+        return False
     if method(call) == "cuda":
-        return not call.args and not call.keywords
-    if method(call) != "to" or len(call.args) != 1 or call.keywords:
+        return not call.args
+    if method(call) != "to" or len(call.args) != 1:
         return False
     where = call.args[0]
     return dotted(where).rpartition(".")[2] in ("device", "gpu", "gpu_id", "local_rank", "rank") or (
@@ -479,12 +497,23 @@ def _only_replicates(statement: ast.stmt) -> bool:
 
 
 def only_places(statement: ast.stmt) -> bool:
-    """Whether a statement only moves something to a device."""
+    """Whether a statement only moves something to a device, on some condition or on none."""
+    if isinstance(statement, ast.If):
+        return all(map(only_places, (*statement.body, *statement.orelse)))
     value = statement.value if isinstance(statement, ast.Expr | ast.Assign) else None
-    if not isinstance(value, ast.Call) or not _places(value):
+    if isinstance(statement, ast.Expr):
+        return isinstance(value, ast.Call) and _places(value)
+    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
         return False
-    return isinstance(statement, ast.Expr) or (
-        isinstance(statement, ast.Assign)
-        and isinstance(value.func, ast.Attribute)
-        and ast.unparse(value.func.value) == ast.unparse(statement.targets[0])
+    target = statement.targets[0]
+    pairs = [(target, value)]
+    if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+        pairs = [*zip(target.elts, value.elts, strict=False)] if len(target.elts) == len(value.elts) else pairs
+    return all(isinstance(given, ast.Call) and _places_again(to, given) for to, given in pairs)
+
+
+def _places_again(target: ast.expr, call: ast.Call) -> bool:
+    """Whether a call moves something that then has the same name."""
+    return (
+        _places(call) and isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == ast.unparse(target)
     )

@@ -27,7 +27,10 @@ from trainwiz.workflows.create.request import ImportRequest
 
 _SETTINGS = "deepspeed"
 _LATER = ("batch.real_batch_size",)
-"""Follows from other keys where they are given, so that it is the one that is dropped if they disagree."""
+"""Follows from other keys where they are given, so that it is the one that is dropped if they disagree.
+
+Not where a script decides it, which has no other numbers.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +85,8 @@ def import_(request: ImportRequest) -> None:
 def _decide(planner: Planner, adoption: Adoption, given: Mapping[str, Any], own: OwnScript | None) -> Imported:
     """The plan that keeps as much of the files as fits together, beside what was given."""
     carried = adoption.carried
-    earlier = {key: carried[key].value for key in sorted(carried, key=lambda key: key in _LATER)}
+    last = [key for key in _LATER if key in carried and not carried[key].why]
+    earlier = {key: carried[key].value for key in sorted(carried, key=lambda key: key in last)}
     planner.sources = {**sources(adoption), **(own.sources if own else {})}
     kept, dropped = carry(given, earlier, planner.decide)
     answers = {**given, **kept}
