@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,21 @@ def environment(extra: dict[str, str] | None = None) -> dict[str, str]:
     """The environment of a child, in English and without a plan's variables left over from elsewhere."""
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("ACCELERATE_", "TRAINWIZ_", "FSDP_", "DS_"))}
     return {**kept, "TRAINWIZ_LANG": "en", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **(extra or {})}
+
+
+def path_without(programs: Sequence[str], folder: Path) -> str:
+    """A search path like this process's without some programs; `folder` gets the links to what lies beside them."""
+    parts = []
+    for i, part in enumerate(os.environ["PATH"].split(os.pathsep)):
+        if any((Path(part) / name).exists() for name in programs):
+            links = folder / str(i)
+            links.mkdir(parents=True, exist_ok=True)
+            for entry in Path(part).iterdir():
+                if entry.name not in programs and not (links / entry.name).is_symlink():
+                    (links / entry.name).symlink_to(entry)
+            part = str(links)
+        parts.append(part)
+    return os.pathsep.join(parts)
 
 
 def make(folder: Path, values: dict[str, object], *arguments: str) -> Path:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from patience import patience
 
-from trainwiz.probe import hub, library_caches, locks, ops
+from trainwiz.probe import hub, library_caches, locks, ops, programs
 from trainwiz.process.capture import Running
 
 
@@ -207,3 +207,28 @@ def test_a_deepspeed_that_is_not_there_or_broken(tmp_path: Path, monkeypatch: py
     assert found is None
     assert problem
     assert "No such file" in problem
+
+
+@pytest.mark.parametrize(
+    ("program", "trace", "found"),
+    [
+        ("sbatch", None, ["slurm"]),
+        ("kubectl", None, []),
+        ("kubectl", ".kube/config", ["kubernetes"]),
+        ("sky", None, []),
+        ("sky", ".sky/state.db", ["skypilot"]),
+    ],
+)
+def test_schedulers_that_a_person_has_set_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, trace: str | None, found: list[str]
+) -> None:
+    """kubectl is in many images that reach no cluster."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / program).touch(mode=0o755)
+    if trace:
+        (tmp_path / trace).parent.mkdir()
+        (tmp_path / trace).touch()
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert [each.name for each in programs.at_hand({})] == found
+    assert [each.name for each in programs.at_hand({"KUBECONFIG": "cluster.yaml"})] in (found, ["kubernetes"])

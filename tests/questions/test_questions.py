@@ -79,15 +79,29 @@ CUDA = {"machine.device": "cuda", "machine.num_processes": 4}
         ("cpu", {"machine.device": "cpu"}),
         ("cpu 2", {"machine.device": "cpu", "machine.num_processes": "2"}),
         ("2 cpu", {"machine.device": "cpu", "machine.num_processes": "2"}),
+        ("2x8", {"machine.device": "cuda", "machine.num_machines": "2", "machine.num_processes": "16"}),
+        ("cpu 3×2", {"machine.device": "cpu", "machine.num_machines": "3", "machine.num_processes": "6"}),
     ],
 )
 def test_machine_forms(typed: str, expected: dict[str, str]) -> None:
     assert forms.read_machine(typed, CUDA) == expected
 
 
-@pytest.mark.parametrize("typed", ["four", "4 5", "cpu cuda", "-1", "2.5", "cpu;2"])
+WRONG_MACHINES = ["four", "4 5", "cpu cuda", "-1", "2.5", "cpu;2", "2x", "x2", "2x2x2", f"{'9' * 5000}x2"]
+
+
+@pytest.mark.parametrize("typed", WRONG_MACHINES)
 def test_a_wrong_machine_shows_the_form(typed: str) -> None:
     assert "for example, type 2 or cpu 2" in str(forms.read_machine(typed, CUDA))
+    assert "for example, type 2x8xH100" in str(forms.read_machine(typed, {**CUDA, "cluster.kind": "slurm"}))
+
+
+def test_machines_of_a_job_are_shown_as_they_are_typed() -> None:
+    values = {"machine.device": "cuda", "machine.num_processes": 16, "machine.num_machines": 2}
+    assert forms.show_machine(values) == "16"
+    shown = forms.show_machine({**values, "cluster.kind": "slurm"})
+    assert shown == "cuda 2x8"
+    assert forms.read_machine(shown, CUDA) == {key: str(value) for key, value in values.items()}
 
 
 @pytest.mark.parametrize(

@@ -328,6 +328,13 @@ SLURM_JOB = Job(scheduler="slurm", id="17")
         ("JobId=17 JobState=CANCELLED", Phase.STOPPED, "cancelled"),
         ("JobId=17 JobState=COMPLETED ExitCode=0:0", Phase.DONE, None),
         ("slurm_load_jobs error: Invalid job id specified", None, None),
+        ("JobId=17 JobState=FAILED Reason=NonZeroExitCode ExitCode=0:9", Phase.FAILED, "ended by signal 9"),
+        ("JobId=17 JobState=FAILED ExitCode=0:53", Phase.FAILED, "could not write the job's output"),
+        ("JobId=17 JobState=PENDING Reason=QOSMaxGRESPerUser", Phase.QUEUED, "limit of the account or of the QOS"),
+        ("JobId=17 JobState=REQUEUE_HOLD Reason=JobHoldMaxRequeue", Phase.REQUEUED, "scontrol release 17"),
+        ("JobId=17 JobState=PENDING Reason=launch_failed_requeued_held", Phase.QUEUED, "scontrol release 17"),
+        ("JobId=17 JobState=REVOKED", Phase.STOPPED, "another cluster of the federation runs it"),
+        ("JobId=17 JobState=LAUNCH_FAILED", Phase.REQUEUED, None),
         ("JobId=17 JobState=UNHEARD_OF", None, None),
         ("", None, None),
     ],
@@ -575,3 +582,22 @@ def test_when_a_batch_script_has_its_job_asked_to_stop(line: str, seconds: float
     slurm = schedulers.named("slurm")
     assert slurm
     assert slurm.notice(f"#!/bin/bash\n{line}\nsrun trainwiz launch\n") == seconds
+
+
+STATES = [
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL"),
+    *("OUT_OF_MEMORY", "PENDING", "PREEMPTED", "RUNNING", "SUSPENDED", "TIMEOUT"),
+    *("COMPLETING", "CONFIGURING", "EXPEDITING", "LAUNCH_FAILED", "POWER_UP_NODE", "RECONFIG_FAIL"),
+    *("REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RESV_DEL_HOLD", "REVOKED"),
+    *("SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "UPDATE_DB"),
+]
+"""All base states and flags of Slurm 25.05: https://slurm.schedmd.com/job_state_codes.html"""
+
+
+@pytest.mark.parametrize("state", STATES)
+def test_every_state_of_slurm_is_known(state: str) -> None:
+    slurm = schedulers.named("slurm")
+    assert slurm
+    control, accounting = slurm.questions(SLURM_JOB)
+    assert slurm.seen(SLURM_JOB, control, f"JobId=17 JobName=t JobState={state} Reason=None ExitCode=0:0")
+    assert slurm.seen(SLURM_JOB, accounting, f"{state} by 1000|0:0\n")

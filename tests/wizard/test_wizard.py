@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pexpect
+import projects
 import pytest
 import yaml
 
@@ -29,6 +30,8 @@ class Terminal:
     ) -> None:
         variables = {
             **os.environ,
+            # With one at hand, the wizard asks where the training runs.
+            "PATH": projects.path_without(["sbatch", "kubectl", "sky"], tmp_path / "programs"),
             "XDG_STATE_HOME": str(tmp_path / "state"),
             "TRAINWIZ_LANG": lang,
             "TERM": "xterm-256color",
@@ -113,6 +116,63 @@ def test_enter_all_the_way_on_this_machine(tmp_path: Path, start: Start) -> None
     assert "written in p: trainwiz.yaml" in terminal.seen, "one paragraph, not a screen of lines"
     assert (tmp_path / "p" / "train.py").is_file()
     assert not store.session_file(tmp_path / "p", {"XDG_STATE_HOME": str(tmp_path / "state")}).exists()
+
+
+LOGIN_NODE = "#!/bin/sh\nexit 1\n"
+
+
+@pytest.fixture
+def at_a_login_node(tmp_path: Path) -> str:
+    """A search path with a Slurm."""
+    path = projects.path_without(["sbatch", "kubectl", "sky"], tmp_path / "programs")
+    sbatch = tmp_path / "slurm" / "sbatch"
+    sbatch.parent.mkdir()
+    sbatch.write_text(LOGIN_NODE)
+    sbatch.chmod(0o755)
+    return f"{sbatch.parent}{os.pathsep}{path}"
+
+
+def test_a_login_node_is_asked_for_the_machines_of_its_job(tmp_path: Path, start: Start, at_a_login_node: str) -> None:
+    """With the review, eight Enters; what the person says of the GPUs is planned for, kept and printed."""
+    terminal = start("init", "p", PATH=at_a_login_node)
+    for prompt in BASIC[:3]:
+        terminal.enter(prompt)
+    terminal.press("Where will it run", DOWN)
+    terminal.expect(r"» slurm")
+    terminal.child.send("\r")
+    terminal.enter("Machines and GPUs of the job", "2x4xGTX9000")
+    terminal.expect("neither a number of ranks nor known GPUs")
+    terminal.enter("Machines and GPUs of the job", "2x4xH100")
+    for prompt in ("Real batch", "Length"):
+        terminal.enter(prompt)
+    terminal.expect("The plan: press Enter to write it")
+    terminal.expect("2 machines, each with 4 GPUs, started by slurm")
+    terminal.child.send("\r")
+    assert terminal.end() == 0, terminal.seen
+    assert "trainwiz submit p" in terminal.seen
+    assert "--machine 4xH100" in terminal.seen
+    script = (tmp_path / "p" / "job.sbatch").read_text()
+    assert "#SBATCH --nodes=2\n" in script
+    assert "#SBATCH --gpus-per-node=4\n" in script
+    assert plan(tmp_path)["precision"]["mixed_precision"] == "bf16"
+
+    checked = projects.trainwiz("check", str(tmp_path / "p"))
+    assert (checked.code, "TW105" in checked.out + checked.err) == (0, False), checked
+    assert "this machine has no GPU: the machines of the slurm job are not checked here" in checked.err
+    launched = projects.trainwiz("launch", str(tmp_path / "p"))
+    assert launched.code == 1
+    assert f"run: trainwiz submit {tmp_path / 'p'}" in launched.err
+
+
+def test_a_person_at_a_login_node_can_stay_there(tmp_path: Path, start: Start, at_a_login_node: str) -> None:
+    terminal = start("init", "p", PATH=at_a_login_node)
+    for prompt in (*BASIC[:3], "Where will it run", "CPU ranks", "Real batch", "Length"):
+        terminal.enter(prompt)
+    terminal.expect("The plan: press Enter to write it")
+    terminal.child.send("\r")
+    assert terminal.end() == 0, terminal.seen
+    assert "trainwiz launch p" in terminal.seen
+    assert not (tmp_path / "p" / "job.sbatch").exists()
 
 
 def test_a_chinese_keyboard_and_tab(tmp_path: Path, start: Start) -> None:

@@ -133,8 +133,10 @@ BASIC: tuple[Question, ...] = (
         prompter=forms.machine_prompt,
         prompt=say("Devices and ranks"),
         help="How many processes train together on all machines, and on which device: one rank per GPU (4, or "
-        "cuda 4), or CPU processes (cpu 2) if there is no GPU. More ranks than GPUs are rejected. The real "
-        "batch, and with it the result, does not depend on this; more ranks are only faster.",
+        "cuda 4), or CPU processes (cpu 2) if there is no GPU. More ranks than GPUs are rejected. 2x8 means 8 on each "
+        "of 2 machines. For a scheduler's job, name the GPUs that it gets, 2x8xH100, and memory, precision and "
+        "strategy are planned for them instead of for this machine. The real batch, and with it the result, does "
+        "not depend on this; more ranks are only faster.",
     ),
     Question(
         key="batch.real_batch_size",

@@ -30,13 +30,19 @@ def strategies_offered() -> list[tuple[str, Message]]:
 
 
 def read_machine(typed: str, values: Values) -> dict[str, str] | Message:
-    """`4`, `cpu`, `cuda 8`: a number of ranks, a device, or both."""
+    """`4`, `cpu`, `cuda 8`: a number of ranks, a device, or both; `cuda 2x8`: so many on each of several machines."""
     device, count = "", ""
     for word in typed.split():
         if word in get_args(v.Device) and not device:
             device = word
-        elif re.fullmatch(r"\d+", word) and not count:
+        elif re.fullmatch(r"\d+|\d{1,9}[x×]\d{1,9}", word) and not count:
             count = word
+        elif _is_job(values):
+            return say(
+                "machine.num_processes: {typed} is neither a number of ranks nor known GPUs; for example, type "
+                "2x8xH100, cuda 2x8 or cpu 2x4",
+                typed=repr(typed),
+            )
         else:
             return say(
                 "machine.num_processes: {typed} is neither a number of ranks nor a device; for example, type 2 or "
@@ -44,24 +50,36 @@ def read_machine(typed: str, values: Values) -> dict[str, str] | Message:
                 typed=repr(typed),
             )
     answer = {"machine.device": device or str(values.get("machine.device", "cpu"))}
+    machines, times, ranks = count.replace("×", "x").rpartition("x")
+    if times:
+        return answer | {"machine.num_machines": machines, "machine.num_processes": str(int(machines) * int(ranks))}
     if count:
         answer["machine.num_processes"] = count
     return answer
 
 
 def show_machine(values: Values) -> str:
-    """The number of ranks; what they run on stands in the question."""
-    return str(values["machine.num_processes"])
+    """The number of ranks; what they run on stands in the question, unless that is a scheduler's."""
+    ranks, machines = int(values["machine.num_processes"]), int(values.get("machine.num_machines") or 1)
+    if not _is_job(values) or ranks % machines:
+        return str(ranks)
+    return f"{values['machine.device']} {machines}x{ranks // machines}"
 
 
 def machine_prompt(values: Values) -> Message:
     """What the ranks run on."""
+    if _is_job(values):
+        return say("Machines and GPUs of the job, for example 2x8xH100")
     match values.get("machine.device"):
         case "cuda":
             return say("GPUs, one rank each")
         case "cpu":
             return say("CPU ranks")
     return say("Ranks on {device}", device=values.get("machine.device"))
+
+
+def _is_job(values: Values) -> bool:
+    return str(values.get("cluster.kind") or "none") != "none"
 
 
 def read_model(typed: str, values: Values) -> dict[str, str] | Message:  # noqa: ARG001 (a reader's signature)

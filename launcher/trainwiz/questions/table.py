@@ -46,7 +46,7 @@ class Question:
     first: tuple[str, Message] | None = None
     """Default and reason of the question that is asked before anything is known."""
     reader: Callable[[str, Values], dict[str, str] | Message] | None = None
-    """Turns a typed answer into a text for each of `sets`, or says what is wrong with it."""
+    """Turns a typed answer into a text for each of `sets`, or says what is wrong with it. It may settle others, too."""
     shower: Callable[[Values], str] | None = None
     """The inverse of `reader`."""
     paths: bool = False

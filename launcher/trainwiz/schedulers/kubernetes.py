@@ -60,6 +60,7 @@ class Kubernetes(Scheduler):
     order = 2
     summary = say("Kubernetes: trainjob.yaml, created with kubectl")
     program = "kubectl"
+    traces = ("$KUBECONFIG", "~/.kube/config")
     id_pattern = rf"(?:{_NAME}:)?(?:{'|'.join(map(re.escape, _TYPES.values()))})/{_NAME}"
     file = "trainjob.yaml"
     keys = frozenset(
@@ -96,11 +97,13 @@ class Kubernetes(Scheduler):
         return Job(scheduler=self.name, id=found) if scheduler == self.name and found else None
 
     def questions(self, job: Job) -> tuple[Argv, ...]:
-        """One command; its JSON has the conditions."""
-        return (("kubectl", "get", *_named(job), "--output", "json"),)
+        """One command; its JSON has the conditions. A job that is gone is an answer, too."""
+        return (("kubectl", "get", *_named(job), "--ignore-not-found", "--output", "json"),)
 
     def seen(self, job: Job, argv: Argv, stdout: str) -> Seen | None:  # noqa: ARG002 (one question)
         """The job's state by its conditions and its pods."""
+        if not stdout.strip():
+            return Seen(phase=Phase.STOPPED, reason=say("deleted from the cluster"))
         try:
             found = json.loads(stdout)
         except (ValueError, RecursionError):

@@ -66,6 +66,8 @@ class Scheduler:
     """Its line in the wizard's list."""
     program: str
     """The program that submits."""
+    traces: tuple[str, ...] = ()
+    """Files and variables ($NAME) that are there once a person has set it up; empty: the program is enough."""
     id_pattern: str = r"[0-9]{1,18}"
     """All of a job's id. Ids also come from a project's files, and become arguments of commands."""
     keys: frozenset[str]

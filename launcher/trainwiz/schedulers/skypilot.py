@@ -57,6 +57,7 @@ class SkyPilot(Scheduler):
     order = 3
     summary = say("a cloud: sky.yaml, a managed job of SkyPilot")
     program = "sky"
+    traces = ("~/.sky",)
     file = "sky.yaml"
     keys = frozenset({"requeue", "gpu_type", "cpus", "memory", "setup", "folder", "image", "volume", "infra", "spot"})
 

@@ -33,15 +33,21 @@ _PHASES = {
     "COMPLETING": Phase.RUNNING,
     "CONFIGURING": Phase.QUEUED,
     "DEADLINE": Phase.FAILED,
+    "EXPEDITING": Phase.QUEUED,
     "FAILED": Phase.FAILED,
+    "LAUNCH_FAILED": Phase.REQUEUED,
     "NODE_FAIL": Phase.FAILED,
     "OUT_OF_MEMORY": Phase.FAILED,
     "PENDING": Phase.QUEUED,
+    "POWER_UP_NODE": Phase.QUEUED,
     "PREEMPTED": Phase.PREEMPTED,
+    "RECONFIG_FAIL": Phase.FAILED,
     "REQUEUED": Phase.REQUEUED,
     "REQUEUE_HOLD": Phase.REQUEUED,
     "REQUEUE_FED": Phase.REQUEUED,
     "RESIZING": Phase.RUNNING,
+    "RESV_DEL_HOLD": Phase.QUEUED,
+    "REVOKED": Phase.STOPPED,
     "RUNNING": Phase.RUNNING,
     "SIGNALING": Phase.RUNNING,
     "SPECIAL_EXIT": Phase.REQUEUED,
@@ -49,8 +55,9 @@ _PHASES = {
     "STOPPED": Phase.RUNNING,
     "SUSPENDED": Phase.QUEUED,
     "TIMEOUT": Phase.FAILED,
+    "UPDATE_DB": Phase.RUNNING,
 }
-"""Slurm's states: https://slurm.schedmd.com/squeue.html (JOB STATE CODES)"""
+"""Slurm's states and flags: https://slurm.schedmd.com/job_state_codes.html"""
 _SAID = {
     "CANCELLED": say("cancelled"),
     "BOOT_FAIL": say("a node did not boot"),
@@ -58,6 +65,8 @@ _SAID = {
     "NODE_FAIL": say("a node failed"),
     "OUT_OF_MEMORY": say("it used more memory than it had requested (cluster.memory)"),
     "PREEMPTED": say("another job took its nodes"),
+    "RECONFIG_FAIL": say("a node could not be configured for it"),
+    "REVOKED": say("another cluster of the federation runs it"),
     "TIMEOUT": say("the time limit was reached (cluster.time_limit)"),
 }
 _WAITS = {
@@ -75,8 +84,26 @@ _WAITS = {
     "DependencyNeverSatisfied": say("the job that it depends on has failed, so it will never start"),
     "QOSMaxJobsPerUserLimit": say("this user has too many jobs in this QOS"),
     "AssocGrpGRES": say("the account's limit on GPUs is used up"),
+    "JobArrayTaskLimit": say("the array already runs as many jobs at a time as its % allows"),
+    "JobHoldMaxRequeue": say("held after too many requeues; release it with: scontrol release {id}"),
+    "job_requeued_in_held_state": say("requeued and held; release it with: scontrol release {id}"),
+    "launch_failed_requeued_held": say(
+        "a node could not start it, so it is held; release it with: scontrol release {id}"
+    ),
+    "BadConstraints": say("no node can ever give what the job asks for"),
+    "InvalidAccount": say("the account does not exist or is not yours (cluster.account)"),
+    "InvalidQOS": say("the QOS does not exist or is not yours (cluster.qos)"),
+    "PartitionDown": say("the partition is down"),
+    "PartitionInactive": say("the partition starts no jobs now"),
+    "NodeDown": say("the nodes are down"),
+    "Cleaning": say("its last run is still being cleaned up"),
+    "Prolog": say("the nodes are being prepared"),
 }
 """Reasons that people meet: https://slurm.schedmd.com/job_reason_codes.html"""
+_LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)\w+|Max\w+PerAccount|Association\w+Limit|QOS\w+Limit")
+"""Reasons of many names: some limit of an account or a QOS."""
+_NO_OUTPUT = "53"
+"""As a job's signal: slurmstepd could not open its output or enter its folder (the signal is its ESLURM code)."""
 
 
 class Slurm(Scheduler):
@@ -270,7 +297,7 @@ def _in_record(job: Job, text: str) -> Seen | None:
     if state not in _PHASES:
         return None
     phase = _PHASES[state]
-    if phase is Phase.QUEUED:
+    if phase in (Phase.QUEUED, Phase.REQUEUED):
         again = fields.get("Restarts", "0") not in ("", "0")
         return Seen(phase=Phase.REQUEUED if again else phase, reason=_waiting(job, fields.get("Reason", "")))
     return Seen(phase=phase, reason=_ended(state, fields.get("ExitCode", "")))
@@ -294,11 +321,17 @@ def _waiting(job: Job, reason: str) -> Message | None:
     known = _WAITS.get(head)
     if known:
         return Message(known.template, {"id": job.id})
+    if _LIMIT.fullmatch(head):
+        return say("a limit of the account or of the QOS is reached: {reason}", reason=head)
     return say("Slurm's reason: {reason}", reason=reason.replace("_", " "))
 
 
 def _ended(state: str, code: str) -> Message | None:
-    exit_code = code.partition(":")[0]
+    exit_code, _, signal = code.partition(":")
+    if state == "FAILED" and signal == _NO_OUTPUT:
+        return say("Slurm could not write the job's output or enter its folder there (cluster.folder)")
+    if state == "FAILED" and exit_code == "0" and signal not in ("", "0"):
+        return say("the job was ended by signal {number}", number=signal)
     if state == "FAILED" and exit_code:
         return say("the job exited with code {code}", code=exit_code)
     return _SAID.get(state)

@@ -26,11 +26,15 @@ _OF_COLUMNS = ("data.columns", "data.image_column", "data.text_column", "data.la
 """Asked right after the data, where the names of its columns do not say what they hold."""
 _FIRST_KEYS = [q.key for q in BASIC]
 _BEHIND_DATA = _FIRST_KEYS.index("data.train") + 1
-_ORDER = (
-    *(*_FIRST_KEYS[:_BEHIND_DATA], *_OF_COLUMNS, *_FIRST_KEYS[_BEHIND_DATA:]),
-    *(q.key for q in ADVANCED if q.key not in _OF_COLUMNS),
-    REVIEW,
+# docs/decisions/wizard.md: Who starts the machines is asked where a scheduler is at hand
+_SCHEDULER, _SPARED = "cluster.kind", "strategy.kind"
+"""Asked before the devices where jobs can be submitted; and what is then in the review only: at most eight Enters."""
+_BEFORE_DEVICES = _FIRST_KEYS.index("machine.num_processes")
+_FIRST = (
+    *(*_FIRST_KEYS[:_BEHIND_DATA], *_OF_COLUMNS, *_FIRST_KEYS[_BEHIND_DATA:_BEFORE_DEVICES]),
+    *(_SCHEDULER, *_FIRST_KEYS[_BEFORE_DEVICES:]),
 )
+_ORDER = (*_FIRST, *(q.key for q in ADVANCED if q.key not in _FIRST), REVIEW)
 _ABOUT_MEMORY = (
     *("strategy.kind", "batch.real_batch_size", "batch.per_device_batch_size", "batch.sequence_length"),
     *("model.adapter", "model.activation_checkpointing", "precision.mixed_precision"),
@@ -60,6 +64,10 @@ class Interview:
     """Answers of the command line, by key; not asked."""
     answers: dict[str, Any] = field(default_factory=dict)
     """The person's answers, by key; kept when the person goes back."""
+    submits: Callable[[], bool] = lambda: False
+    """Whether jobs can be submitted from here to machines that this one does not seem to be one of."""
+    heard: Callable[[Question, str, Values], str] = lambda _question, typed, _values: typed
+    """What to read in place of what was typed."""
     shown: Callable[[], None] | None = None
     """Called when the first question is on the screen."""
     trail: Trail = field(default_factory=Trail)
@@ -165,7 +173,7 @@ class Interview:
     def _accept(self, question: Question, typed: str, values: Mapping[str, Any]) -> bool:
         from trainwiz.plan import parse_value
 
-        texts = question.read(typed, values)
+        texts = question.read(self.heard(question, typed, values), values)
         if isinstance(texts, Message):
             return self._reject([texts])
         new: dict[str, Any] = {}
@@ -182,8 +190,8 @@ class Interview:
     def _fit(self, question: Question, new: Mapping[str, Any], values: Values) -> bool:
         """Take the new answer if the earlier ones allow it; drop later ones that it makes illegal."""
         # An answer of the command line is asked about only if the person wants to change it.
-        self.fixed = {k: v for k, v in self.fixed.items() if k not in question.sets}
-        settled: set[str] = set()
+        self.fixed = {k: v for k, v in self.fixed.items() if k not in {*question.sets, *new}}
+        settled = {*question.sets, *new}
         kept: dict[str, Any] = {}
         for earlier in self._before(question):
             kept |= {k: self.answers[k] for k in earlier.sets if k in self.answers and k not in question.sets}
@@ -197,7 +205,7 @@ class Interview:
         against = [problem for key, problem in self.objections(decided.plan) if key in question.sets]
         if against:
             return self._reject(against)
-        later = {k: v for k, v in self.answers.items() if k not in settled | set(question.sets)}
+        later = {k: v for k, v in self.answers.items() if k not in settled}
         carried, dropped = carry({**kept, **self.fixed}, later, self.decide)
         for lost in dropped:
             self.talk(
@@ -253,6 +261,8 @@ class Interview:
             return True
         question = _QUESTIONS[step]
         asked = step in guessed if question.gate == "advanced" else question.asked(values)
+        if step in (_SCHEDULER, _SPARED):
+            asked = self.submits() == (step == _SCHEDULER)
         return asked and question.when(values) and not set(question.sets) & self.fixed.keys()
 
     def _before(self, question: Question) -> Iterator[Question]:

@@ -120,6 +120,8 @@ def _machine(decided: Decided) -> str:
     each = ranks.get(machine.device, say("{n} ranks on {device}", n=machine.ranks_per_machine, device=machine.device))
     if machine.num_machines > 1:
         each = say("{n} machines, each with {each}", n=machine.num_machines, each=each)
+    if (kind := decided.plan.cluster.kind) != "none":
+        each = say("{each}, started by {kind}", each=each, kind=kind)
     shown = text(each)
     return t("{value} ({reason})", value=shown, reason=text(source.reason)) if source.kind == "found" else shown
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from trainwiz import cluster
 from trainwiz.errors import UsageError
 from trainwiz.machine import Interpreter, Machine, Toolchain
 from trainwiz.message import say
@@ -73,6 +74,16 @@ def _described(name: str) -> Machine:
             say("name only one, and set the number with machine.num_machines"),
         )
     return machine
+
+
+def that_trains(plan: Plan, machine: Machine) -> Machine | None:
+    """The machine, unless a scheduler's job will run on others that have the GPUs which this one lacks; then None.
+
+    No rule on machines then judges anything, as before a `trainwiz submit`.
+    """
+    is_elsewhere = plan.cluster.kind != "none" and cluster.job(os.environ) is None
+    lacks_gpus = plan.machine.device == "cuda" and not machine.gpus
+    return None if machine.probed and is_elsewhere and lacks_gpus else machine
 
 
 def gather(plan: Plan, folder: str, machine: Machine | None) -> Facts:

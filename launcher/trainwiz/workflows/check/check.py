@@ -115,7 +115,13 @@ def _of_plan(plan: Plan, folder: str, request: Request) -> tuple[Finding, ...]:
         folder=folder,
         interfaces=plan.machine.num_machines > 1,
     )
-    return facts.findings(plan, folder, machine, select=request.select, ignore=request.ignore)
+    judged = facts.that_trains(plan, machine)
+    if judged is None:
+        words = t(
+            "this machine has no GPU: the machines of the {kind} job are not checked here", kind=plan.cluster.kind
+        )
+        console.talk(words)
+    return facts.findings(plan, folder, judged, select=request.select, ignore=request.ignore)
 
 
 def _mended(judged: _Judged, request: Request) -> bool:

@@ -45,7 +45,7 @@ def hold(
             answers={**current, **interview.fixed},
             step=step,
             folder=str(request.folder.absolute()),
-            options=request.options,
+            options=replace(request, machine=planner.machine_file).options,
             given=tuple(interview.fixed),
         )
         is_saved = store.write(session, state)
@@ -60,6 +60,8 @@ def hold(
         gauge=lambda plan: _gauge(planner, plan),
         fixed=answers.given,
         answers=dict(answers.earlier),
+        submits=planner.submits,
+        heard=planner.heard,
         shown=planner.look,
         trail=Trail(talked=console.rows_talked, erase=erase),
     )

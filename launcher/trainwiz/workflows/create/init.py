@@ -55,7 +55,7 @@ def init(request: InitRequest) -> None:
         final, decided = _decide(planner, answers)
     written = project_files.write(decided, request.folder, final, resolution, may_ask=person and not request.yes)
     store.forget(session)
-    options = {"--recipe": request.recipe, "--python": request.python, "--machine": request.machine}
+    options = {"--recipe": request.recipe, "--python": request.python, "--machine": planner.machine_file}
     from trainwiz.plan import parse_values
 
     implied = parse_values(recipe.answers) if recipe else {}

@@ -14,11 +14,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz import tasks
+from trainwiz import cluster, schedulers, tasks
 from trainwiz.decide import Decided, Source, decide
+from trainwiz.errors import UsageError
 from trainwiz.finding import Finding, Level
 from trainwiz.machine import Machine
+from trainwiz.probe import programs
 from trainwiz.project import ModelFacts, Project
+from trainwiz.questions import Question
 from trainwiz.vocabulary import EMBEDDED
 from trainwiz.workflows import facts
 from trainwiz.workflows.planning import price
@@ -48,6 +51,8 @@ class Planner:
     sources: Mapping[str, Source] = field(default_factory=dict)
     """Where answers come from that nobody typed."""
     _machine: Future[Machine] | None = None
+    _heard: list[str | None] = field(default_factory=list)
+    """The `machine_file` before a person named another machine; empty while nobody has."""
     _projects: dict[tuple[object, ...], Project] = field(default_factory=dict)
 
     def look(self) -> None:
@@ -69,6 +74,27 @@ class Planner:
             self._machine = Future()
             self._machine.set_result(self._examine(wait=False))
         return self._machine.result()
+
+    def submits(self) -> bool:
+        """Whether a scheduler is at hand, and this machine seems not to be one of those that will train."""
+        if self.machine.probed and self.machine.gpus:
+            return False
+        return cluster.job(os.environ) is None and bool(programs.at_hand(os.environ))
+
+    def heard(self, question: Question, typed: str, values: Mapping[str, Any]) -> str:
+        """Machines of a job that are named by their GPUs, 2x8xH100, as devices: they are planned for from now on."""
+        if question.key == "cluster.kind" and typed == "none" and self._heard:
+            self._plan_for(self._heard.pop())
+        if question.key != "machine.num_processes" or schedulers.named(str(values.get("cluster.kind"))) is None:
+            return typed
+        try:
+            machine, count = machine_named(typed)
+        except UsageError:
+            return typed
+        if not self._heard:
+            self._heard.append(self.machine_file)
+        self._plan_for(f"{len(machine.gpus)}x{machine.gpus[0].name}")
+        return f"cuda {count}x{len(machine.gpus)}"
 
     def decide(self, answers: Mapping[str, Any]) -> Decided:
         """The plan that the answers make. Raises `PlanError` where they contradict each other."""
@@ -114,8 +140,12 @@ class Planner:
         if complete:
             self.wait()
         # Generated files are written next, so that what is wrong with them does not matter.
-        found = facts.findings(plan, str(self.folder), self.machine, ignore=(GENERATED_FILES,))
+        machine = facts.that_trains(plan, self.machine)
+        found = facts.findings(plan, str(self.folder), machine, ignore=(GENERATED_FILES,))
         return tuple(replace(f, level=Level.WARNING) if f.level is Level.ERROR and _installs(f) else f for f in found)
+
+    def _plan_for(self, machine_file: str | None) -> None:
+        self.machine_file, self._machine = machine_file, None
 
     def _examine(self, *, wait: bool) -> Machine:
         if self.gpus and not self.machine_file:

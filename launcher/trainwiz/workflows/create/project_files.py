@@ -139,7 +139,8 @@ def report_files(written: Written, folder: Path) -> None:
 def report_next(folder: Path, *, elsewhere: bool = False) -> None:
     """What to do with a project, on stderr; `elsewhere` on a machine that it must be copied to."""
     console.talk()
-    console.talk(t("Next, on that machine, with a copy of the folder:") if elsewhere else t("Next:"))
+    is_job = any((folder / each.file).is_file() for each in schedulers.every())
+    console.talk(t("Next, on that machine, with a copy of the folder:") if elsewhere and not is_job else t("Next:"))
     where = shlex.quote(str(folder))
     from trainwiz.render import SETTINGS
     from trainwiz.store import artifacts
@@ -152,9 +153,10 @@ def report_next(folder: Path, *, elsewhere: bool = False) -> None:
                 file=folder / path,
             )
             _step(told)
-    _step(t("trainwiz launch {folder}    checks everything again, then trains", folder=where))
-    if any((folder / each.file).is_file() for each in schedulers.every()):
-        _step(t("trainwiz submit {folder}    does the same in a job of the scheduler", folder=where))
+    if is_job:
+        _step(t("trainwiz submit {folder}    submits its job, which checks everything again and trains", folder=where))
+    else:
+        _step(t("trainwiz launch {folder}    checks everything again, then trains", folder=where))
     _step(t("trainwiz update {folder}    after you edit trainwiz.yaml: regenerates the other files", folder=where))
 
 

@@ -14,7 +14,7 @@ from trainwiz import command as commands
 from trainwiz.cluster import Place
 from trainwiz.command import Command
 from trainwiz.errors import Refused, UsageError
-from trainwiz.finding import Finding
+from trainwiz.finding import Finding, errors
 from trainwiz.language import t
 from trainwiz.machine import Machine
 from trainwiz.message import say
@@ -147,6 +147,11 @@ def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> t
         ops.remove_left_locks(plan)
     findings = facts.findings(plan, str(folder), machine, ignore=[*request.ignore, *known])
     if not request.dry_run:
+        if errors(findings) and facts.that_trains(plan, machine) is None:
+            raise Refused(
+                say("this machine has no GPU: the plan's machines are started by {kind}", kind=plan.cluster.kind),
+                say("run: trainwiz submit {folder}", folder=shlex.quote(str(folder))),
+            )
         preflight.insist(findings)
         if not machine.probed:
             raise Refused(
