@@ -132,12 +132,26 @@ def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: st
         ("Qwen/Qwen2.5-7B", "8xv100", "none", "zero3"),
         ("Qwen/Qwen2.5-0.5B", "1xt4", "none", "single"),
         ("Qwen/Qwen2.5-7B", "cpu", "none", "ddp"),
+        ("Qwen/Qwen3-30B-A3B", "2xrtx4090", "qlora", "ddp"),
+        ("mistralai/Mixtral-8x7B-v0.1", "8xv100", "lora", "fsdp"),
     ],
 )
 def test_what_fits_is_trained(model: str, name: str, adapter: str, label: str) -> None:
     plan = decide({"task": "sft", "model.name": model}, machine(name), model=known_as(model)).plan
     assert (plan.model.adapter, plan.strategy.label) == (adapter, label)
     assert plan.strategy.offload_optimizer_device == "none"
+
+
+def test_what_fits_only_with_host_memory_takes_little_of_it() -> None:
+    model = "meta-llama/Llama-2-70b-hf"
+    roomy = replace(machine("2xrtx4090"), memory=Memory(total_bytes=2000 * 2**30))
+    made = decide({"task": "sft", "model.name": model}, roomy, model=known_as(model))
+    assert (made.plan.model.adapter, made.plan.strategy.offload_param_device) == ("lora", "cpu")
+    # 2 bytes of each of 69e9 frozen weights; 20 of each trained one.
+    assert re.fullmatch(
+        r"needs 13\d GiB of host memory on each machine; training all weights needs 1\.3 TiB",
+        why(made, "model.adapter"),
+    )
 
 
 @pytest.mark.parametrize(

@@ -361,6 +361,8 @@ def test_the_summary_has_about_ten_lines() -> None:
     assert re.fullmatch(r"\d+ = \d+ × \d+ × 4, of 2048 tokens each", shown["batch.real_batch_size"])
     assert shown["schedule.n_steps"] == "3 epochs"
     assert "14.3 GiB each" in shown["checkpoint.checkpointing_steps"]
+    (asked,) = reviewed({**answers, "strategy.offload_optimizer_device": "cpu"}, "write").asked
+    assert dict(asked.choices)["strategy.kind"].endswith("], 18.4 GiB of host memory per machine")
 
 
 def test_the_summary_foretells_tokens_and_time() -> None:

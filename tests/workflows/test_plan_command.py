@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -297,7 +298,19 @@ def test_saving_takes_time_and_disk(capsys: pytest.CaptureFixture[str]) -> None:
     assert often["hours"] - rare["hours"] == pytest.approx(9 * rare["checkpoint_seconds"] / 3600)
     assert (rare["disk_bytes"], often["disk_bytes"]) == (each + each // 3, 4 * each + each // 3)
     plan(*words)
-    assert "disk for row 1" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "disk for row 1" in told
+    assert "host memory" not in told
+
+
+def test_host_memory_is_shown_where_the_gpus_are_not_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A machine that is only named rules nothing out, so what it must have is said."""
+    words = ["--model", "meta-llama/Llama-2-70b-hf", "--task", "sft"]
+    plan(*words, "--gpus", "2x4090")
+    assert re.search(r"host memory for row 1: 1\d\d GiB on each machine", capsys.readouterr().err)
+    named = ["--set", "model.name=meta-llama/Llama-2-70b-hf", "--set", "task=sft", "--machine", "2x4090"]
+    assert run(["init", str(tmp_path / "a"), "--defaults", "--yes", *named]) == 0
+    assert re.search(r"Each machine needs 1\d\d GiB of host memory beside its GPUs", capsys.readouterr().err)
 
 
 def test_without_a_gpu_it_says_what_the_host_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

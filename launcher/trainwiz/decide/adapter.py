@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from trainwiz import quantities, strategies
+from trainwiz.decide.candidates import Candidate
 from trainwiz.decide.decision import Decision
-from trainwiz.decide.fastest import OFFLOAD
+from trainwiz.decide.fastest import OFFLOAD, fastest
 from trainwiz.decide.host_memory import best_way, room, way_of
 from trainwiz.decide.memory import ROOMY, smallest_gpu_bytes
 from trainwiz.decide.strategy import Option, options
@@ -16,6 +17,8 @@ from trainwiz.vocabulary import Adapter
 
 _LENGTH = 1024
 """Tokens of a sample where the length is not decided yet."""
+_SAMPLES = 8
+"""Of each rank in a real batch, where that is not decided yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +79,7 @@ def _cpu_method(d: Decision, adapter: Adapter, strategy: str) -> Method:
     return Method(adapter=adapter, strategy=strategy, bytes_per_rank=way.bytes_per_rank, fits=fits, roomy=bool(fits))
 
 
-def _is_possible(d: Decision, adapter: Adapter) -> bool:
+def _is_possible(d: Decision, adapter: str) -> bool:
     return adapter == "none" or not (d.values["model.from_scratch"] or (adapter == "qlora" and d.on_cpu))
 
 
@@ -114,8 +117,8 @@ def _usual_method(d: Decision) -> tuple[str, Message]:
     usual = d.defaults["model.adapter"]
     if not d.task.adapters:
         return usual, say("only tasks on text support adapters")
-    whole, *others = methods(d, d.answers.get("batch.sequence_length") or _LENGTH) or (None,)
-    best = next((one for one in others if one and one.fits_well), None)
+    length = d.answers.get("batch.sequence_length") or _LENGTH
+    whole, *others = methods(d, length) or (None,)
     if d.on_cpu and (way := best_way(d)) and way.adapter != "none":
         return way.adapter, say(
             "{size} of host memory per rank fits; training all weights needs {whole} on a single rank",
@@ -123,11 +126,53 @@ def _usual_method(d: Decision) -> tuple[str, Message]:
             whole=quantities.size(way_of(d, "none").bytes_per_rank),
         )
     chosen = any(key.startswith("strategy.") for key in d.answers)
-    if not d.task.chats or whole is None or whole.fits is None or whole.fits_well or best is None or chosen:
-        return usual, say("trains all weights; lora needs only a fraction of the memory")
-    return best.adapter, say(
-        "{size} per rank fits; training all weights needs {whole} with {strategy}",
-        size=best.shown,
-        whole=whole.shown,
-        strategy=whole.strategy,
+    if d.task.chats and whole and whole.fits is not None and not whole.fits_well and not chosen:
+        if best := next((one for one in others if one.fits_well), None):
+            return best.adapter, _instead_of(whole, _row(d, "none", length), best.shown)
+        if leaner := _with_less_host_memory(d, length):
+            return leaner
+    return usual, say("trains all weights; lora needs only a fraction of the memory")
+
+
+def _instead_of(whole: Method, row: Candidate | None, size: str) -> Message:
+    """Why an adapter that fits well is the default."""
+    shown = {"size": size, "whole": whole.shown, "strategy": whole.strategy}
+    if row is None or not row.host_bytes:
+        return say("{size} per rank fits; training all weights needs {whole} with {strategy}", **shown)
+    return say(
+        "{size} per rank fits; training all weights needs {host} of host memory on each machine, with {strategy}",
+        size=size,
+        host=quantities.size(row.host_bytes),
+        strategy=row.name,
     )
+
+
+def _with_less_host_memory(d: Decision, length: int) -> tuple[str, Message] | None:
+    """An adapter on the GPUs alone, or that of the least host memory, where all weights need more; None elsewhere."""
+    rows = {adapter: row for adapter in get_args(Adapter) if (row := _row(d, adapter, length))}
+    whole = rows.pop("none", None)
+    if not rows or (whole and not whole.host_bytes):
+        return None
+    adapter = min(rows, key=lambda name: rows[name].host_bytes)
+    size = quantities.size(rows[adapter].host_bytes)
+    if whole is None:
+        return adapter, say(
+            "fits, with {size} of host memory on each machine; training all weights does not", size=size
+        )
+    need = quantities.size(whole.host_bytes)
+    if not rows[adapter].host_bytes:
+        return adapter, say(
+            "fits on the GPUs; training all weights needs {whole} of host memory on each machine", whole=need
+        )
+    return adapter, say(
+        "needs {size} of host memory on each machine; training all weights needs {whole}", size=size, whole=need
+    )
+
+
+def _row(d: Decision, adapter: str, length: int) -> Candidate | None:
+    """The first row of `trainwiz plan` with this adapter; None where nothing fits, or no time can be foretold."""
+    if not _is_possible(d, adapter):
+        return None
+    batch = {"batch.real_batch_size": _SAMPLES * d.values["machine.num_processes"]}  # the data decides it later
+    settled = {"model.adapter": adapter, "batch.sequence_length": length}
+    return fastest(replace(d, answers={**batch, **d.answers}, values={**d.values, **settled}))

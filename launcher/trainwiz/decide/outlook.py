@@ -52,6 +52,8 @@ class Outlook:
     """The most that is in the memory of a GPU at any moment."""
     memory_bytes: int | None = None
     """The memory of the smallest GPU."""
+    host_bytes: int | None = None
+    """Host memory of each machine for what is kept there instead of on its GPUs."""
     checkpoint_bytes: int | None = None
     """Disk for one checkpoint."""
     seconds: float | None = None
@@ -84,6 +86,7 @@ def outlook(d: Decision, plan: Plan) -> Outlook:
         **known,
         peak_bytes=needed.peak_bytes_per_rank if memory else None,
         memory_bytes=memory,
+        host_bytes=needed.host_bytes_per_machine if memory else None,
         checkpoint_bytes=needed.checkpoint_bytes,
         seconds=per_update * updates if per_update and updates else None,
     )

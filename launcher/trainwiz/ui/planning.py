@@ -117,6 +117,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
         table.show([_bold(_with_bar(heads(limits), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
         _legend()
         _order(fitting)
+        _host(fitting[0])
         _disk(fitting[0])
         _energy(fitting[0], place)
     elif any(row.candidate.why_not is None for row in rows):
@@ -303,6 +304,13 @@ def _order(fitting: Sequence[Row]) -> None:
                 "as slower"
             )
         )
+
+
+def _host(best: Row) -> None:
+    if best.candidate.host_bytes:
+        size = quantities.size(best.candidate.host_bytes)
+        told = t("host memory for row {number}: {size} on each machine", number=best.number, size=size)
+        console.talk(told, style="dim")
 
 
 def _disk(best: Row) -> None:

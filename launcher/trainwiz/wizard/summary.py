@@ -144,7 +144,11 @@ def _strategy(decided: Decided) -> str:
         memory=quantities.size(seen.memory_bytes),
     )
     bar = "#" * filled + "." * (_BAR - filled)
-    return t("{strategy}: {amount} [{bar}]", strategy=words, amount=amount, bar=bar)
+    shown = {"strategy": words, "amount": amount, "bar": bar}
+    if not seen.host_bytes:
+        return t("{strategy}: {amount} [{bar}]", **shown)
+    size = quantities.size(seen.host_bytes)
+    return t("{strategy}: {amount} [{bar}], {size} of host memory per machine", size=size, **shown)
 
 
 def _batch(decided: Decided) -> str:

@@ -61,7 +61,8 @@ def init(request: InitRequest) -> None:
     implied = parse_values(recipe.answers) if recipe else {}
     own = {key: value for key, value in final.items() if key not in implied or implied[key] != value}
     given = {name: value for name, value in options.items() if value}
-    project_files.report(written, request.folder, own, given, elsewhere=planner.plans_elsewhere)
+    elsewhere, host_bytes = planner.plans_elsewhere, decided.outlook.host_bytes
+    project_files.report(written, request.folder, own, given, elsewhere=elsewhere, host_bytes=host_bytes)
 
 
 def _resumed(request: InitRequest) -> tuple[InitRequest, store.Saved]:

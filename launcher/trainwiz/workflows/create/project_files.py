@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz import fields, schedulers
+from trainwiz import fields, quantities, schedulers
 from trainwiz.decide import Decided
 from trainwiz.errors import Refused, TrainwizError, UsageError
 from trainwiz.language import current, t
@@ -102,16 +102,27 @@ def write(
 
 
 def report(
-    written: Written, folder: Path, answers: Mapping[str, Any], options: Mapping[str, str], *, elsewhere: bool
+    written: Written,
+    folder: Path,
+    answers: Mapping[str, Any],
+    options: Mapping[str, str],
+    *,
+    elsewhere: bool,
+    host_bytes: int | None,
 ) -> None:
     """Print the files, what was left alone, the command that does the same, and what comes next.
 
-    `options` are those of the command line that are not answers; `elsewhere` says that another machine will train.
+    `options` are those of the command line that are not answers; `elsewhere` says that another machine will train, of
+    which nobody may know that it has `host_bytes` of memory beside its GPUs.
     """
     report_files(written, folder)
     console.talk()
     console.talk(t("The same command without questions:"))
     console.talk(f"  {_command(folder, answers, options)}", style="bold")
+    if elsewhere and host_bytes:
+        console.talk()
+        size = quantities.size(host_bytes)
+        console.talk(t("Each machine needs {size} of host memory beside its GPUs.", size=size))
     report_next(folder, elsewhere=elsewhere)
 
 
