@@ -1,11 +1,13 @@
 """Collect every sentence that a person reads into the translation catalogue, for `make catalogue`.
 
-Sentences are the literal first arguments of `say(…)` and `t(…)`, those of `MARKED_KEYWORDS`, and the manual entries of
-rules. Translations that are there already stay; those whose sentence is gone are dropped.
+Sentences are the literal first arguments of `say(…)` and `t(…)`, those of `MARKED_KEYWORDS`, the manual entries of
+rules, and what generated code says of data, its values numbered: `not a JSON object: {1}`. Translations that are there
+already stay; those whose sentence is gone are dropped.
 """
 
 import ast
 import io
+import itertools
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -18,6 +20,9 @@ PACKAGE = ROOT / "launcher" / "trainwiz"
 PO = PACKAGE / "locale" / "zh_CN" / "LC_MESSAGES" / "trainwiz.po"
 MO = PO.with_suffix(".mo")
 MARKS = {"say", "t", "Message", "remedy", "violation"}
+PARTS = ROOT / "train_templates" / "parts"
+READERS = ("conversations", "preferences", "labels", "sources", "texts", "multilabel", "transcripts")
+"""The parts of generated code whose refusals people read in their language; see `language.retold`."""
 MARKED_KEYWORDS = {"Signature": ("cause", "remedy"), "Question": ("help",)}
 
 
@@ -27,6 +32,9 @@ def sentences() -> dict[str, list[str]]:
     for file in sorted(PACKAGE.rglob("*.py")):
         for sentence in _marked(file):
             found.setdefault(sentence, []).append(str(file.relative_to(PACKAGE)))
+    for file in (PARTS / f"{name}.py" for name in READERS):
+        for sentence in refusals(file):
+            found.setdefault(sentence, []).append(str(file.relative_to(ROOT)))
     from trainwiz import rules
 
     for rule in rules.load():
@@ -42,6 +50,20 @@ def _marked(file: Path) -> Iterator[str]:
             for word in [*said, *(node.args[:1] if name in MARKS else ())]:
                 if isinstance(word, ast.Constant) and isinstance(word.value, str) and word.value:
                     yield word.value
+
+
+def refusals(file: Path) -> Iterator[str]:
+    """What a file of generated code raises, its values numbered from 1."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        refusal = node.exc if isinstance(node, ast.Raise) else None
+        if not isinstance(refusal, ast.Call) or ast.unparse(refusal.func) not in ("ValueError", "SystemExit"):
+            continue
+        for said in refusal.args[:1]:
+            parts = said.values if isinstance(said, ast.JoinedStr) else [said]
+            numbers = itertools.count(1)
+            texts = [part.value if isinstance(part, ast.Constant) else f"{{{next(numbers)}}}" for part in parts]
+            if isinstance(said, ast.JoinedStr | ast.Constant):
+                yield "".join(map(str, texts))
 
 
 def load() -> Catalog:

@@ -77,3 +77,21 @@ def test_a_message_inside_a_message_is_translated_too() -> None:
     outer = say("{real} is not divisible by {world} ranks; nearest: {nearest}", real=7, world=2, nearest=inner)
     assert language.text(inner) != str(inner)
     assert language.text(inner) in language.text(outer)
+
+
+def test_what_generated_code_says_of_data_is_read_in_chinese() -> None:
+    """Each refusal of a reader, with some values, is known again; a text that is none stays as it is."""
+    refusals = [one for name in catalogue.READERS for one in catalogue.refusals(catalogue.PARTS / f"{name}.py")]
+    assert len(refusals) > 60
+    with language.spoken("zh"):
+        for sentence in refusals:
+            values = [f"<value {n}>" for n in range(sentence.count("{"))]
+            told = language.retold(sentence.format("", *values))
+            assert any("\u4e00" <= letter <= "\u9fff" for letter in told), sentence
+            assert all(value in told for value in values), sentence
+        within = say("{file}: {reason}", file="a.jsonl", reason="it has images, and this model reads text only")
+        assert language.text(within) == "a.jsonl: 含有 images，而该模型只读文本"
+        cause = "a.jsonl:3: this conversation cannot be used: it has no messages"
+        assert language.retold(cause) == "a.jsonl:3：该对话无法使用：没有消息"
+        assert language.retold("my own notes: it has no messages yet") == "my own notes: it has no messages yet"
+    assert language.retold(cause) == cause

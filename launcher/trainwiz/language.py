@@ -7,6 +7,7 @@ a project's files keep theirs (`spoken`).
 from __future__ import annotations
 
 import contextlib
+import functools
 import gettext
 import os
 import re
@@ -25,6 +26,20 @@ _COUNTED = re.compile(
     r"(?! (?:are|give|have|make|need|were)\b)"
 )
 """A number and the noun that it counts, but not as the subject of a verb in the plural."""
+
+_NUMBERED = re.compile(r"\{\d\}")
+
+
+class _Catalogue(gettext.GNUTranslations):
+    """The sentences of a language, among them those that generated code says: their values are numbered."""
+
+    @functools.cached_property
+    def said(self) -> tuple[tuple[re.Pattern[str], str], ...]:
+        """How each of these reads in English, and its translation; the longest first, which says most."""
+        known = [sentence for sentence in vars(self)["_catalog"] if isinstance(sentence, str) and "{1}" in sentence]
+        known.sort(key=len, reverse=True)
+        return tuple((_pattern(sentence), self.gettext(sentence)) for sentence in known)
+
 
 _translations: gettext.NullTranslations = gettext.NullTranslations()
 _current = "en"
@@ -51,7 +66,8 @@ def _use(name: str) -> None:
     global _translations, _current
     _current, _translations = name, gettext.NullTranslations()
     if name in _CATALOGUES:
-        _translations = gettext.translation("trainwiz", _LOCALE_DIR, languages=[_CATALOGUES[name]], fallback=True)
+        languages = [_CATALOGUES[name]]
+        _translations = gettext.translation("trainwiz", _LOCALE_DIR, languages, _Catalogue, fallback=True)
 
 
 def current() -> str:
@@ -68,7 +84,25 @@ def text(message: Message | str) -> str:
         return template
     if 1 in message.values.values():
         template = _COUNTED.sub(lambda found: _of_one(found, message.values), template)
-    return template.format(**{k: text(v) if isinstance(v, Message) else v for k, v in message.values.items()})
+    return template.format(**{name: _shown(value) for name, value in message.values.items()})
+
+
+def _shown(value: object) -> object:
+    return text(value) if isinstance(value, Message) else retold(value) if isinstance(value, str) else value
+
+
+def retold(said: str) -> str:
+    """What generated code said, which is in English, in the reader's language; any other text as it is."""
+    if not isinstance(_translations, _Catalogue) or " " not in said:
+        return said
+    for pattern, template in _translations.said:
+        if found := pattern.fullmatch(said):
+            return template.format("", *map(retold, found.groups()))
+    return _translations.gettext(said)
+
+
+def _pattern(sentence: str) -> re.Pattern[str]:
+    return re.compile("(.*?)".join(map(re.escape, _NUMBERED.split(sentence))), re.DOTALL)
 
 
 def t(template: str, /, **values: object) -> str:

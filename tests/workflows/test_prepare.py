@@ -58,6 +58,23 @@ def test_an_error_of_the_data_is_explained(tmp_path: Path) -> None:
         assert ("cause: " in done.err) is not bool(frames)
 
 
+def test_a_row_that_only_the_training_would_find_is_named_with_its_reason(tmp_path: Path) -> None:
+    """`check` reads the first 200 rows of a file of conversations."""
+    rows = [
+        {"messages": [{"role": "user", "content": f"{i}?"}, {"role": "assistant", "content": "!"}]} for i in range(250)
+    ]
+    rows[240]["messages"].pop()
+    rows[240]["messages"][0]["role"] = "narrator"
+    data = tmp_path / "a.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    folder = make(tmp_path / "project", {**SMALL, "task": "sft", "data.train": str(data)})
+    reasons = {"en": "a.jsonl:241: this conversation cannot be used: the role 'narrator' is unknown"}
+    reasons["zh"] = "a.jsonl:241：该对话无法使用：未知的角色 'narrator'"
+    for language, reason in reasons.items():
+        done = trainwiz("--lang", language, "prepare", str(folder), "--python", warm.python())
+        assert (done.code, reason in done.err, "Traceback" in done.err) == (1, True, False), done.err
+
+
 def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
     folder = project_of(tmp_path)
     code = folder / "documents.py"

@@ -8,7 +8,7 @@ import shlex
 import sys
 import tempfile
 
-from trainwiz import tasks
+from trainwiz import language, tasks
 from trainwiz.diagnose import of_log
 from trainwiz.errors import UsageError
 from trainwiz.language import t
@@ -49,13 +49,13 @@ def prepare(folder: str, *, python: str | None) -> int:
             return SIGNAL_BASE + asked
         if code == 0:
             console.talk(t("the data is ready: trainwiz launch {folder}", folder=where), style="good")
-        else:
+        elif os.path.getsize(log.name):
             _explain(log.name)
     return shell_code(code)
 
 
 def _explain(log: str) -> None:
-    """The traceback, without its frames where the cause is known; nothing where train.py's own words said it all."""
+    """The cause where it is known, else the traceback or the sentence that task.py ended with."""
     lines = logs.read(log).lines()
     found = of_log(lines, log=log)
     if found and found.known:
@@ -63,4 +63,4 @@ def _explain(log: str) -> None:
         diagnosis.show(dataclasses.replace(found, how=how, last=(), line=None), log=log)
     else:
         for line in lines:
-            console.talk(line.text)
+            console.talk(language.retold(line.text))

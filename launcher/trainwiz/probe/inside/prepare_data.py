@@ -1,6 +1,6 @@
 """Run in the project, by the Python that trains: read all data and write its tokens, as the training would.
 
-Argument: the file that gets the traceback of an error.
+Argument: the file that gets the traceback of an error, or the sentence that task.py ended with.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ def report(name: str, data: Any) -> None:
 if __name__ == "__main__":
     try:
         main()
+    except SystemExit as error:
+        if not isinstance(error.code, str):
+            raise
+        Path(sys.argv[1]).write_text(error.code)
+        sys.exit(1)
     except Exception:
         Path(sys.argv[1]).write_text(traceback.format_exc())
         sys.exit(1)
