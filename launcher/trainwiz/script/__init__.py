@@ -93,10 +93,10 @@ class Script:
         self.parts = parts
         self.tree = Tree([part.outline for part in parts], _joined(parts) if len(parts) > 1 else None)
         self.names = Names(self.tree, [part.name for part in parts[:-1]])
-        self.live = Liveness(self.tree)
-        self.engines = Engines(self.tree, self.names, self.live)
-        self.ranks = Ranks(self.tree, self.names, any(part.tells_ranks_apart for part in parts))
+        self.live = Liveness(self.tree, self.names)
         self.origins = Origins(self.tree, self.names)
+        self.engines = Engines(self.tree, self.names, self.live, self.origins)
+        self.ranks = Ranks(self.tree, self.names, self.origins, any(part.tells_ranks_apart for part in parts))
         self.training = Training(self.tree, self.names, self.engines, self.origins)
         self._full_name = partial(_full_name, self.engines, self.names)
         self._calls: dict[ast.Call, Call] = {}

@@ -10,11 +10,14 @@ from functools import cached_property
 
 from trainwiz.script.liveness import Liveness
 from trainwiz.script.names import RENAMED, Assignment, Names, parameters
+from trainwiz.script.origins import Origins, argument
 from trainwiz.script.outline import skipping
 from trainwiz.script.tree import Function, Tree, constant, dotted, method
 
 DEPTH = 5
 """How many names are followed from one to the next."""
+_FLOWS = 3
+"""Functions that hand a prepared thing to each other."""
 _MADE_BY = {
     "accelerate.Accelerator": "Accelerator",
     "lightning.Fabric": "Fabric",
@@ -50,8 +53,8 @@ _NAMED = (
 class Engines:
     """The engines in use, and the kinds of objects: `Accelerator`, `Module`, `Optimizer`, …"""
 
-    def __init__(self, tree: Tree, names: Names, live: Liveness) -> None:
-        self.tree, self.names, self.live = tree, names, live
+    def __init__(self, tree: Tree, names: Names, live: Liveness, origins: Origins) -> None:
+        self.tree, self.names, self.live, self.origins = tree, names, live, origins
         self._kinds: dict[tuple[str, ast.AST, int], str] = {}
         self._classes: dict[str, str] = {}
         self.accelerate = names.imported("accelerate")
@@ -109,7 +112,15 @@ class Engines:
             kind = self._of_assignment(assignment, depth - 1)
             if kind:
                 return kind
-        return self._annotated(name, node) or self._of_name(name)
+        return self._annotated(name, node) or self._of_name(name) or self._handed(name, node, depth - 1)
+
+    def _handed(self, name: str, node: ast.AST, depth: int) -> str:
+        """What a parameter is to those who call its function, or what the function returns that makes the name."""
+        if depth <= 0 or not self.deepspeed:
+            return ""
+        known = self.names.assigned(name, node)
+        values = [v for a in known for v in self.origins.results(a)] if known else self.origins.given(name, node)
+        return next((kind for value in values if (kind := self._kind(value, depth))), "")
 
     def _annotated(self, name: str, node: ast.AST) -> str:
         """What a parameter is said to be: `def save(trainer: transformers.Trainer)`."""
@@ -134,12 +145,23 @@ class Engines:
             return True
         latest = self.names.latest(name, node)
         if latest is not None and latest.scope is self.tree.scope(node):
-            return self.prepares(latest) or self._still(latest, depth - 1) or self._in_other_branch(latest, node)
-        if name not in self.prepared_names:
-            return False
-        # A parameter of the same name as something prepared elsewhere is taken to be that.
+            prepared = self.prepares(latest) or self._returns_prepared(latest, depth - 1)
+            return prepared or self._still(latest, depth - 1) or self._in_other_branch(latest, node)
         known = self.names.assigned(name, node)
-        return any(self.prepares(a) for a in known) if known else name in parameters(self.tree.scope(node))
+        if known:
+            return any(self.prepares(a) or self._returns_prepared(a, depth - 1) for a in known)
+        given = self.origins.given(name, node)
+        if given and (name not in self.prepared_names or all(map(dotted, given))):
+            return any(self.is_prepared(value, depth - 1) for value in given)
+        # A parameter of the same name as something prepared elsewhere is taken to be that.
+        return name in self.prepared_names and name in parameters(self.tree.scope(node))
+
+    def _returns_prepared(self, assignment: Assignment, depth: int) -> bool:
+        """Whether one of the project's own functions makes a name's value, and returns what it prepared."""
+        return any(
+            self.wraps(value) or (depth > 0 and self.is_prepared(value, depth))
+            for value in self.origins.results(assignment)
+        )
 
     def _holding(self) -> Iterator[str]:
         """The names of what holds prepared things: `models` of `models[k] = accelerator.prepare(models[k])`."""
@@ -164,7 +186,34 @@ class Engines:
         """Whether anything of this name, wherever it stands, was prepared, sharded or given on."""
         if name in self.prepared_names or name in self._sharded:
             return True
-        return self.prepares_any and name in self._given_on
+        return self.prepares_any and (name in self._given_on or name in self._flowing)
+
+    @cached_property
+    def _flowing(self) -> frozenset[str]:
+        """The names by which prepared things are known in the functions that get them, and where these return them."""
+        found, fresh = set(self.prepared_names), set(self.prepared_names)
+        for _ in range(_FLOWS):
+            reached = {name for one in fresh for name in (*self._parameters_of(one), *self._results_of(one))}
+            fresh = reached - found
+            found |= fresh
+            if not fresh:
+                break
+        return frozenset(found)
+
+    def _parameters_of(self, name: str) -> Iterator[str]:
+        for outline in self.tree.outlines:
+            for call in outline.given.get(name, ()):
+                function = self.origins.called(call)
+                if function is not None:
+                    yield from (p for p in parameters(function) if dotted(argument(function, p, call) or call) == name)
+
+    def _results_of(self, name: str) -> Iterator[str]:
+        for node in self.tree.mentions.get(name.rpartition(".")[2], ()):
+            above = self.tree.parent(node)
+            above = self.tree.parent(above) if isinstance(above, ast.Tuple) else above
+            if isinstance(above, ast.Return) and dotted(node) == name:
+                for site in self.origins.sites(self.tree.scope(node)):
+                    yield from (one.name for one in self.names.bound_to(site))
 
     @cached_property
     def _given_on(self) -> frozenset[str]:

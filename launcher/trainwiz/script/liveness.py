@@ -5,15 +5,16 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.script.outline import DEFINITIONS
-from trainwiz.script.tree import Tree
+from trainwiz.script.names import Names
+from trainwiz.script.outline import DEFINITIONS, Definition, Outline, dotted
+from trainwiz.script.tree import Tree, constant
 
 
 class Liveness:
     """What a script may come to; all of it where it has no modules."""
 
-    def __init__(self, tree: Tree) -> None:
-        self.tree = tree
+    def __init__(self, tree: Tree, names: Names) -> None:
+        self.tree, self.names = tree, names
         self._found: set[ast.AST] | None = None
 
     def __contains__(self, node: ast.AST) -> bool:
@@ -36,9 +37,32 @@ class Liveness:
             *(script.named(one) for group in script.defined.values() for one in group),
             *(module.named_loosely for module in modules),
         )
+        names |= self._looked_up().union(*(module.once(_registered) for module in modules))
         known = {name for module in modules for name in module.defined}
         while live := names & known:
             known -= live
             found = [(m, one) for m in modules for name in live for one in m.defined.get(name, ())]
             yield from (one for _, one in found)
             names = frozenset().union(*(module.named(one) for module, one in found))
+
+    def _looked_up(self) -> frozenset[str]:
+        """What a module defines whose classes are chosen as the script runs: `getattr(trainers, config.trainer)`."""
+        found: set[str] = set()
+        for outline in self.tree.outlines:
+            for call in outline.calls.get("getattr", ()):
+                whole = self.names.resolved(call.args[0]) if len(call.args) > 1 else ""
+                if whole in self.names.own and constant(call.args[1]) is None:
+                    found |= self.tree.outlines[self.names.own[whole]].defined.keys()
+        return frozenset(found)
+
+
+def _registered(outline: Outline) -> frozenset[str]:
+    """What a decorator enters under a name by which it is chosen later: `@register_trainer("dpo")`."""
+    return frozenset(
+        name for name, group in outline.defined.items() if any(_is_registered(definition) for definition in group)
+    )
+
+
+def _is_registered(definition: Definition) -> bool:
+    marks = (dotted(d.func if isinstance(d, ast.Call) else d) for d in definition.decorator_list)
+    return any("register" in mark.rpartition(".")[2].lower() for mark in marks)

@@ -13,6 +13,8 @@ _DEPTH = 8
 """Steps from a value to what makes it."""
 _PASSING = ("tqdm", "trange", "track", "enumerate", "iter", "list", "zip", "cycle", "islice", "skip_first_batches")
 """Functions that give on what they are given first."""
+_STARTS = ("spawn", "start_processes", "Process")
+"""Functions that start another one in processes of its own."""
 _TELLING = ("train", "eval", "to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_")
 """Methods that return their own object."""
 
@@ -29,6 +31,8 @@ class Origins:
         self._called: dict[tuple[ast.Call, bool], Function | None] = {}
         self._returns: dict[Function, list[ast.expr]] = {}
         self._made: dict[tuple[ast.AST, int, bool], tuple[ast.expr, ...]] = {}
+        self._given: dict[tuple[ast.AST, str], list[ast.expr]] = {}
+        self._aliases: dict[tuple[str, ast.AST, int], frozenset[str]] = {}
 
     @cached_property
     def _classes(self) -> dict[str, ast.ClassDef]:
@@ -204,13 +208,65 @@ class Origins:
             yield from self._of_call(value, _position(assignment), depth)
 
     def _of_parameter(self, name: str, node: ast.AST, depth: int) -> Iterator[ast.expr]:
+        for given in self.given(name, node):
+            yield from self._makers(given, depth)
+
+    def given(self, name: str, node: ast.AST) -> list[ast.expr]:
+        """What the calls of the function around a node give its parameter of this name."""
         scope: ast.AST = self.tree.scope(node)
         while name not in parameters(scope) and scope is not self.tree.module:
             scope = self.tree.scope(scope)
-        for site in self.sites(scope):
-            given = argument(scope, name, site)
-            if given is not None:
-                yield from self._makers(given, depth)
+        if scope is self.tree.module:
+            return []
+        if (scope, name) not in self._given:
+            found = [argument(scope, name, site) for site in self.sites(scope)]
+            found += [_spawned(scope, name, call) for call in self._spawning(scope)]
+            self._given[scope, name] = [value for value in found if value is not None]
+        return self._given[scope, name]
+
+    def results(self, assignment: Assignment) -> list[ast.expr]:
+        """What the project's own function returns for a name that gets its result, or that part of it."""
+        value = assignment.value
+        function = self.called(value) if isinstance(value, ast.Call) else None
+        if function is None:
+            return []
+        index = None if assignment.alone else _position(assignment)
+        found = []
+        for one in self._returned(function):
+            if index is None and assignment.alone:
+                found.append(one)
+            elif index is not None and isinstance(one, ast.Tuple) and index < len(one.elts):
+                found.append(one.elts[index])
+        return found
+
+    def aliases(self, node: ast.AST, depth: int = 4) -> frozenset[str]:
+        """The dotted names that a value is known by, here and where it comes from."""
+        if isinstance(node, ast.Call) and node.args and dotted(node.func).endswith("unwrap_model"):
+            node = node.args[0]
+        name = dotted(node).removesuffix(".module")
+        if not name or not depth:
+            return frozenset((name,)) - {""}
+        key = name, self.tree.scope(node), depth
+        if key not in self._aliases:
+            self._aliases[key] = frozenset((name,))  # `model = model.module` must not be asked for ever
+            known = self.names.assigned(name, node)
+            values = [a.value for a in known if a.alone and dotted(a.value)] or self.given(name, node)
+            self._aliases[key] = frozenset((name,)).union(*(self.aliases(value, depth - 1) for value in values))
+        return self._aliases[key]
+
+    def returned(self, function: Function) -> list[ast.expr]:
+        """What one of the project's own functions returns."""
+        return self._returned(function)
+
+    def is_spawned(self, function: ast.AST) -> bool:
+        """Whether torch.multiprocessing starts a function in each process, with the rank as its first argument."""
+        return any(_starts(call) == "spawn" for call in self._spawning(function))
+
+    def _spawning(self, function: ast.AST) -> list[ast.Call]:
+        """The calls that start a function in processes of their own."""
+        if not isinstance(function, Function):
+            return []
+        return [call for call in self.names.calls_of(*_STARTS) if dotted(_started(call)) == function.name]
 
 
 def _made_first(call: ast.Call) -> ast.Call:
@@ -264,6 +320,31 @@ def argument(function: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
     if named is None and name in positions and positions.index(name) < len(call.args):
         return call.args[positions.index(name)]
     return named
+
+
+def _starts(call: ast.Call) -> str:
+    """How a call starts a function: `spawn` gives it the rank first."""
+    last = dotted(call.func).rpartition(".")[2]
+    return "spawn" if last == "start_processes" else last
+
+
+def _started(call: ast.Call) -> ast.expr:
+    """The function that a call starts in processes of its own."""
+    named = (k.value for k in call.keywords if k.arg in ("target", "fn"))
+    return next(named, call.args[0] if call.args else call)
+
+
+def _spawned(function: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
+    """What a function that is started in processes of its own gets for a parameter."""
+    assert isinstance(function, Function)
+    positions = [a.arg for a in (*function.args.posonlyargs, *function.args.args)]
+    given = next((k.value for k in call.keywords if k.arg == "args"), None)
+    if given is None and _starts(call) == "spawn" and len(call.args) > 1:
+        given = call.args[1]
+    index = positions.index(name) - (_starts(call) == "spawn") if name in positions else -1
+    if isinstance(given, ast.Tuple) and 0 <= index < len(given.elts):
+        return given.elts[index]
+    return None
 
 
 def _position(assignment: Assignment) -> int | None:

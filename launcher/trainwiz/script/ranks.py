@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from functools import cached_property
 
 from trainwiz.engines.names import names
-from trainwiz.script.names import Assignment, Names
+from trainwiz.script.names import Assignment, Names, parameters
+from trainwiz.script.origins import Origins
 from trainwiz.script.tree import Function, Guard, Tree, constant, dotted, walk
 
 MAIN = names(
@@ -55,9 +56,10 @@ _MOST_SITES = 60
 class Ranks:
     """Conditions that hold on some ranks only."""
 
-    def __init__(self, tree: Tree, names: Names, differ: bool = True) -> None:
+    def __init__(self, tree: Tree, names: Names, origins: Origins, differ: bool = True) -> None:
         """`differ` is whether a text of the program has one of `STEMS`; without, all ranks do the same."""
-        self.tree, self.names, self._differ = tree, names, differ
+        self.tree, self.names, self.origins, self._differ = tree, names, origins, differ
+        self._numbers: dict[tuple[str, ast.AST], bool] = {}
         self._asking: set[str] = set()
         self._deciding: set[str] = set()
         self._own_guards: dict[ast.AST, Guard | None] = {}
@@ -92,7 +94,8 @@ class Ranks:
     def differs(self, test: ast.expr, positive: bool) -> bool:
         """Whether the branch where the test is so is taken on some ranks, and never on the others."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-            return self.differs(test.operand, not positive) or self.is_rank(test.operand)
+            told = self.is_rank(test.operand) or self.holds_rank(test.operand)
+            return told or self.differs(test.operand, not positive)
         if isinstance(test, ast.BoolOp):
             needs_all = isinstance(test.op, ast.And) != positive
             # `not is_initialized() or rank == 0`: without other ranks there is nothing to tell apart.
@@ -104,7 +107,7 @@ class Ranks:
                 return False  # `local_rank != -1` is true on all ranks, or there is one process
             if isinstance(test.ops[0], ast.IsNot if positive else ast.Is) and constant(test.comparators[0]) is None:
                 return _WRITER.search(dotted(test.left)) is not None or self._is_made_on_one(test.left)
-            return self.is_rank(test.left) and isinstance(test.ops[0], _RANK_TESTS)
+            return isinstance(test.ops[0], _RANK_TESTS) and (self.is_rank(test.left) or self.holds_rank(test.left))
         return self.is_main(test)
 
     def _is_made_on_one(self, node: ast.expr) -> bool:
@@ -123,15 +126,16 @@ class Ranks:
         name = dotted(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
         if name.removeprefix("get_") in MAIN or ("m" in name and name.startswith("is_") and _MAIN.match(name)):
             return True
-        if not isinstance(node, ast.Name) or node.id in self._asking:
+        name = dotted(node)
+        if not name or name in self._asking:
             return False
-        values = [a.value for a in self.names.assigned(node.id, node) if a.alone]
-        self._asking.add(node.id)  # `a = a or b` must not be asked for ever
+        values = [a.value for a in self.names.assigned(name, node) if a.alone]
+        self._asking.add(name)  # `a = a or b` must not be asked for ever
         answer = bool(values) and all(
             isinstance(value, ast.Compare | ast.BoolOp | ast.Attribute | ast.Call) and self.differs(value, True)
             for value in values
         )
-        self._asking.discard(node.id)
+        self._asking.discard(name)
         return answer
 
     def is_rank(self, node: ast.AST) -> bool:
@@ -146,6 +150,35 @@ class Ranks:
             return True
         word = constant(node.slice) if isinstance(node, ast.Subscript) else None
         return word == "RANK" or (word != "rank" and str(word).lower() in RANKS)  # config["rank"] may be LoRA's
+
+    def holds_rank(self, node: ast.AST) -> bool:
+        """Whether a name of any kind holds the number of the rank: by what it is assigned, or given by all calls."""
+        name = dotted(node)
+        if not name or not isinstance(node, ast.expr):
+            return False
+        key = name, self.tree.scope(node)
+        if key not in self._numbers:
+            self._numbers[key] = False  # `a = a or b` must not be asked for ever
+            self._numbers[key] = self._holds_rank(name, node)
+        return self._numbers[key]
+
+    def _holds_rank(self, name: str, node: ast.expr) -> bool:
+        made = [a for a in self.names.assigned(name, node) if constant(a.value) is None]
+        if made:
+            return all(a.alone and self._is_number(a.value) for a in made)
+        function = self.tree.scope(node)
+        if not isinstance(function, Function) or name not in parameters(function):
+            return False
+        if self.origins.is_spawned(function):
+            return name == next(iter(a.arg for a in function.args.args), "")
+        given = self.origins.given(name, node)
+        return bool(given) and all(self._is_number(value) for value in given)
+
+    def _is_number(self, value: ast.expr) -> bool:
+        """Whether a value is the number of the rank: `int(os.environ["RANK"])`, `dist.get_rank()`, a name for it."""
+        if isinstance(value, ast.IfExp):
+            return self._is_number(value.body) and constant(value.orelse) is not None
+        return self.is_rank(value) or self.holds_rank(value)
 
     def mentions_rank(self, node: ast.AST) -> bool:
         """Whether the value is made from the rank's number."""
@@ -162,7 +195,9 @@ class Ranks:
             name = dotted(node)
             if name and name not in seen:
                 seen.add(name)
-                waiting += [a.value for a in self.names.assigned(name, node)]
+                for a in self.names.assigned(name, node):  # of what is unpacked from a call, only what it returns
+                    unpacked = isinstance(a.value, ast.Call) and not a.alone
+                    waiting += self.origins.results(a) if unpacked else [a.value]
             key = constant(node.slice) if isinstance(node, ast.Subscript) else None
             if isinstance(key, str):  # of a dictionary, only this value
                 entries = [a.value for a in self.names.assigned(dotted(node.value), node)]  # type: ignore[attr-defined]
@@ -179,7 +214,7 @@ class Ranks:
         A value that merely came from the rank, such as a loss computed on its device, does not make it one.
         """
         for node in walk(test):
-            if self.is_rank(node) or self.is_main(node):
+            if self.is_rank(node) or self.is_main(node) or self.holds_rank(node):
                 return True
             name = dotted(node)
             if name and name not in self._deciding:

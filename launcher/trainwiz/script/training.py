@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,8 @@ from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method, wa
 
 SHOWING = ("tqdm", "trange", "track", "progress_bar", "log_every")
 """Functions that show how far a loop has come."""
+_DUE = re.compile(r"sync|bound|updat|last|accum|is_step|should_step|do_step|stepping|due", re.IGNORECASE)
+"""In the words of a condition that asks whether an update is due."""
 _OPTIMIZERS = re.compile(r"(^|[._])(optim|optimizer|opt)s?(_(dict|list|map))?$", re.IGNORECASE)
 """The names of what holds several optimizers."""
 
@@ -365,6 +367,12 @@ def _plus_number(rest: ast.expr, size: ast.expr) -> int | None:
 
 def _number(node: ast.expr) -> int | None:
     return constant(node) if type(constant(node)) is int else None
+
+
+def counts_to_window(window: Window, guard: Guard, expanded: Callable[[ast.expr], ast.expr]) -> bool:
+    """Whether a condition may hold at the end of a window only: it counts, or asks whether the update is due."""
+    text = ast.unparse(expanded(guard.test))
+    return "%" in text or text == ast.unparse(window.test) or _DUE.search(text) is not None
 
 
 def describe(guard: Guard) -> str:

@@ -15,7 +15,7 @@ from trainwiz.script.tree import Function, dotted, method, walk
 
 _WRAPS = re.compile(
     r"Parallel|FSDP|fully_shard|parallelize|distribute_|replicate|horovod|hvd\.|apex\.parallel|fairscale|"
-    r"deepspeed|pipelin|ZeRO|rpc|bagua|accelerat|Fabric|average_|allreduce|megatron|byteps|colossal|LocalSGD|DiLoCo"
+    r"deepspeed|pipelin|ZeRO|rpc|bagua|accelerat|Fabric|average_|allreduce|megatron|byteps|colossal|LocalSGD|DiLoCo|optim\.Distributed|DistributedOptimizer"
 )
 _REDUCES = ("all_reduce", "reduce", "all_gather", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")
 _SHARES_WEIGHTS = re.compile(r"broadcast|sync_(params|weights|parameters)|load_state_dict|from_pretrained")
@@ -119,6 +119,8 @@ def _learners(script: Script) -> Iterator[tuple[str, ast.expr]]:
                 if not isinstance(node, ast.Call) or script.tree.without_gradient(node):
                     continue
                 called = dotted(node.func).removesuffix(".forward")
+                if called.rpartition(".")[0] in known:  # a method of the model that computes what is learned from
+                    called = called.rpartition(".")[0]
                 if called in known or ("model" in called and _is_made(script, node.func)):
                     yield called, node
                 for value in (*node.args, *(k.value for k in node.keywords)):

@@ -138,7 +138,7 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
     seen: set[ast.AST] = set()
     for call in _forwards(script):
         around = (*script.tree.loops(call.node), *script.tree.withs(call.node), script.tree.scope(call.node))[0]
-        if _learns_nothing(script, call.node) and around not in seen:
+        if _learns_nothing(script, call.node) and around not in seen and not _is_handed(script, call):
             seen.add(around)
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
     for call in script.called(*_TRAINER):
@@ -171,6 +171,13 @@ def _forwards(script: Script) -> Iterator[Call]:
             yield call
 
 
+def _is_handed(script: Script, call: Call) -> bool:
+    """Whether a function that one rank calls gets the prepared model under another name: the call is what is wrong."""
+    function, name = script.tree.scope(call.node), dotted(call.node.func)
+    known = name in script.engines.prepared_names or name not in parameters(function)
+    return not known and function in script.ranks.single and bool(script.origins.given(name, call.node))
+
+
 def _runs_prepared(script: Script, call: Call) -> bool:
     """Whether one of the script's own functions goes through batches with the prepared model that it is given."""
     given = [v for v in call.arguments if script.engines.is_prepared(v)]
@@ -185,7 +192,7 @@ def _runs_prepared(script: Script, call: Call) -> bool:
         if isinstance(node, ast.Call) and dotted(node.func) in names and evaluates:
             if any(one.scope is function for one in script.names.assigned(dotted(node.func), node)):
                 return False  # it is unwrapped first
-            if function in script.ranks.single and script.engines.is_prepared(node.func):
+            if function in script.ranks.single and dotted(node.func) in script.engines.prepared_names:
                 return False  # which is found itself
             return not any(script.tree.scope(b.call) is function for b in script.training.backwards)
     return False

@@ -55,7 +55,7 @@ def repeated_samples_are_cut(script: Script) -> Violations:
     """
     for call in script.called("Accelerator.gather"):
         loops = script.tree.loops(call.node)
-        training = any(b.loop in loops for b in script.training.backwards)
+        training = any(script.training.within(loop) for loop in loops[:1])
         if training or not _over_prepared(script, call.node) or _cuts(script, call.node):
             continue
         yield violation(

@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import instead, main_rank
 from trainwiz.script.engines import BY_HAND
-from trainwiz.script.training import Backward
+from trainwiz.script.training import Backward, counts_to_window
 from trainwiz.script.tree import dotted, method, opened, walk
 
 _BACKWARD = {
@@ -238,7 +238,10 @@ def _clipped_in_windows(script: Script) -> Violations:
         for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
             loops = script.tree.loops(call.node)
             guards = script.tree.guards(call.node, within=window.loop) if loops[:1] == [window.loop] else None
-            if guards is not None and not guards and window.backward.by not in ("DeepSpeedEngine", "Booster"):
+            every = guards is not None and not any(
+                counts_to_window(window, g, script.training.expanded) for g in guards
+            )
+            if every and window.backward.by not in ("DeepSpeedEngine", "Booster"):
                 yield violation(
                     "this clips after every micro-batch instead of once before the update",
                     remedy("put it under: if {test}", test=ast.unparse(window.test)),

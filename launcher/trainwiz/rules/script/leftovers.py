@@ -143,6 +143,65 @@ def one_wandb_run(script: Script) -> Violations:
             )
 
 
+@rule("TW782", level=Level.HINT, field="script")
+def checkpoints_are_loaded_to_the_own_device(script: Script) -> Violations:
+    """Give torch.load a map_location in a script that runs on several ranks.
+
+    Without it: a checkpoint that was saved on GPU 0 is loaded onto GPU 0 by every rank: with 8 ranks, its memory holds
+    8 copies besides its own model, and it is often the only one that runs out.
+    Why: torch.load puts each tensor on the device that it was saved from.
+    Instead: use torch.load(path, map_location="cpu"), or the rank's own device.
+    Source: https://docs.pytorch.org/tutorials/intermediate/ddp_tutorial.html (save and load checkpoints)
+    """
+    if not script.engines.several or not script.training.backwards:
+        return
+    for call in script.called("torch.load"):
+        if script.part(call.node) is not script.parts[-1]:
+            continue  # a module; what it is told is seen where it is called
+        told = call.argument("map_location", 1) is not None or call.keyword("mmap") is not None or call.has_spread()
+        if not told and not script.ranks.is_single(call.node):
+            yield violation(
+                "without map_location, every rank may load this onto the GPU that it was saved from",
+                remedy('add map_location="cpu"'),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW783", level=Level.WARNING, field="script")
+def devices_have_the_local_rank(script: Script) -> Violations:
+    """Choose the GPU by the rank on this machine, not by the rank of the whole job.
+
+    Without it: the second machine of a job fails with `invalid device ordinal`: with 8 GPUs each, its first rank asks
+    for GPU 8.
+    Why: RANK and dist.get_rank() count over all machines, LOCAL_RANK over the processes of one.
+    Instead: use int(os.environ["LOCAL_RANK"]), or rank % torch.cuda.device_count().
+    Source: https://docs.pytorch.org/docs/stable/elastic/run.html (environment variables)
+    """
+    known = any("LOCAL_RANK" in part.text for part in script.parts)
+    chosen = [(c, c.argument("device", 0)) for c in script.called("torch.cuda.set_device")] if known else []
+    for call, device in chosen:
+        if device is not None and _is_global_rank(script, device):
+            yield violation(
+                "{device} counts over all machines: there is no such GPU on the second one",
+                remedy("use the local rank: int(os.environ[{name}])", name='"LOCAL_RANK"'),
+                device=ast.unparse(device),
+                place=script.place(call.node),
+            )
+
+
+def _is_global_rank(script: Script, device: ast.expr) -> bool:
+    """Whether a number is surely that of the rank in the whole job."""
+    made = [a.value for a in script.names.assigned(dotted(device), device)] if dotted(device) else [device]
+    words = [{constant(n) for n in walk(value)} for value in made]
+    asked = [
+        isinstance(value, ast.Call) and script.names.resolved(value.func) == "torch.distributed.get_rank"
+        for value in made
+    ]
+    text = " ".join(map(ast.unparse, made))
+    local = any("LOCAL_RANK" in one for one in words) or "%" in text or "local" in text.lower()
+    return bool(made) and not local and all(a or "RANK" in one for a, one in zip(asked, words, strict=True))
+
+
 def _is_unused(script: Script, node: ast.AST) -> bool:
     """Whether a method of a plain class stands here, which nothing that is known calls."""
     scope = script.tree.scope(node)

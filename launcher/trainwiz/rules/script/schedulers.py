@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.training import counts_to_window
 from trainwiz.script.tree import dotted, opened, operates
 
 _PREPARES = ("Accelerator.prepare", "Accelerator.prepare_scheduler")
@@ -66,9 +67,14 @@ def schedules_count_updates(script: Script) -> Violations:
         loops = script.tree.loops(call.node)
         if not loops or total is None or not _counts_updates(script, total):
             continue
-        if script.tree.guards(call.node, within=loops[0]) or script.engines.is_prepared(call.node.func.value):  # type: ignore[attr-defined]
+        if script.engines.is_prepared(call.node.func.value):  # type: ignore[attr-defined]
             continue
-        windows = any(w.loop is loops[0] for w in script.training.windows)
+        guards = script.tree.guards(call.node, within=loops[0])
+        windows = [w for w in script.training.windows if w.loop is loops[0]]
+        if any(counts_to_window(w, g, script.training.expanded) for w in windows for g in guards):
+            continue
+        if guards and not windows:
+            continue
         if windows or any(opened(block, "accumulate") for block in script.tree.withs(call.node)):
             yield violation(
                 "the scheduler steps after every micro-batch, but its total {total} counts updates",
@@ -80,11 +86,20 @@ def schedules_count_updates(script: Script) -> Violations:
 
 def _schedules(script: Script) -> Iterator[tuple[str, Call]]:
     """Names of schedulers with the calls that created them."""
-    for call in script.makers("Scheduler"):
+    made = [c for name in _TOTALS for c in script.calls_with(name)]
+    known = script.makers("Scheduler")
+    for call in [*known, *(c for c in made if c not in known and _is_named(script, c))]:
         statement = script.tree.parent(call.node)
         if isinstance(statement, ast.Assign):
             for target in statement.targets:
                 yield dotted(target), call
+
+
+def _is_named(script: Script, call: Call) -> bool:
+    """Whether what a call makes is called a scheduler."""
+    statement = script.tree.parent(call.node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return any(script.engines.kind(target) == "Scheduler" for target in targets)
 
 
 def _total(call: Call) -> ast.expr | None:

@@ -13,6 +13,8 @@ from trainwiz.script.tree import Loop, dotted, method, walk
 
 _FREE = re.compile(r"item|detach|float|\.data\b|tolist|numpy|cpu|reduce|gather|mean_across|no_grad|average")
 """In what has no graph any more, or is of other ranks."""
+_FREEING = re.compile(r"item|detach|^float$|data$|tolist|numpy|cpu|reduce|gather|mean_across|no_grad|average")
+"""In the name of a function whose result has no graph, or is of other ranks."""
 _PLAIN = (
     *(ast.Name, ast.BinOp, ast.Constant, ast.Attribute, ast.Subscript),
     *(ast.expr_context, ast.operator),
@@ -81,11 +83,23 @@ def _keeps(script: Script, node: ast.AST, names: set[str], loop: Loop) -> bool:
     if not used or not plain or _FREE.search(ast.unparse(value)):
         return False
     latest = script.names.latest(used[0].id, node)
-    if latest is None or loop not in script.tree.loops(latest.node) or _FREE.search(ast.unparse(latest.value)):
+    if latest is None or loop not in script.tree.loops(latest.node) or _frees(latest.value):
         return False
     function = script.origins.called(latest.value) if isinstance(latest.value, ast.Call) else None
     returns = [n for n in walk(function) if isinstance(n, ast.Return)] if function is not None else []
     return not any(_FREE.search(ast.unparse(n)) for n in returns)
+
+
+def _frees(value: ast.expr) -> bool:
+    """Whether the last step to a value leaves its graph behind; what a loss function is given does not count."""
+    if isinstance(value, ast.Call):
+        called = value.func
+        if _FREEING.search(dotted(called).rpartition(".")[2] or method(value)):
+            return True
+        return isinstance(called, ast.Attribute) and not dotted(called) and _frees(called.value)
+    if isinstance(value, ast.BinOp):
+        return _frees(value.left) and _frees(value.right)
+    return _FREE.search(ast.unparse(value)) is not None
 
 
 def _outlives(script: Script, target: str, node: ast.AST, loop: Loop) -> bool:

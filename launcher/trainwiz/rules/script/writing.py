@@ -41,9 +41,12 @@ _START = re.compile(r"(start|resume|first|initial|begin)\w*(epoch|step|iter|upda
 _PROGRESS = re.compile(r"epoch|step|iter|update|history", re.IGNORECASE)
 _RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
 _WRITERS = ("numpy.save", "numpy.savez")
+_LINKS = ("os.symlink", "os.rename", "os.replace", "shutil.copytree")
+"""Functions that fail, or overwrite each other, where several ranks call them with the same paths."""
 _WRITING_METHODS = ("to_csv", "savefig", "write_text", "write_bytes")
 _WRITES = (
     *("save", "savez", "save_file", "save_model", "mkdir", "makedirs", "open", "save_pretrained"),
+    *("symlink", "rename", "replace", "copytree"),
     *_WRITING_METHODS,
 )
 """The last names of all that may write a file."""
@@ -52,6 +55,8 @@ _ONE_WRITES = (
     r"coordinator"
 )
 """In the words of a condition that may be about ranks."""
+_SEVERAL = re.compile(r"local_rank|LOCAL_RANK|is_world_process_zero|torch\.distributed|get_rank\(")
+"""In a program of a Trainer that is written for several ranks."""
 _HANDS_ON = re.compile(
     r"coordinator|(?:rank|process)_?(?:0|zero)|(?:main|master)_(?:rank|process)|(?:main|master)_only"
 )
@@ -112,7 +117,7 @@ def one_rank_writes(script: Script) -> Violations:
     Instead: write under `if accelerator.is_main_process:` or `if rank == 0:`, followed by a barrier.
     Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution
     """
-    if not (script.engines.several or _has_callback(script)):
+    if not (script.engines.several or _has_callback(script) or _runs_trainer(script)):
         return
     for call in script.calls_of(*_WRITES):
         path = _written(script, call)
@@ -199,7 +204,7 @@ def _open_sites(script: Script, call: Call, path: ast.expr) -> Iterator[ast.Call
     """Of the calls of a function that writes what it is given, those on every rank beside others on one."""
     sites = script.origins.sites(script.tree.scope(call.node))
     given = parameters(script.tree.scope(call.node))
-    if len(sites) < 2 or not any(isinstance(n, ast.Name) and n.id in given for n in walk(path)):
+    if len(sites) < 2 or not any(isinstance(n, ast.Name) and n.id in given for n in script.names.feeding(path)):
         return
     if script.ranks.names_rank(path) or _is_guarded(script, call.node) or _is_of_sample(script, path):
         return
@@ -247,6 +252,8 @@ def _written(script: Script, call: Call) -> ast.expr | None:
         return call.node.args[1]
     if call.name in ("safetensors.torch.save_file", "safetensors.torch.save_model"):
         return call.argument("filename", 1)
+    if call.name in _LINKS and len(call.node.args) > 1:
+        return None if _is_tried(script, call) else call.node.args[1]
     if call.name in _WRITERS or call.method in _WRITING_METHODS:
         return call.node.args[0] if call.node.args else None
     if call.name in ("os.mkdir", "os.makedirs") and call.node.args:
@@ -281,6 +288,8 @@ def _trains(script: Script, call: ast.Call) -> bool:
     """Whether a call is part of the training: in its function, in one that it calls, or in a callback of it."""
     scope = script.tree.scope(call)
     training = {script.tree.scope(b.call) for b in script.training.backwards}
+    if _runs_trainer(script):
+        training |= {script.tree.scope(call.node) for call in script.called("Trainer.train")}
     training |= {outer for one in training if isinstance(outer := script.tree.scope(one), Function)}
     for _ in range(_DEEP):
         training |= {script.tree.scope(site) for one in list(training) for site in script.origins.sites(one)}
@@ -294,6 +303,11 @@ def _trains(script: Script, call: ast.Call) -> bool:
         return True
     own = isinstance(scope, Function) and (scope.name.startswith("on_") or scope.name.endswith("_step"))
     return own and _callback(script, call) is not None
+
+
+def _runs_trainer(script: Script) -> bool:
+    """Whether a Trainer trains, in a program that knows that it may have several ranks."""
+    return bool(script.called("Trainer.train")) and _SEVERAL.search(script.parts[-1].text) is not None
 
 
 def _callback(script: Script, node: ast.AST) -> ast.ClassDef | None:
