@@ -2,6 +2,7 @@
 
 import gettext
 import string
+import time
 
 import catalogue
 import pytest
@@ -94,4 +95,7 @@ def test_what_generated_code_says_of_data_is_read_in_chinese() -> None:
         cause = "a.jsonl:3: this conversation cannot be used: it has no messages"
         assert language.retold(cause) == "a.jsonl:3：该对话无法使用：没有消息"
         assert language.retold("my own notes: it has no messages yet") == "my own notes: it has no messages yet"
+        before, endless = time.process_time(), ": not a JSON object" * 10_000
+        assert language.retold(endless) == endless
+        assert time.process_time() - before < 1
     assert language.retold(cause) == cause

@@ -28,6 +28,8 @@ _COUNTED = re.compile(
 """A number and the noun that it counts, but not as the subject of a verb in the plural."""
 
 _NUMBERED = re.compile(r"\{\d\}")
+_LONGEST = 1000
+"""Characters of what generated code said; the time to recognize a longer text grows with its square."""
 
 
 class _Catalogue(gettext.GNUTranslations):
@@ -93,7 +95,7 @@ def _shown(value: object) -> object:
 
 def retold(said: str) -> str:
     """What generated code said, which is in English, in the reader's language; any other text as it is."""
-    if not isinstance(_translations, _Catalogue) or " " not in said:
+    if not isinstance(_translations, _Catalogue) or not (" " in said and len(said) <= _LONGEST):
         return said
     for pattern, template in _translations.said:
         if found := pattern.fullmatch(said):
