@@ -15,7 +15,7 @@ from trainwiz.message import Message, say
 from trainwiz.models import known
 from trainwiz.plan import Plan
 from trainwiz.project import Amount, DataFacts, ModelFacts
-from trainwiz.questions import BASIC
+from trainwiz.questions import BASIC, Question
 from trainwiz.store import machines
 from trainwiz.wizard import REVIEW, Action, Asked, Interview, Reply, Trail, review, summary
 from trainwiz.workflows.planning.quantity import machine_named
@@ -104,6 +104,47 @@ def test_a_choice_accepted_with_enter_outlives_a_later_answer() -> None:
     assert strategy.gauge
     strategy.gauge("zero3")
     assert gauged[-1].model.adapter == "qlora", "the bar shows the plan that the answer would make"
+
+
+@pytest.mark.parametrize("task", [task.name for task in tasks.every()])
+def test_where_jobs_can_be_submitted_there_are_at_most_eight_enters(task: str) -> None:
+    """Seven questions and the review."""
+    person = Person(task, *[""] * 9)
+    talk = interview(person, submits=lambda: True)
+    talk.run()
+    assert len(person.asked) <= 7
+    assert "Where will it run?" in person.prompts
+    assert "Strategy" not in person.prompts
+
+
+def test_the_machines_of_a_job_decide_about_the_adapter() -> None:
+    """Accepted with Enter on the login node, LoRA would be kept where all weights fit."""
+    small, _ = machine_named("1x4090")
+    large, _ = machine_named("8xH100")
+    model = ModelFacts(name="org/7b", kind="hub", parameters=7_620_000_000)
+    planned = [small]
+
+    def here(answers: Mapping[str, Any]) -> Decided:
+        return decide(answers, planned[-1], model=model)
+
+    def heard(question: Question, typed: str, _values: object) -> str:
+        if question.key == "machine.num_processes" and typed == "2x8xH100":
+            planned.append(large)
+            return "cuda 2x8"
+        return typed
+
+    given = {"task": "sft", "model.name": "org/7b"}
+    assert here(given).plan.model.adapter != "none"
+    person = Person("", "slurm", "2x8xH100", "", "")
+    talk = replace(interview(person, fixed=given), decide=here, submits=lambda: True, heard=heard)
+    talk.run()
+    assert person.prompts[1:4] == [
+        "Where will it run?",
+        "Machines and GPUs of the job, for example 2x8xH100",
+        "Adapter",
+    ]
+    assert (talk.answers["machine.num_machines"], talk.answers["machine.num_processes"]) == (2, 16)
+    assert talk.decided().plan.model.adapter == "none"
 
 
 def test_a_default_shows_its_reason() -> None:

@@ -27,14 +27,14 @@ _OF_COLUMNS = ("data.columns", "data.image_column", "data.text_column", "data.la
 _FIRST_KEYS = [q.key for q in BASIC]
 _BEHIND_DATA = _FIRST_KEYS.index("data.train") + 1
 # docs/decisions/wizard.md: Who starts the machines is asked where a scheduler is at hand
-_SCHEDULER, _SPARED = "cluster.kind", "strategy.kind"
-"""Asked before the devices where jobs can be submitted; and what is then in the review only: at most eight Enters."""
-_BEFORE_DEVICES = _FIRST_KEYS.index("machine.num_processes")
-_FIRST = (
-    *(*_FIRST_KEYS[:_BEHIND_DATA], *_OF_COLUMNS, *_FIRST_KEYS[_BEHIND_DATA:_BEFORE_DEVICES]),
-    *(_SCHEDULER, *_FIRST_KEYS[_BEFORE_DEVICES:]),
-)
+_SCHEDULER, _DEVICES, _SPARED = "cluster.kind", "machine.num_processes", "strategy.kind"
+"""Where jobs can be submitted, the first is asked, and the last is in the review only: at most eight Enters."""
+_FIRST = (*_FIRST_KEYS[:_BEHIND_DATA], *_OF_COLUMNS, _SCHEDULER, *_FIRST_KEYS[_BEHIND_DATA:])
 _ORDER = (*_FIRST, *(q.key for q in ADVANCED if q.key not in _FIRST), REVIEW)
+_FOR_A_JOB = tuple(
+    step for key in _ORDER if key != _DEVICES for step in ([key, _DEVICES] if key == _SCHEDULER else [key])
+)
+"""What its machines can hold decides about the adapter, which is then asked after them."""
 _ABOUT_MEMORY = (
     *("strategy.kind", "batch.real_batch_size", "batch.per_device_batch_size", "batch.sequence_length"),
     *("model.adapter", "model.activation_checkpointing", "precision.mixed_precision"),
@@ -242,11 +242,16 @@ class Interview:
             for line in lines:
                 self.talk(line)
 
+    @property
+    def _order(self) -> tuple[str, ...]:
+        return _FOR_A_JOB if self.submits() else _ORDER
+
     def _neighbour(self, step: str, *, back: bool) -> str:
         decided = self.decided()
         values, guessed = _values(decided), decided.outlook.guessed
-        at = _ORDER.index(step)
-        ahead = reversed(_ORDER[:at]) if back else iter(_ORDER[at + 1 :])
+        order = self._order
+        at = order.index(step)
+        ahead = reversed(order[:at]) if back else iter(order[at + 1 :])
         return next((s for s in ahead if self._applies(s, values, guessed)), step)
 
     def _is_next(self, step: str) -> bool:
@@ -266,7 +271,8 @@ class Interview:
         return asked and question.when(values) and not set(question.sets) & self.fixed.keys()
 
     def _before(self, question: Question) -> Iterator[Question]:
-        for step in _ORDER[: _ORDER.index(question.key)]:
+        order = self._order
+        for step in order[: order.index(question.key)]:
             if step in _QUESTIONS:
                 yield _QUESTIONS[step]
 
