@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import functools
 import io
 import re
 import tokenize
@@ -211,8 +212,7 @@ class Script:
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions, by their full names."""
         if names not in self._called:
-            lasts = dict.fromkeys(name.rpartition(".")[2] for name in names)
-            self._called[names] = [call for call in self.calls_of(*lasts) if call.name in names]
+            self._called[names] = [call for call in self.calls_of(*_lasts(names)) if call.name in names]
         return self._called[names]
 
     def calls_of(self, *lasts: str) -> list[Call]:
@@ -261,7 +261,7 @@ class Script:
                 # What is not imported has the name that it is written with.
                 known = names if first in self.names.imports else [name for name in names if may_make(name)]
                 for name in known:
-                    if kind := self.engines.kind(outline.callees[name][0]):  # which the name decides
+                    if kind := self.engines.made_by(name):
                         of_kinds.setdefault(kind, []).extend(outline.callees[name])
             for kind, calls in of_kinds.items():
                 found.setdefault(kind, []).extend(self._wrapped(sorted(calls, key=order)))
@@ -306,6 +306,12 @@ class Script:
         before = raw[:column].decode(errors="replace")
         marked = raw[column:end].decode(errors="replace").rstrip()
         return Place(file=part.file, line=line, column=len(before) + 1, width=max(1, len(marked)), source=source)
+
+
+@functools.lru_cache(maxsize=1000)
+def _lasts(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The last parts of names, each once."""
+    return tuple(dict.fromkeys(name.rpartition(".")[2] for name in names))
 
 
 def _full_name(engines: Engines, names: Names, call: ast.Call) -> str:

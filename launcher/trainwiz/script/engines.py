@@ -275,7 +275,11 @@ class Engines:
         return isinstance(target, ast.Tuple | ast.List) and dotted(target.elts[0]) != assignment.name
 
     def _made(self, call: ast.Call) -> str:
-        name = self.names.resolved(call.func)
+        return self.made_by(dotted(call.func))
+
+    def made_by(self, function: str) -> str:
+        """What a call of this dotted name makes; empty if unknown."""
+        name = self.names.meant(function)
         if name not in self._classes:
             self._classes[name] = self._of_class(name)
         return self._classes[name]

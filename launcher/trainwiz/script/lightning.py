@@ -160,9 +160,7 @@ def _from_lightning(name: str) -> bool:
 
 
 def _classes(script: Script) -> Iterator[ast.ClassDef]:
-    for node in script.tree.nodes:
-        if isinstance(node, ast.ClassDef):
-            yield node
+    yield from script.tree.of(ast.ClassDef)
 
 
 def _method(owner: ast.ClassDef, name: str) -> Function | None:

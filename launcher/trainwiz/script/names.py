@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from trainwiz.script.tree import Function, Tree, children, dotted, walk
 
@@ -38,8 +38,7 @@ RENAMED = tuple(f"{module}." for module in MODULE_ALIASES)
 """What names of these modules begin with."""
 
 
-@dataclass(frozen=True)
-class Assignment:
+class Assignment(NamedTuple):
     """A binding where it stands in a script."""
 
     name: str
@@ -121,7 +120,10 @@ class Names:
 
     def resolved(self, node: ast.AST) -> str:
         """The dotted name with its first part replaced by what was imported under it."""
-        name = dotted(node)
+        return self.meant(dotted(node))
+
+    def meant(self, name: str) -> str:
+        """The same of a dotted name."""
         if name not in self._resolved:
             self._resolved[name] = self._looked_up(name)
         return self._resolved[name]

@@ -143,7 +143,7 @@ class Origins:
         outer = self.tree.scope(function)
         if not isinstance(function, Function) or not isinstance(outer, Function):
             return []
-        used = [self.tree.parent(n) for n in self.tree.mentions.get(function.name, ()) if isinstance(n, ast.Name)]
+        used = [self.tree.parent(n) for n in self.tree.mentions(function.name) if isinstance(n, ast.Name)]
         return [call for call in used if isinstance(call, ast.Call) and outer in self.tree.above(call)]
 
     def makers(self, node: ast.AST) -> list[ast.expr]:

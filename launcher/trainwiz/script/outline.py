@@ -1,4 +1,4 @@
-"""One text's syntax tree, walked once: its nodes in order and by kind, the way up, its calls, imports and bindings.
+"""One text's syntax tree, walked once: its nodes by kind in order, the way up, its calls, imports and bindings.
 
 A module of a project is part of every script that imports it, so nothing here depends on the script: what a name means
 there is asked of `Names`, which only looks up what these outlines hold.
@@ -10,7 +10,7 @@ import ast
 import functools
 import itertools
 import operator
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +21,7 @@ _LEAVES = {"id", "attr", "arg", "kind", "type_comment", "module", "level", "asna
 _SHARED = {"ctx", "op", "ops"}
 """Fields whose operators and the like are objects that nodes share; nobody asks for their parents."""
 _POSITION = operator.attrgetter("lineno", "col_offset")
+_ATTRIBUTES = operator.attrgetter("__dict__")
 Found = TypeVar("Found")
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -49,7 +50,6 @@ class Outline:
     def __init__(self, module: ast.Module, left_out: Collection[ast.stmt] = ()) -> None:
         """`left_out` are statements of the module that do not count."""
         self.module = module
-        self.nodes: list[ast.AST] = []
         self.kinds: dict[type[ast.AST], list[Any]] = defaultdict(list)
         self._plans: dict[type[ast.AST], tuple[Callable[[ast.AST], None], tuple[str, ...]]] = {}
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)
@@ -70,11 +70,10 @@ class Outline:
             self.calls[last].append(call)
 
     def _visit(self, node: ast.AST) -> None:
-        add, kinds, waiting = self.nodes.append, self.kinds, [node]
+        kinds, waiting = self.kinds, [node]
         pop, push, plans = waiting.pop, waiting.append, self._plans
         while waiting:  # deeply nested expressions must not end in a RecursionError
             node = pop()
-            add(node)
             kind = node.__class__
             try:
                 keep, names = plans[kind]
@@ -100,8 +99,7 @@ class Outline:
         for kind, nodes in self.kinds.items():
             # A node without others in it is in no circle once those around it are empty.
             if own_branches(kind):  # type: ignore[arg-type]
-                for node in nodes:
-                    node.__dict__.clear()
+                deque(map(dict.clear, map(_ATTRIBUTES, nodes)), maxlen=0)
         self._kept.clear()
 
     def of(self, *kinds: type[ast.AST]) -> list[Any]:
@@ -140,6 +138,16 @@ class Outline:
             for value in (*call.args, *[keyword.value for keyword in call.keywords]):
                 if name := dotted(value):
                     found[name].append(call)
+        return found
+
+    @cached_property
+    def mentions(self) -> dict[str, list[ast.Name | ast.Attribute]]:
+        """Its names and attributes, by their last name."""
+        found = defaultdict(list)
+        for name in self.kinds[ast.Name]:
+            found[name.id].append(name)
+        for attribute in self.kinds[ast.Attribute]:
+            found[attribute.attr].append(attribute)
         return found
 
     @cached_property

@@ -107,7 +107,7 @@ class _Reader:
 
     def __post_init__(self) -> None:
         self.lightning = lightning.of(self.script)
-        classes = (node for node in self.script.tree.nodes if isinstance(node, ast.ClassDef))
+        classes = self.script.tree.of(ast.ClassDef)
         own = {one.name: any(dotted(base).endswith("Trainer") for base in one.bases) for one in classes}
         made = (call for call in self.script.calls if own.get(call.last, call.last.endswith("Trainer")))
         self.trainer = None if self.lightning else next(made, None)
@@ -357,9 +357,7 @@ class _Reader:
 
     def _own_loss_of_trainer(self, given: ast.AST) -> Piece:
         """A Trainer's compute_loss, called without a Trainer, where it does not ask for one."""
-        owner = next(
-            (one for one in self.script.tree.nodes if isinstance(one, ast.ClassDef) and given in one.body), None
-        )
+        owner = next((one for one in self.script.tree.of(ast.ClassDef) if given in one.body), None)
         if owner is None or not isinstance(given, ast.FunctionDef) or not given.args.args:
             return Piece(name="loss", node=given, gap=Gap(given, say("the Trainer has its own loss")))
         own = given.args.args[0].arg
@@ -456,7 +454,7 @@ def _made(script: Script, found: Lightning, piece: Piece) -> Piece:
     if piece.taken is None or not found.by_classes:
         return piece
     name = dotted(piece.node)
-    made = next((one for one in script.tree.nodes if isinstance(one, ast.ClassDef) and one.name == name), None)
+    made = next((one for one in script.tree.of(ast.ClassDef) if one.name == name), None)
     starts = (one for one in (made.body if made else ()) if isinstance(one, ast.FunctionDef) and one.name == "__init__")
     for start in starts:
         given = start.args.args[1:]

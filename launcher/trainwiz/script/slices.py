@@ -357,11 +357,10 @@ class Slicer:
         return any(self.script.engines.prepares(one) for one in made)
 
     def _import_of(self, name: str) -> ast.Import | ast.ImportFrom | None:
-        for node in self.script.tree.nodes:
-            if isinstance(node, ast.Import | ast.ImportFrom):
-                for alias in node.names:
-                    if (alias.asname or alias.name.partition(".")[0]) == name:
-                        return node
+        for outline in self.script.tree.outlines:
+            for node in outline.imports:
+                if any((alias.asname or alias.name.partition(".")[0]) == name for alias in node.names):
+                    return node
         return None
 
     def _import(self, name: ast.Name) -> None:

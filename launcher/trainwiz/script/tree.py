@@ -88,20 +88,9 @@ class Tree:
         self._kinds: dict[type[ast.AST], list[Any]] = {}
         self._calls_of: dict[tuple[str, ...], list[ast.Call]] = {}
 
-    @cached_property
-    def mentions(self) -> dict[str, list[ast.AST]]:
-        """Names and attributes, by their last name."""
-        found: dict[str, list[ast.AST]] = {}
-        for name in self.of(ast.Name):
-            found.setdefault(name.id, []).append(name)
-        for attribute in self.of(ast.Attribute):
-            found.setdefault(attribute.attr, []).append(attribute)
-        return found
-
-    @cached_property
-    def nodes(self) -> list[ast.AST]:
-        """All of them."""
-        return [self.module, *itertools.chain.from_iterable(outline.nodes for outline in self.outlines)]
+    def mentions(self, name: str) -> list[ast.Name | ast.Attribute]:
+        """The names and attributes with this last name, by module."""
+        return [node for outline in self.outlines for node in outline.mentions.get(name, ())]
 
     def of(self, kind: type[Node]) -> list[Node]:
         """The nodes of one kind."""
@@ -126,9 +115,9 @@ class Tree:
 
     def _found_calls(self, lasts: tuple[str, ...]) -> list[ast.Call]:
         found: list[ast.Call] = []
-        lasts = tuple(last for last in dict.fromkeys(lasts) if last in self.called)
-        if not lasts:
+        if self.called.isdisjoint(lasts):
             return found
+        lasts = tuple(last for last in dict.fromkeys(lasts) if last in self.called)
         for outline in self.outlines:
             groups = [group for last in lasts if (group := outline.calls.get(last))]
             found += groups[0] if len(groups) == 1 else sorted(itertools.chain(*groups), key=order)

@@ -92,7 +92,7 @@ def _is_named(script: Script, outer: Function | ast.ClassDef) -> bool:
     if outer.name == "main" or outer.decorator_list:
         return True
     inside = set(walk(outer))
-    if any(node not in inside for node in script.tree.mentions.get(outer.name, ())):
+    if any(node not in inside for node in script.tree.mentions(outer.name)):
         return True
     return script.tree.outline(outer) == len(script.parts) - 1  # others may import it from the script itself
 
