@@ -376,6 +376,11 @@ def test_the_bound_on_rows_holds(documents: list[int], length: int, packed: bool
     assert packing.rows(documents, length, packing=True) <= packing.rows(documents, length, packing=False)
 
 
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_document_of_a_petabyte_is_counted_and_not_listed(packed: bool) -> None:
+    assert packing.rows([(1 << 50) + 1, 3, 4], 1024, packing=packed) == (1 << 40) + (1 if packed else 2)
+
+
 def test_activations_grow_with_the_tokens_of_a_micro_batch() -> None:
     def activations(micro: int, length: int) -> int:
         plan = make(

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 
-def pieces(document_tokens: Iterable[int], length: int) -> list[int]:
-    """Predictions in each piece: a document of n tokens is n - 1 of them, cut at every `length`."""
-    found = []
+def rows(document_tokens: Iterable[int], length: int, *, packing: bool) -> int:
+    """How many rows of `length` places the documents make; without packing, one for each piece.
+
+    A document of n tokens is n - 1 predictions, cut at every `length`.
+    """
+    full, rests = 0, []
     for tokens in document_tokens:
         whole, rest = divmod(max(0, tokens - 1), length)
-        found += [length] * whole + ([rest] if rest else [])
-    return found
-
-
-def rows(document_tokens: Iterable[int], length: int, *, packing: bool) -> int:
-    """How many rows of `length` places the documents make; without packing, one for each piece."""
-    sizes = pieces(document_tokens, length)
-    return _best_fit(sizes, length) if packing else len(sizes)
+        full += whole  # each is a row of its own: a file of terabytes must not make a list of them
+        rests += [rest] if rest else []
+    return full + (_best_fit(rests, length) if packing else len(rests))
 
 
 def rows_at_most(tokens: int, length: int, *, packing: bool) -> int:
