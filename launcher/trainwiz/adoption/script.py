@@ -142,7 +142,7 @@ def _of_one_process(ledger: Ledger, script: Script) -> None:
 
 def _normalizes_batches(script: Script) -> bool:
     """Whether layers of its model compute with the samples of a micro-batch together; most of torchvision do."""
-    names = (dotted(node) for node in script.tree.nodes if isinstance(node, ast.Attribute | ast.Name))
+    names = (dotted(node) for node in (*script.tree.of(ast.Attribute), *script.tree.of(ast.Name)))
     return any("BatchNorm" in name for name in names) or any("torchvision.models" in c.name for c in script.calls)
 
 

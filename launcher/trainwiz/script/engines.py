@@ -208,7 +208,7 @@ class Engines:
                     yield from (p for p in parameters(function) if dotted(argument(function, p, call) or call) == name)
 
     def _results_of(self, name: str) -> Iterator[str]:
-        for node in self.tree.mentions.get(name.rpartition(".")[2], ()):
+        for node in self.tree.mentions(name.rpartition(".")[2]):
             above = self.tree.parent(node)
             above = self.tree.parent(above) if isinstance(above, ast.Tuple) else above
             if isinstance(above, ast.Return) and dotted(node) == name:
