@@ -352,7 +352,7 @@ def test_two_trainings_never_write_into_one_folder(start: Start, tmp_path: Path)
 @pytest.mark.parametrize(
     ("before", "now", "says"),
     [
-        ({}, {"seed": 2}, "was trained with seed 1, not 2: its data order would not go on"),
+        ({}, {"seed": 2}, "was trained with seed 1, not 2: its data order would not continue"),
         ({}, {"real_batch_size": 16}, "was trained with real_batch_size 8, not 16"),
         ({}, {"layout": "fsdp"}, "was saved as whole, and cannot be loaded as fsdp"),
         ({"layout": "zero2"}, {"layout": "zero3"}, "was saved as zero2, and cannot be loaded as zero3"),
@@ -395,7 +395,7 @@ def test_other_data_is_not_gone_on_with(start: Start) -> None:
     training.checkpoints.resume(SAMPLES)
     training.train(1)
     other = start()
-    with pytest.raises(SystemExit, match="was trained with samples 100, not 101: its data order would not go on"):
+    with pytest.raises(SystemExit, match="was trained with samples 100, not 101: its data order would not continue"):
         other.checkpoints.resume(SAMPLES + 1)
     assert other.loaded == ""
 

@@ -269,7 +269,7 @@ def test_a_refusal_is_what_the_assistant_says(said: dict[str, Any], made: Module
     talk = made.chat.conversations.conversation_of(row)
     assert (talk.messages[1], talk.learned) == ({"role": "assistant", "content": "I can't."}, [False, True])
     row["messages"][1] = {"role": "assistant", "content": "a", "refusal": "I can't."}
-    with pytest.raises(ValueError, match="says something and refuses to; delete content or refusal"):
+    with pytest.raises(ValueError, match="both answers and refuses; delete content or refusal"):
         made.chat.conversations.conversation_of(row)
 
 

@@ -1,4 +1,4 @@
-"""A model that judged texts before: its head stays for the same classes, and is new for others."""
+"""A model that was trained to judge texts: its head is kept for the same classes, and new for others."""
 
 import sys
 from pathlib import Path
@@ -31,11 +31,11 @@ def head(model: Any) -> Tensor:
 @pytest.mark.parametrize(
     ("names", "said", "rows"),
     [
-        (["bad", "good"], "its head stays, since it was trained for the same: 2 (bad, good)", [0, 1]),
-        (["GOOD", "Bad"], "its head stays, since it was trained for the same: 2 (bad, good)", [1, 0]),
-        (["sport", "news"], "its head was for 2 (sport, news); a new one is for 2 (bad, good)", None),
+        (["bad", "good"], "its head is kept, since it was trained for the same classes: 2 (bad, good)", [0, 1]),
+        (["GOOD", "Bad"], "its head is kept, since it was trained for the same classes: 2 (bad, good)", [1, 0]),
+        (["sport", "news"], "its head was for 2 (sport, news), so a new one is trained for 2 (bad, good)", None),
         (["LABEL_0", "LABEL_1"], "its head was for 2 (LABEL_0, LABEL_1); a new one", None),
-        (["bad", "good", "so so"], "its head was for 3 (bad, good, so so); a new one is for 2", None),
+        (["bad", "good", "so so"], "its head was for 3 (bad, good, so so), so a new one is trained for 2", None),
     ],
 )
 def test_a_head_stays_for_the_same_classes_only(

@@ -364,7 +364,7 @@ def test_what_is_cut_or_left_out_is_told(tmp_path: Path, capsys: pytest.CaptureF
         "read from prompt, chosen, rejected (4, the first: ",
         "ignored column: source (1, the first: ",
         "chosen and rejected are equal, and nothing is learned from them (1, the first: ",
-        "answers that say nothing, of which their end is learned (1, the first: ",
+        "empty answers, of which only the end is learned (1, the first: ",
     ):
         assert line in said, (line, said)
 

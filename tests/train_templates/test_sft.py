@@ -171,7 +171,7 @@ def test_answers_that_read_otherwise_later_on_are_samples_of_their_own(template:
 def test_a_template_that_prompts_for_other_answers_than_it_renders_is_refused(tmp_path: Path) -> None:
     """Another thing would be learned than is asked for."""
     talker = chat(tmp_path, CHATML.replace("<|im_start|>assistant\n{% endif %}", "<|im_start|>bot\n{% endif %}"))
-    with pytest.raises(ValueError, match=r"prompts for an answer with 'bot\\n', and no answer begins so"):
+    with pytest.raises(ValueError, match=r"prompts for an answer with 'bot\\n', but no answer begins with it"):
         encode(talker, TALK)
 
 
@@ -312,7 +312,7 @@ def test_what_is_not_used_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
         "ignored column: id (2, the first: {}:1)",
         "ignored column: score (1, the first: {}:2)",
         "field of messages that the chat template does not read: time (1, the first: {}:2)",
-        "answers that say nothing, which are not learned (1, the first: {}:3)",
+        "empty answers, which are not learned (1, the first: {}:3)",
         "conversations without an answer to learn (3, the first: {}:3)",
     ):
         assert line.format(tmp_path / "a.jsonl") in told

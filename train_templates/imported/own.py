@@ -1,13 +1,13 @@
-"""The script that this project was imported from. Its functions and classes are those of this module."""
+"""The script that this project was imported from. Its functions and classes become members of this module."""
 
 import ast
 import sys
 from pathlib import Path
 
 SCRIPT = "own.py"
-"""Its path, from this folder."""
+"""Its path, relative to this folder."""
 NAMES: tuple[str, ...] = ()
-"""Of a script that trains when it is imported: only these of its definitions are run, and its imports; empty: all."""
+"""If importing the script would train: the definitions that are run, besides its imports. Empty: all."""
 
 
 def wanted(statement: ast.stmt) -> bool:

@@ -1,6 +1,7 @@
-"""Stands in for Lightning where it is not installed: its modules are then modules of torch, which is all that is used.
+"""Replaces Lightning where it is not installed.
 
-The project's own loop trains. What a script's classes ask of Lightning beyond this ends with an AttributeError.
+Its modules become plain modules of torch, since the project's own loop does the training. Anything else that a script's
+classes need from Lightning raises AttributeError.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class LightningModule(torch.nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Return where its weights are."""
+        """Return the device of its weights."""
         return next(self.parameters()).device
 
     def save_hyperparameters(self, *_: Any, **__: Any) -> None:
@@ -38,11 +39,11 @@ class LightningModule(torch.nn.Module):
         """Do nothing: train.py writes the records."""
 
     def log_dict(self, *_: Any, **__: Any) -> None:
-        """Do nothing, as `log`."""
+        """Do nothing, like `log`."""
 
 
 class LightningDataModule:
-    """Data in one place."""
+    """A class that holds all data loaders."""
 
     save_hyperparameters = LightningModule.save_hyperparameters
 
@@ -68,7 +69,7 @@ def seed_everything(seed: int, **_: Any) -> int:
 
 
 def for_lightning() -> None:
-    """Let `import lightning` and `import pytorch_lightning` find these classes where there are no others."""
+    """Make `import lightning` and `import pytorch_lightning` find these classes if Lightning is not installed."""
     for package in ("lightning", "pytorch_lightning"):
         if package in sys.modules or importlib.util.find_spec(package):
             continue

@@ -2,7 +2,7 @@
 
 The loop in train.py uses TaskConfig and these functions. It divides the summed loss by the count of the whole real
 batch, over all micro-batches and ranks, so the gradient is that of one big batch for any split. hooks.py lists what
-else can be decided here. `trainwiz rehearse` shows whether the loss here does its part.
+else can be decided here. `trainwiz rehearse` checks whether the loss here is summed and counted correctly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 Batch = tuple[Any, Tensor]
-"""What `collator` makes, and the number that its loss is the mean of."""
+"""What `collator` makes, and the count that its loss is averaged over."""
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """edit: names of the repeated module classes. FSDP shards each such module as one unit."""
@@ -39,7 +39,7 @@ def collator() -> Any:
 
 
 def collate(samples: list[Any], counted: list[bool]) -> tuple[Batch, int]:
-    """Return one micro-batch, and the count of what its loss is the mean of.
+    """Return one micro-batch, and the count that its loss is averaged over.
 
     A sample whose `counted` is false only pads the last batch of an epoch. It is left out; if there is no other, it
     stays and counts zero.
@@ -51,7 +51,7 @@ def collate(samples: list[Any], counted: list[bool]) -> tuple[Batch, int]:
 
 
 def count(batch: Any, samples: int) -> int:
-    """edit: what the script's loss is the mean of."""
+    """edit: what the script's loss is averaged over."""
     return samples
 
 
@@ -61,12 +61,12 @@ def build_model(config: TaskConfig) -> nn.Module:
 
 
 def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
-    """Return the script's loss, a mean, times what it is the mean of: the sum over what `collate` counts, in fp32."""
+    """Return the script's mean loss times its count: the sum over what `collate` counts, in fp32."""
     raise NotImplementedError("write loss_sum in task.py")
 
 
 def save_model(config: TaskConfig, model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the final weights, gathered from all ranks; a model of transformers in the form that it is loaded from."""
+    """Save the final weights, gathered from all ranks; a transformers model so that `from_pretrained` loads it."""
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(model, "save_pretrained"):
         model.save_pretrained(folder, state_dict=weights)

@@ -221,13 +221,13 @@ class Config(task.TaskConfig):
     weight_decay: float = 0.1
     gradient_clipping: float = 1.0  # maximum norm of the gradient; 0: off
     # feature: ema
-    ema_decay: float = 0.999  # of the average of the weights, which becomes the model
+    ema_decay: float = 0.999  # decay of the moving average of the weights, which becomes the model
     # end: ema
     # feature: own_optimizer
     beta1: float = 0.9  # decay of the mean of gradients; the momentum of sgd and muon
     beta2: float = 0.95  # decay of the mean of their squares
     epsilon: float = 1e-8
-    rates: str = ""  # factors of the learning rate by parts of parameters' names: head=10,embed=0.1
+    rates: str = ""  # factors of the learning rate by parameter name: head=10,embed=0.1
     decays: str = ""  # weight decays, in the same form
     # end: own_optimizer
     mixed_precision: str = "no"
@@ -239,12 +239,12 @@ class Config(task.TaskConfig):
     evaluation_steps: int = 0  # updates between evaluations; 0: at the end of each epoch
     # end: selected
     # feature: best
-    best_metric: str = "eval_loss"  # the checkpoint that is best by it becomes the model
+    best_metric: str = "eval_loss"  # the checkpoint with the best value becomes the model
     best_mode: str = "min"  # or "max"
     patience: int = 0  # evaluations without improvement after which the training ends; 0: off
     # end: best
     # feature: fsdp
-    sync_each_batch: bool = False  # reduce gradients in each micro-batch, so that no rank keeps whole ones
+    sync_each_batch: bool = False  # reduce gradients after each micro-batch, so that no rank holds all of them
     # end: fsdp
     # feature: deepspeed
     zero3_init: bool = False  # shard the model while building it, if it does not fit into a machine's memory
@@ -253,10 +253,10 @@ class Config(task.TaskConfig):
     log_with: str = "tensorboard"
     # end: tracker
     # feature: own_weights
-    weights: str = "bfloat16"  # of the weights that are trained, their gradients and moments
+    weights: str = "bfloat16"  # dtype of the trained weights, their gradients and moments
     # end: own_weights
     # feature: frozen
-    frozen: str = ""  # parts of the names of parameters that are not trained, with commas between
+    frozen: str = ""  # parameters that are not trained: parts of their names, separated by commas
     # end: frozen
     # feature: neftune
     neftune_alpha: float = 5.0  # noise on the embeddings
@@ -264,7 +264,7 @@ class Config(task.TaskConfig):
     # feature: named_run
     project: str = "train"
     run_name: str = ""
-    tags: str = ""  # with commas between
+    tags: str = ""  # separated by commas
     # end: named_run
 
 
@@ -397,7 +397,7 @@ def build_accelerator(config: Config) -> Accelerator:
         auto_wrap_policy="transformer_based_wrap",
         transformer_cls_names_to_wrap=list(task.SHARDED_LAYERS) or None,
         state_dict_type="SHARDED_STATE_DICT",
-        cpu_ram_efficient_loading=False,  # transformers is not to leave out weights by itself
+        cpu_ram_efficient_loading=False,  # or transformers would skip weights on some ranks
     )
     return Accelerator(
         fsdp_plugin=plugin,
@@ -464,7 +464,7 @@ def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: t
 # end: zero0_fp32
 # feature: plain_backward
 def backward(config: Config, accelerator: Accelerator, model: nn.Module, loss: torch.Tensor) -> Any:
-    """Add a micro-batch's gradient. After the last one, clip and return the norm before, still on the device."""
+    """Add a micro-batch's gradient. After the last one, clip and return the norm before clipping, on the device."""
     accelerator.backward(loss)
     if not accelerator.sync_gradients:
         return None
@@ -659,7 +659,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
             model._config.load_universal_checkpoint = True
             model.load_checkpoint(whole, "state")
             model._config.load_universal_checkpoint = False
-            # Stage 3 gives all groups the first one's values and lets all states share one step count.
+            # Stage 3 copies the first group's values to all groups and shares one step count among all states.
             for group, decay in zip(optimizer.param_groups, decays, strict=True):
                 group["weight_decay"] = decay
             for state in optimizer.state.values():
@@ -668,7 +668,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
             return
         # end: recut
         if model.load_checkpoint(folder, "state")[0] is None:
-            raise FileNotFoundError(f"{folder} holds no state of DeepSpeed")
+            raise FileNotFoundError(f"{folder} contains no DeepSpeed state")
 
     layout = f"zero{model.zero_optimization_stage()}"
     # feature: as_saved
@@ -682,7 +682,7 @@ def build_checkpoints(config: Config, accelerator: Accelerator, model: Any, opti
 
 # end: deepspeed
 def train(config: Config, accelerator: Accelerator) -> bool:
-    """Train. Return whether training finished, and was not stopped before."""
+    """Train. Return True if training finished, and False if it was stopped early."""
     agreement = Agreement()  # first, so that a stop request is noticed while data and model load
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     # feature: named_tensors
@@ -719,7 +719,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     add_noise(model, config.neftune_alpha, config.sequence_length)
     # end: neftune
     # feature: fsdp
-    model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers pass on 16 bits
+    model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers exchange 16-bit values
     # end: fsdp
     # feature: mfu
     useful = share_of_peak(model)
@@ -821,7 +821,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: each_epoch
 
     def evaluate_after(update: int) -> bool:
-        """Return whether the ranks were asked to stop meanwhile; a resume does it again."""
+        """Evaluate. Return whether a stop was requested meanwhile; a resumed run then evaluates again."""
         try:
             metrics.write({"update": update, **evaluate(config, accelerator, agreement, model, eval_data)})
         except Stopped:
@@ -1018,7 +1018,7 @@ def main() -> None:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)
         # end: sample
     if not finished:
-        sys.exit(75)  # EX_TEMPFAIL, by which schedulers tell it from a finished training
+        sys.exit(75)  # EX_TEMPFAIL: schedulers can tell it from a finished training
 
 
 if __name__ == "__main__":

@@ -192,7 +192,7 @@ class Config(task.TaskConfig):
     beta1: float = 0.9  # decay of the mean of gradients; the momentum of sgd and muon
     beta2: float = 0.95  # decay of the mean of their squares
     epsilon: float = 1e-8
-    rates: str = ""  # factors of the learning rate by parts of parameters' names: head=10,embed=0.1
+    rates: str = ""  # factors of the learning rate by parameter name: head=10,embed=0.1
     decays: str = ""  # weight decays, in the same form
     # end: own_optimizer
     mixed_precision: str = "no"
@@ -206,13 +206,13 @@ class Config(task.TaskConfig):
     # feature: named_run
     project: str = "train"
     run_name: str = ""
-    tags: str = ""  # with commas between
+    tags: str = ""  # separated by commas
     # end: named_run
     # feature: selected
     evaluation_steps: int = 0  # updates between evaluations; 0: at the end of each epoch
     # end: selected
     # feature: best
-    best_metric: str = "eval_loss"  # the checkpoint that is best by it becomes the model
+    best_metric: str = "eval_loss"  # the checkpoint with the best value becomes the model
     best_mode: str = "min"  # or "max"
     patience: int = 0  # evaluations without improvement after which the training ends; 0: off
     # end: best
@@ -401,7 +401,7 @@ def step(config: Config, model: nn.Module, optimizer: Any) -> Any:
     optimizer._current_grad_norm = math.nan  # remains if the engine skips an update that overflows
     optimizer.step()
     # feature: gemini
-    model.chunk_manager.accumulating_grads = False  # else one skipped update would make it skip all later ones
+    model.chunk_manager.accumulating_grads = False  # otherwise one skipped update would make it skip all later ones
     # end: gemini
     return optimizer.get_grad_norm() / float(loss_scaler(optimizer).scale)  # the engine measures scaled gradients
 
@@ -641,7 +641,7 @@ def in_tensorboard(folder: Path, **named: str) -> Callable[..., None]:
 
 # end: tensorboard
 def train(config: Config, agreement: Agreement) -> bool:
-    """Train. Return whether training finished, and was not stopped before."""
+    """Train. Return True if training finished, and False if it was stopped early."""
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     device = get_accelerator().get_current_device()
     # feature: own_hooks
@@ -738,7 +738,7 @@ def train(config: Config, agreement: Agreement) -> bool:
     # feature: each_epoch
 
     def evaluate_after(update: int) -> bool:
-        """Return whether the ranks were asked to stop meanwhile; a resume does it again."""
+        """Evaluate. Return whether a stop was requested meanwhile; a resumed run then evaluates again."""
         try:
             metrics.write({"update": update, **evaluate(config, agreement, model, eval_data)})
         except Stopped:
@@ -907,7 +907,7 @@ def main() -> None:
             print(task.sample(config, Path(config.output_dir) / "model"), flush=True)
         # end: sample
     if not finished:
-        sys.exit(75)  # EX_TEMPFAIL, by which schedulers tell it from a finished training
+        sys.exit(75)  # EX_TEMPFAIL: schedulers can tell it from a finished training
 
 
 if __name__ == "__main__":

@@ -47,10 +47,10 @@ KIND, MODEL = "CAUSAL_LM", peft.AutoPeftModelForCausalLM
 KIND, MODEL = "SEQ_CLS", peft.AutoPeftModelForSequenceClassification
 # end: judges
 # feature: built_once
-in_state = False  # whether state dicts have the frozen weights, too
+in_state = False  # whether state dicts include the frozen weights
 # end: built_once
 TAKEN_APART = ("x_proj", "dt_proj", "out_proj")
-"""Layers of Mamba whose weights are used without calling the layer, by some family or kernel."""
+"""Layers of Mamba whose weights some families or kernels use without calling the layer."""
 
 
 # feature: qlora
@@ -73,9 +73,9 @@ def four_bits(spared: list[str]) -> dict[str, Any]:
 
 # end: qlora
 def build(loader: Any, config: Any, **arguments: Any) -> Any:
-    """Return the frozen pretrained model of a class of transformers, with an adapter to train.
+    """Return the frozen pretrained model, of a class of transformers, with an adapter to train.
 
-    `modules_to_save` are trained as a whole beside it, and so is a new head.
+    `modules_to_save` and a new head are trained in full.
     """
     whole = [name for name in config.modules_to_save.split(",") if name]
     # feature: judges
@@ -86,14 +86,14 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     arguments |= four_bits([*whole, *heads_of(loader, config)])
     # end: qlora
     # feature: onto_device
-    arguments["device_map"] = {"": PartialState().device}  # tensor by tensor, so that no rank has all in host memory
+    arguments["device_map"] = {"": PartialState().device}  # tensor by tensor, so no rank has all in host memory
     # end: onto_device
     arguments |= {"dtype": config.frozen_dtype, "output_loading_info": True}
     model, loaded = loader.from_pretrained(config.model_name, **arguments)
     lacking = {name for name in loaded["missing_keys"] if not any(f".{part}." in f".{name}" for part in whole)}
     if lost := sorted(lacking & {name for name, _ in model.named_parameters()}):
         raise SystemExit(
-            f"{config.model_name}: it has no {', '.join(lost)}, which would stay random and be saved nowhere: "
+            f"{config.model_name}: it has no {', '.join(lost)}, which would stay random and not be saved: "
             "name their module in modules_to_save"
         )
     # feature: judges
@@ -137,7 +137,7 @@ def add(model: Any, config: Any, whole: list[str]) -> None:
         tell_what_is_left_out(model, left_out)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if missing := [name for name in whole if not any(f"{name}.modules_to_save." in found for found in trained)]:
-        raise SystemExit(f"{config.model_name}: no module of this name to train as a whole: {', '.join(missing)}")
+        raise SystemExit(f"{config.model_name}: no module of this name to train in full: {', '.join(missing)}")
     # feature: writes
     ends = [trains(model.get_input_embeddings()), trains(model.get_output_embeddings())]
     tied = model.config.get_text_config().tie_word_embeddings
@@ -157,7 +157,7 @@ def add(model: Any, config: Any, whole: list[str]) -> None:
 
 
 def leave_out_frozen(model: Any) -> None:
-    """Let state dicts leave out the frozen weights, which can be loaded again."""
+    """Leave the frozen weights out of state dicts; they can be loaded again."""
 
     def leave_out(_module: Any, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
         # feature: built_once
@@ -168,7 +168,7 @@ def leave_out_frozen(model: Any) -> None:
             del state[name]
 
     def not_missing(_module: Any, keys: Any) -> None:
-        # By the same rule as above: a list of frozen parameters would have one of the names of a shared weight only.
+        # The same rule as above: a list of frozen parameters would contain only one of the names of a shared weight.
         keys.missing_keys[:] = [name for name in keys.missing_keys if is_trained(name)]
 
     model.register_state_dict_post_hook(leave_out)
@@ -178,7 +178,7 @@ def leave_out_frozen(model: Any) -> None:
 # feature: built_once
 @contextmanager
 def frozen_in_state() -> Iterator[None]:
-    """Let state dicts have the frozen weights, too."""
+    """Include the frozen weights in state dicts."""
     global in_state
     in_state = True
     try:
@@ -191,9 +191,10 @@ def frozen_in_state() -> Iterator[None]:
 
 
 def out_of_reach(model: Any) -> list[str]:
-    """Return the linear layers whose adapter would do nothing, or fail.
+    """Return the linear layers whose adapter would have no effect, or fail.
 
-    Mamba's layers hand their weights to kernels and products, past an adapter. Some routers give more than one tensor.
+    Mamba's layers pass their weights directly to kernels, which bypasses an adapter. Some routers return more than one
+    tensor.
     """
     found = list[str]()
     for name, part in model.named_modules():
@@ -204,7 +205,7 @@ def out_of_reach(model: Any) -> list[str]:
 
 
 def tell_what_is_left_out(model: Any, left_out: list[str]) -> None:
-    """Say which layers have no adapter: those out of its reach, and experts that peft leaves as they are."""
+    """Print which layers have no adapter: those that cannot have one, and experts, which peft does not adapt."""
     for name, part in model.named_modules():
         if type(part).__module__.startswith("transformers.models.") and ".base_layer" not in name:
             left_out += [f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if weight.dim() == 3]
@@ -220,7 +221,7 @@ def say_once(line: str) -> None:
 
 
 def is_trained(name: str) -> bool:
-    """Return whether a weight is the adapter's, or of a module that is trained as a whole."""
+    """Return whether a weight belongs to the adapter, or to a module that is trained in full."""
     return "lora_" in name or ".modules_to_save." in name
 
 
@@ -232,7 +233,7 @@ def trains(module: Any) -> bool:
 
 # feature: built_once
 def untie(model: Any) -> None:
-    """Give the head frozen weights of its own: FSDP2 cannot shard those that two of its groups share."""
+    """Give the head its own frozen weights: FSDP2 cannot shard weights that two of its groups share."""
     model.config.get_text_config().tie_word_embeddings = False
     for part in model.get_output_embeddings().modules():
         for name, frozen in [(name, p) for name, p in part.named_parameters(recurse=False) if not p.requires_grad]:
@@ -251,7 +252,7 @@ def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str
     model.save_pretrained(folder, state_dict=trained)
     # end: usual_base
     # feature: enlarged_base
-    # `save_pretrained` would save the embeddings of a model with more rows than its base a second time.
+    # If the model has more rows than its base, `save_pretrained` would save the embeddings a second time.
     parts = peft.get_peft_model_state_dict(model, trained, save_embedding_layers=False)
     model.peft_config["default"].save_pretrained(str(folder))
     named = {f"base_model.model.{name}": part.contiguous() for name, part in parts.items()}
@@ -282,7 +283,7 @@ def save(model: Any, weights: dict[str, Tensor], folder: Path, output_dtype: str
 
 # feature: loaded_adapter
 def load(folder: Path, **shape: Any) -> Any:
-    """Return the base model with the adapter of a folder, in fp32; `shape` is what the base's configuration lacks."""
+    """Return the base model with the adapter from a folder, in fp32; `shape` is what the base's configuration lacks."""
     # feature: judges
     shape["ignore_mismatched_sizes"] = True  # the base may have had another head
     # end: judges

@@ -8,7 +8,7 @@ from torch import Tensor
 
 # feature: shifted
 def shifted(picture: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the picture moved by up to an eighth of its size, with black behind it."""
+    """Return the picture shifted by up to an eighth of its size; what it uncovers is black."""
     _, height, width = picture.shape
     margin = max(1, height // 8)
     top, left = torch.randint(2 * margin + 1, (2,), generator=generator).tolist()
@@ -19,7 +19,7 @@ def shifted(picture: Tensor, generator: torch.Generator) -> Tensor:
 # end: shifted
 # feature: cropped
 def cropped(picture: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Return a part of the picture as a square: 35 % to 100 % of its area, with sides like 3 : 4 to 4 : 3."""
+    """Return a crop of the picture as a square: 35 % to 100 % of its area, with an aspect ratio from 3 : 4 to 4 : 3."""
     _, height, width = picture.shape
     share, lean, down, right = torch.rand(4, generator=generator, dtype=torch.float64).tolist()
     area, ratio = (0.35 + 0.65 * share) * height * width, (4 / 3) ** (2 * lean - 1)
@@ -31,13 +31,13 @@ def cropped(picture: Tensor, size: int, generator: torch.Generator) -> Tensor:
 
 
 LARGER = 1.5
-"""How much larger than the model's input training pictures are read, so that a part of them is not blurred."""
+"""How much larger than the model's input training pictures are read, so that a crop of them is not blurred."""
 
 
 # end: cropped
 # feature: colored
 def colored(picture: Tensor, generator: torch.Generator) -> Tensor:
-    """Return the picture with other brightness, contrast and saturation: between 0.6 and 1.4 of its own."""
+    """Return the picture with its brightness, contrast and saturation each scaled by 0.6 to 1.4."""
     brightness, contrast, saturation = (0.6 + 0.8 * torch.rand(3, generator=generator)).tolist()
     pixels = picture.float() * brightness
     pixels = pixels.mean() + (pixels - pixels.mean()) * contrast

@@ -1,6 +1,6 @@
 """An exponential moving average of the trained weights: what is evaluated, and what becomes the model.
 
-It is part of the optimizer's state, so that every checkpoint has it, whole or in parts.
+It is part of the optimizer's state, so every checkpoint contains it, sharded or not.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 
 
 def keep_average(optimizer: torch.optim.Optimizer, decay: float) -> None:
-    """Let each step of the optimizer update the average, which begins as the weights after the first one."""
+    """Update the average after each step of the optimizer. It starts as the weights after the first step."""
 
     @torch.no_grad()
     def update(stepped: torch.optim.Optimizer, *_: Any) -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def check_batch(config: Config, refuse: Callable[[str], object]) -> None:
-    """Print the batch equation. Refuse wrong batch sizes, another number of ranks than planned, and a wrong length."""
+    """Print the batch equation. Refuse wrong batch sizes, an unplanned number of ranks, and a wrong length."""
     product = config.per_device_batch_size * config.gradient_accumulation_steps * config.num_processes
     equation = (
         f"real_batch_size {config.real_batch_size} = per_device_batch_size {config.per_device_batch_size}"
@@ -138,7 +138,7 @@ class Padded(Dataset[tuple[Any, bool]]):
 
 # end: own_samples
 def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
-    """Collate samples to a micro-batch and its count."""
+    """Collate samples into a micro-batch and its count."""
     samples, counted = zip(*pairs, strict=True)
     return task.collate(list(samples), list(counted))
 
@@ -191,7 +191,7 @@ def keyed_seed(*keys: int) -> int:
 
 # feature: eval
 class Stopped(Exception):
-    """The ranks were asked to stop during an evaluation."""
+    """A stop was requested during an evaluation."""
 
 
 # end: eval
@@ -231,7 +231,7 @@ class Agreement:
 
     # feature: eval
     def unless_stopped(self, batches: DataLoader[Any]) -> Iterator[Any]:
-        """Yield these micro-batches, as many on each rank. Once any rank should stop, all raise `Stopped` instead."""
+        """Yield these micro-batches, the same number on each rank. Once any rank should stop, all raise `Stopped`."""
         for batch in batches:
             if self.reach(0)[1]:
                 raise Stopped
@@ -239,7 +239,7 @@ class Agreement:
 
     # end: eval
     def collect(self, numbers: list[float]) -> list[list[float]]:
-        """Return these numbers of every rank."""
+        """Return these numbers from every rank."""
         own = torch.tensor(numbers, dtype=torch.float64)
         every = [own] * (dist.get_world_size() if self.group is not None else 1)
         if self.group is not None:

@@ -1,4 +1,4 @@
-"""One layout of DDP's reduction buckets, from the first update of every start on."""
+"""A layout of DDP's reduction buckets that is fixed before the first update of every start."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import nn
 
 
 def settle_buckets(model: nn.Module) -> None:
-    """Let DDP lay out its buckets for good before the first update, and not after it.
+    """Make DDP fix the layout of its buckets before the first update, and not after it.
 
     DDP does so once it has seen a backward pass. More than two ranks add a gradient in an order that depends on its
     place in a bucket, so the first update after a resume would round differently from the same update of an

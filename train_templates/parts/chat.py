@@ -1,4 +1,4 @@
-"""Conversations as tokens: rendered by a chat template, and what of it is learned.
+"""Conversations as tokens: how a chat template renders them, and which of the tokens are learned.
 
 An answer is learned after exactly the prompt that the model is given at inference: the template's rendering of all
 messages before it, with the template's beginning of an answer. The rest of the answer's own rendering is learned.
@@ -185,7 +185,7 @@ def recipe_of(
 
 # feature: documents
 def encoded(talker: Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:
-    """Return the samples of conversations, and what of them is not used."""
+    """Return the samples of conversations, and notes on what is not used."""
     samples: list[list[int]] = []
     notes: Notes = {}
     for row in rows:
@@ -270,16 +270,16 @@ class Chat:
         return [self.everything(talk, whole)]
 
     def everything(self, talk: Conversation, whole: str) -> list[int]:
-        """Return a conversation as one sample, in which all is learned but answers that are not to be (weight 0)."""
+        """Return a conversation as one sample. Everything is learned except answers of weight 0."""
         if lost := [text for text in map(reasoning_of, talk.messages) if text not in whole]:
             raise ValueError(f"it leaves out the reasoning {lost[0][:60]!r}; with data.train_on answers it is learned")
         left_out = self.spans(replace(talk, learned=unlearned(talk)), whole) if any(unlearned(talk)) else []
         if left_out is None:
-            raise ValueError("messages that follow change an answer that is not to be learned (weight 0)")
+            raise ValueError("later messages change how an answer that is not learned (weight 0) is rendered")
         if unlearned(talk)[0]:  # a greeting, before any question
             greeting = self.within(whole, self.render(talk, talk.messages[:1]))
             if greeting is None:
-                raise ValueError("messages that follow change an answer that is not to be learned (weight 0)")
+                raise ValueError("later messages change how an answer that is not learned (weight 0) is rendered")
             left_out.append((0, len(greeting)))
         ids, starts, ends = self.coded(whole)
         sample = [
@@ -331,7 +331,7 @@ class Chat:
 
     # feature: answers_learned
     def marked(self, talk: Conversation, whole: str) -> list[int] | None:
-        """Return the sample of a template that marks its answers. None: its marks are not one per answer."""
+        """Return the sample of a template that marks its answers. None: there is not exactly one mark per answer."""
         said = given(self.tokenizer, self.template(talk), talk.messages)
         coded = self.tokenizer.apply_chat_template(
             said, tools=talk.tools, return_dict=True, return_assistant_tokens_mask=True, **talk.settings
@@ -357,7 +357,7 @@ class Chat:
 
         Rendering everything before each answer takes time that is quadratic in the length of a conversation. So an
         answer is rendered after the first round and the messages of its own round only; a round begins with a question.
-        What the round adds to the first must be what stands in the whole text, right behind the rounds before it.
+        What the round adds to the first must appear in the whole text directly after the earlier rounds.
         """
         messages, spans, place = talk.messages, [], 0
         starts = [i for i, message in enumerate(messages) if message["role"] == "user"][1:]
@@ -384,7 +384,7 @@ class Chat:
         return spans
 
     def within(self, whole: str, text: str, known: int = 0, place: int = 0) -> str | None:
-        """Return a text if what follows its known beginning stands at a place in the whole one, or None.
+        """Return a text if what follows its known beginning is found at a place in the whole text, or None.
 
         Some templates add an end token to the last message, after the turn's own end; the text may come without it.
         """
@@ -414,14 +414,14 @@ class Chat:
         reasoning = reasoning_of(message)
         if text.startswith(prompt) and reasoning in text[len(prompt) :]:
             return text, len(prompt)
-        # The prompt begins the thinking itself, or the template leaves out what an answer thinks.
+        # The prompt already begins the reasoning, or the template leaves out an answer's reasoning.
         opened = re.search(r"<think>\s*$", prompt)
         begin = prompt[: opened.start()] if opened else prompt
         if not text.startswith(begin):
             shared = next((i for i, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), len(text))
-            raise ValueError(f"it prompts for an answer with {prompt[shared:]!r}, and no answer begins so")
+            raise ValueError(f"it prompts for an answer with {prompt[shared:]!r}, but no answer begins with it")
         if not opened and "</think>" not in self.template(talk):
-            raise ValueError(f"it leaves out the reasoning {reasoning[:60]!r}; the model's template knows none")
+            raise ValueError(f"it leaves out the reasoning {reasoning[:60]!r}; the model's template lacks it")
         opening = "" if opened else "<think>\n"
         rest = text[len(begin) :].rpartition("</think>")[2].lstrip("\n")
         return f"{prompt}{opening}{reasoning}\n</think>\n\n{rest}", len(prompt)
@@ -457,9 +457,10 @@ class Chat:
 
     # end: answers_learned
     def coded(self, text: str) -> Coded:
-        """Return the token ids of a text. What it shares with the latest one is not tokenized again.
+        """Return the token ids of a text.
 
-        It is cut before a special token, which tokenizers never join to what stands before it.
+        What it shares with the previous text is not tokenized again. It is cut before a special token, which tokenizers
+        never join to the text before it.
         """
         known, old = self.latest
         shared = bisect_left(range(min(len(known), len(text))), True, key=lambda n: known[: n + 1] != text[: n + 1])
@@ -504,7 +505,7 @@ def refuse_losses(talk: Conversation, text: str) -> None:
 
 
 def reasoning_of(message: Message) -> str:
-    """Return what an answer thinks before it speaks; empty: nothing."""
+    """Return the reasoning of an answer; empty if it has none."""
     thoughts, thinks, _ = message["content"].partition("</think>")
     thoughts = thoughts.partition("<think>")[2] or thoughts if thinks else ""
     return str(message.get("reasoning_content") or thoughts).strip()
@@ -519,7 +520,7 @@ def takes_text(tokenizer: Any, template: str) -> bool:
         tokenizer.apply_chat_template(talk, chat_template=template, tokenize=False)
     except TypeError:
         return True
-    except Exception:  # a refusal, which encoding will meet again and report
+    except Exception:  # an error that encoding will raise again, and report
         return False
     return False
 

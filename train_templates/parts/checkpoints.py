@@ -97,7 +97,7 @@ class Checkpoints:
         self.classes: Sequence[str] | None = None  # what the outputs of the model stand for, by number
         # end: names
         # feature: selected
-        self.kept: dict[str, Any] = {}  # what the loop must know after a resume, beside the engine's state
+        self.kept: dict[str, Any] = {}  # what the loop must know after a resume, besides the engine's state
         # end: selected
         self.failures, self.problem = 0, ""  # number of failed saves; why the last save failed, if it did
         # feature: background
@@ -259,9 +259,9 @@ class Checkpoints:
             dist.barrier(group=self.group)
 
     def resume(self, samples: int) -> int:
-        """Load the newest checkpoint without damage. Return its update, or 0 if there is none.
+        """Load the newest undamaged checkpoint. Return its update, or 0 if there is none.
 
-        `samples` is the number of training samples. With another number, the sample order would not continue.
+        `samples` is the number of training samples. With a different number, the sample order would not continue.
         """
         self.samples = samples
         try:
@@ -286,19 +286,19 @@ class Checkpoints:
             # The other ranks may wait for this one inside the engine; when it exits, they end.
             raise SystemExit(
                 f"{path} holds {unknown}, which is not part of a checkpoint and could run any code: nothing was loaded;"
-                " --trust true loads it nevertheless"
+                " --trust true loads it anyway"
             ) from None
         except Unsound as unsound:
             raise SystemExit(
                 f"{path} is not as a training writes it ({unsound}) and could fill the memory: nothing was loaded;"
-                " --trust true loads it nevertheless"
+                " --trust true loads it anyway"
             ) from None
 
     # feature: recut
     def put_together(self, path: Path) -> Path | None:
-        """Return a folder with the state of a checkpoint as any number of ranks can load it; None: as it is, they can.
+        """Return a folder with the checkpoint's state as any number of ranks can load it; None: it already is.
 
-        The folder is to be removed when it was loaded.
+        The caller removes the folder after loading it.
         """
         if read_manifest(path)["world"] == self.world:
             return None
@@ -320,7 +320,7 @@ class Checkpoints:
         path = self.path_of(update)
         damage = self.first(damage_in, path) or self.first(damage_in, path, self.hashed(path))
         if damage and self.rank == 0:
-            print(f"the best checkpoint is not there, so the model is the last one: {path}: {damage[0]}", flush=True)
+            print(f"the best checkpoint is missing, so the model is the last one: {path}: {damage[0]}", flush=True)
         if not damage:
             self.together(self.load, path)
 
@@ -329,7 +329,7 @@ class Checkpoints:
     def claim(self) -> None:
         """Lock the folder against other trainings, and remove incomplete checkpoints of a killed one."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # what a link leads to is not ours to write
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW  # never write to the target of a link
         self.lock = os.fdopen(os.open(self.folder / ".lock", flags, 0o666), "rb+", 0)  # held until this process ends
         try:
             fcntl.lockf(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -346,7 +346,7 @@ class Checkpoints:
             )
 
     def newest_valid(self) -> Path | None:
-        """Return the newest checkpoint without damage, which all ranks check together. Rename damaged ones."""
+        """Return the newest undamaged checkpoint, which all ranks check together. Rename damaged ones."""
         for path in reversed(self.first(self.complete)):
             damage = self.first(damage_in, path) or self.first(damage_in, path, self.hashed(path))
             if not damage:
@@ -364,7 +364,7 @@ class Checkpoints:
         order["samples"] = (manifest.get("samples", self.samples), self.samples)
         for name, (then, today) in order.items():
             if then != today:
-                raise Failed(f"{path} was trained with {name} {then}, not {today}: its data order would not go on")
+                raise Failed(f"{path} was trained with {name} {then}, not {today}: its data order would not continue")
         # feature: names
         if self.classes is not None and (problem := other_classes(manifest.get("classes"), self.classes)):
             raise Failed(f"{path} has learned other classes: {problem}; --output_dir DIR starts another training")
@@ -386,7 +386,7 @@ class Checkpoints:
         schedule |= {"warmup_ratio", "min_lr_ratio", "decay_ratio", "decay_type", "polynomial_power"}
         # end: own_schedule
         if told & schedule:
-            print("  so the learning rate is from here on what these values make of it, and may jump", flush=True)
+            print("  so the learning rate follows these values from here on, and may jump", flush=True)
 
 
 def put_aside(path: Path, damage: list[str]) -> None:

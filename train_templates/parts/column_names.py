@@ -1,7 +1,7 @@
-"""Columns of data under names of their own: which one is read as the prompt, the answer, and so on.
+"""Columns of data with custom names: which one is read as the prompt, the answer, and so on.
 
-`prompt=问题,completion=回答` reads the column 问题 as a prompt, and 回答 as its answer. A name that no column
-has can be a path into one: `answers.text.0` is the first item of `text` in the column `answers`.
+`prompt=问题,completion=回答` reads the column 问题 as a prompt, and 回答 as its answer. A name that is not a column can
+be a path into one: `answers.text.0` is the first item of `text` in the column `answers`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ WORDS = {
     "rejected": ("rejected", "rejected_response", "non_preferred_output", "dispreferred"),
     "label": ("label", "kto_tag"),
 }
-"""What a column can be read as, each with the names that are read so without being told."""
+"""What a column can be read as, each with the names that are recognized by default."""
 ASIDE = {"prompt": ("messages",), "completion": ("messages", "chosen", "rejected")}
-"""What else a row may hold in place of a word that is named: it is not read then."""
+"""What a row may hold instead of a word that is named: it is then ignored."""
 
 
 @functools.cache
@@ -34,14 +34,14 @@ def named(columns: str) -> dict[str, str]:
 
 
 def renamed(row: Any, columns: str) -> tuple[Any, list[str]]:
-    """Return a row with its columns under the words that they are read as, and what there is to tell of the others."""
+    """Return a row with its columns renamed to the words that they are read as, and notes on the others."""
     if not isinstance(row, dict):
         return row, []
     names = named(columns)
     found = {word: value_at(row, name) for word, name in names.items()}
     used = {name if name in row else name.partition(".")[0] for name in names.values()}
     replaced = {*names, *(other for word in names for other in ASIDE.get(word, ()))}
-    usual = {name for word in replaced for name in WORDS[word]}  # another column stands for them
+    usual = {name for word in replaced for name in WORDS[word]}  # another column replaces them
     told = [f"ignored column: {name}" for name in row if name in usual - used]
     told += [f'no column "{name}"' for word, name in names.items() if found[word] is None]
     rest = {name: value for name, value in row.items() if name not in usual | used}
@@ -49,7 +49,7 @@ def renamed(row: Any, columns: str) -> tuple[Any, list[str]]:
 
 
 def value_at(row: dict[str, Any], name: str) -> Any:
-    """Return the value of a column, or what a path leads to. None: there is nothing."""
+    """Return the value of a column, or the value at a path. None: there is none."""
     if name in row:
         return row[name]
     value: Any = row

@@ -2,14 +2,15 @@
 
 Each row of a data set is one conversation, in one of these formats:
 
-- OpenAI: `messages` of `role` and `content`, with `tool_calls`, `refusal` (what the assistant says then), `weight`,
-  `name`; `tools` beside them, and after a last question perhaps its answer in `response` or `completion`
+- OpenAI: `messages` of `role` and `content`, with `tool_calls`, `refusal` (read as the assistant's answer), `weight`,
+  `name`; `tools` beside them, and if a question comes last, its answer may be in `response` or `completion`
 - ShareGPT: `conversations` of `from` and `value`, with `function_call` and `observation`; `system`, `tools` beside them
 - Alpaca: `instruction`, `input`, `output`, `system` and `history`
 - a question and an answer: `prompt` and `completion` (strings, or lists of messages), `query` and `response`, …; the
-  passage that it is about may be in `context`, and a question that ends with `Assistant:` is a conversation so far
+  passage that it is about may be in `context`, and a question that ends with `Assistant:` is read as a conversation
 
-A row that cannot be used ends the program with its place and the reason. What is ignored is counted and named.
+A row that cannot be used ends the program with an error that gives its place and the reason. What is ignored is counted
+and named.
 """
 
 from __future__ import annotations
@@ -60,13 +61,13 @@ class Conversation:
     settings: dict[str, Any] = field(default_factory=dict)
     """More variables for the template, such as `enable_thinking`."""
     ignored: set[str] = field(default_factory=set)
-    """Columns that nothing reads."""
+    """Columns that are not read."""
     fields: set[str] = field(default_factory=set)
     """Fields of messages that only a template may read."""
     empty: int = 0
-    """Answers that are not learned, because they say nothing."""
+    """Answers that are not learned, because they are empty."""
     # feature: own_columns
-    told: list[str] = field(default_factory=list)  # what there is to tell of the columns that it was read from
+    told: list[str] = field(default_factory=list)  # notes on the columns that it was read from
     # end: own_columns
 
 
@@ -77,11 +78,11 @@ def read(
     columns: str = "",
     # end: own_columns
 ) -> Any:
-    """Return the conversation of a row, or what `convert` makes of it. Exit if it cannot be used."""
+    """Return the conversation of a row, converted by `convert` if given. Exit if it cannot be used."""
     place, value = row
     try:
         value = json.loads(value) if isinstance(value, bytes | str) else value
-        # In a table, None stands for what a row does not have, down to the arguments of calls.
+        # In a table, None stands for a missing value, even inside the arguments of calls.
         value = dense(value) if isinstance(value, TableRow) else value
         # feature: own_columns
         value, told = column_names.renamed(value, columns)
@@ -183,7 +184,7 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
         question = transcript(question)[:-1]
     turns = [turn for pair in history for turn in zip(pair_of(pair), (False, True), strict=True)]
     if isinstance(question, list):
-        turns += [(message, False) for message, _ in turns_of(question)]  # an answer in a prompt is given
+        turns += [(message, False) for message, _ in turns_of(question)]  # an answer in a prompt is not learned
     else:
         asked = "\n".join(text_of(part, "user") for part in (question, further) if part)
         turns.append(({"role": "user", "content": asked}, False))
@@ -240,13 +241,13 @@ def turns_of(talk: Any) -> list[Turn]:
 
 
 def speaker(name: str) -> str:
-    """Return the role of who says what has this name: `human`, `question`; empty: nobody is known by it."""
+    """Return the role for the name of a speaker, such as `human` or `question`; empty if it is unknown."""
     sides = {**dict.fromkeys((*QUESTIONS, "input"), "user"), **dict.fromkeys(ANSWERS, "assistant")}
     return name.lower() if name.lower() in ROLES else sides.get(name, "")
 
 
 def is_learned(said: Message, role: str) -> bool:
-    """Return whether a message is learned; only what the assistant says is. Removes the field that says so."""
+    """Return whether a message is learned; only the assistant's can be. Removes the field that says so."""
     if "train_detail" in said:
         raise ValueError("train_detail: a part of a message cannot be learned without the rest")
     flags = {name: said.pop(name) for name in FLAGS if name in said}
@@ -263,7 +264,7 @@ def messages_of(role: str, said: Message, learned: bool) -> Iterator[Turn]:
     content = taken(said, "content", "value")
     if role == "assistant" and (refusal := said.pop("refusal", None)):
         if content:
-            raise ValueError("the assistant says something and refuses to; delete content or refusal")
+            raise ValueError("the assistant both answers and refuses; delete content or refusal")
         content = refusal
     parts = content if isinstance(content, list) and role != "tool" else []
     calls = [*(parsed(said.pop("tool_calls", None)) or [])]
@@ -305,7 +306,7 @@ def call_of(call: Any) -> dict[str, Any]:
 
 
 def add_call(turns: list[Turn], said: Message, learned: bool) -> None:
-    """Add the calls of a message that holds nothing else, after its thoughts, to what the assistant just said."""
+    """Add the calls of a message without text, after its reasoning, to the assistant's previous message."""
     thoughts, thinks, text = text_of(taken(said, "content", "value"), "call").rpartition("</think>")
     calls = parsed(text)
     calls = [call_of(call) for call in (calls if isinstance(calls, list) else [calls])]
@@ -351,7 +352,7 @@ def tools_of(tools: Any) -> list[Any] | None:
 
 
 def notes_on(talk: Conversation, reads: Callable[[str], bool]) -> list[str]:
-    """Return what of a conversation is not learned or not read. `reads` tells whether a template reads a field."""
+    """Return notes on what is not learned or not read. `reads` tells whether a template reads a field."""
     unread = sorted(name for name in talk.fields if not reads(name))
     kinds = [f"ignored column: {name}" for name in sorted(talk.ignored)]
     kinds += [f"field of messages that the chat template does not read: {name}" for name in unread]
@@ -360,7 +361,7 @@ def notes_on(talk: Conversation, reads: Callable[[str], bool]) -> list[str]:
     # end: own_columns
     shows = any("<image>" in str(said.get("content")) for said in talk.messages)
     kinds += ["messages with <image>, which is read as text: no picture is shown to the model"] * shows
-    kinds += ["answers that say nothing, which are not learned"] * bool(talk.empty)
+    kinds += ["empty answers, which are not learned"] * bool(talk.empty)
     # feature: tokenizer
     # feature: answers_learned
     kinds += ["answers before any question, which are not learned"] * talk.learned[0]

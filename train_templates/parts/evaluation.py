@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Evaluation:
-    """The evaluations of one training. `checkpoints.kept` holds what a resumed training must know of them."""
+    """The evaluations of one training. `checkpoints.kept` holds what a resumed training must know about them."""
 
     # feature: ema
     optimizer: object
@@ -136,7 +136,7 @@ class Evaluation:
         return better or self.ended
 
     def is_better(self, value: float) -> bool:
-        """Whether a value is better than the best so far. What is not a finite number never is."""
+        """Whether a value is better than the best so far. A value that is not finite never is."""
         if not math.isfinite(value) or self.kept["best"] is None:
             return math.isfinite(value)
         return value < self.kept["best"] if self.config.best_mode == "min" else value > self.kept["best"]
@@ -163,8 +163,8 @@ def measure_outputs(
 def in_order(outputs: list[Tensor], samples: int) -> Tensor:
     """Return the outputs for all samples (samples, …), from those of each rank's micro-batches.
 
-    `RealBatches` cuts each real batch into (accumulation, world, micro) and pads the last one at its end. Put together
-    like that, the samples have the same order for any split, and all behind their number is padding.
+    `RealBatches` cuts each real batch into (accumulation, world, micro) and pads the last one at its end. Joined like
+    that, the samples have the same order for any split, and everything after the last one is padding.
     """
     mine = torch.stack(outputs)
     ranks = [mine]

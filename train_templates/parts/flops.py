@@ -23,7 +23,7 @@ IGNORED = -100
 
 
 def peak() -> float | None:
-    """Return the FLOP/s that this GPU could do; None if it is not listed, or where a rehearsal trains on the CPU."""
+    """Return the FLOP/s that this GPU could do; None if it is not listed, or if a rehearsal trains on the CPU."""
     if not torch.cuda.is_available():
         return None
     name = re.sub(r"[\s_-]|nvidia|geforce|rtx|tesla|amd|instinct", "", torch.cuda.get_device_name().lower())
@@ -43,7 +43,7 @@ def needed(batch: dict[str, Tensor], per_token: float, per_pair: list[tuple[floa
     """Return the FLOPs of a micro-batch on the host."""
     learned, size = batch["labels"] != IGNORED, batch["labels"].shape[1]
     place = torch.arange(size)
-    # What comes after the last learned token of a row only fills it.
+    # Everything after the last learned token of a row is padding.
     used = place < torch.where(learned, place + 1, 0).amax(1, keepdim=True)
     position = batch.get("positions", place.expand_as(used))[used]
     # A document of n tokens has n² pairs: 1 + 3 + 5 + … for its tokens in turn.
@@ -58,7 +58,7 @@ def flops_per_token(model: Any) -> float:
     active = getattr(config, "num_experts_per_tok", routed) / routed if routed else 1.0
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     total = sum(products(weight) for weight in head.parameters())
-    text = getattr(model.base_model, "language_model", model.base_model)  # without what sees pictures
+    text = getattr(model.base_model, "language_model", model.base_model)  # without the part that reads pictures
     for name, weight in text.named_parameters():
         if id(weight) not in tables:
             total += products(weight) * (active if ".experts." in name else 1)
@@ -71,7 +71,7 @@ EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 def products(weight: Any) -> float:
     """Return the FLOPs of one token with a weight: 0 for a vector."""
     quantized = getattr(weight, "quant_state", None)
-    shape = quantized.shape if quantized else getattr(weight, "ds_shape", weight.shape)  # DeepSpeed has it in parts
+    shape = quantized.shape if quantized else getattr(weight, "ds_shape", weight.shape)  # DeepSpeed has sharded it
     return (6 if weight.requires_grad else 4) * math.prod(shape) if len(shape) > 1 else 0
 
 

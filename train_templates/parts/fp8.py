@@ -1,8 +1,8 @@
 """Matrix products in fp8: torchao's linear layers in place of PyTorch's, inside the repeated layers.
 
-Inputs, weights and gradients are rounded to fp8 for each product, with a scale for each row or column that is found
-anew each time (torchao's recipe "rowwise"). Weights, their gradients, the optimizer's state and all else stay as under
-bf16, and so do the head, embeddings, and layers whose width is no multiple of 16, which the tensor cores cannot take.
+Inputs, weights and gradients are rounded to fp8 for each product, with a scale for each row or column, computed each
+time (torchao's recipe "rowwise"). Everything else (weights, gradients, optimizer state) stays as with bf16. So do the
+head, embeddings, and layers whose width is not a multiple of 16, which tensor cores do not support.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from torch import nn
 
 RECIPE = "rowwise"
 MULTIPLE = 16
-"""Of both widths of a layer, for the products of fp8 on tensor cores. The number of tokens is padded."""
+"""What both widths of a layer must be a multiple of, for fp8 on tensor cores. The number of tokens is padded."""
 
 
 def use_fp8(model: nn.Module) -> None:
-    """Let the linear layers that are trained multiply in fp8, and say how many. Exit if there are none."""
+    """Make the trained linear layers multiply in fp8, and print how many. Exit if there are none."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training
 
     recipe = dataclasses.replace(Float8LinearConfig.from_recipe_name(RECIPE), pad_inner_dim=True)
@@ -33,6 +33,6 @@ def use_fp8(model: nn.Module) -> None:
 
 
 def suits(module: nn.Linear) -> bool:
-    """Return whether a layer gains: of frozen weights, torchao would compute gradients that nobody needs."""
+    """Return whether a layer benefits: for frozen weights, torchao would compute gradients that are not needed."""
     widths = (module.in_features, module.out_features)
     return module.weight.requires_grad and all(width % MULTIPLE == 0 for width in widths)

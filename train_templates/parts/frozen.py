@@ -10,7 +10,7 @@ from torch import nn
 def freeze(model: nn.Module, frozen: str) -> None:
     """Freeze the parameters whose names have one of these parts (embed,layers.0.): `*` stands for anything.
 
-    Exit if one of them is in no name, or if nothing is left to train.
+    Exit if one of them matches no name, or if nothing is left to train.
     """
     named = [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
     for pattern in (part.strip() for part in frozen.split(",")):

@@ -1,8 +1,8 @@
-"""What the model writes itself, against the texts of the evaluation data: exact match, BLEU and ROUGE.
+"""What the model generates, compared with the texts of the evaluation data: exact match, BLEU and ROUGE.
 
-The model continues prompts greedily while it is evaluated. Each answer that is learned has a prompt: all before it.
-A text without answers is halved: its first half is the prompt. Which prompts share a batch depends on them alone, so
-the metrics are the same for any number of ranks and any split of the real batch.
+The model continues prompts greedily while it is evaluated. The prompt of each learned answer is everything before it.
+For text without answers, the first half is the prompt. Which prompts share a batch depends on them alone, so the
+metrics are the same for any number of ranks and any split of the real batch.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from documents import Tokens as Words
 # end: halved
 PROMPTS = 8
 """Prompts of a batch. It does not depend on the micro-batch, since the sums of padded rows differ in the last bit."""
-NOTHING = -1  # behind the end of what was written
+NOTHING = -1  # after the end of what was generated
 IGNORED = -100  # a label that is given, but not learned
 # feature: copied_weights
 SHARDED = False
@@ -52,12 +52,12 @@ SHARDED = False
 SHARDED = True  # each rank needs the others for each token
 # end: partitioned_weights
 Prompt = tuple[list[int], list[int]]
-"""The tokens that are given, and those that the data goes on with."""
+"""The tokens that are given, and those that follow in the data."""
 
 
 @torch.no_grad()
 def metrics(config: Any, agreement: Agreement, model: Any, data: Any, device: torch.device) -> dict[str, float]:
-    """Return the metrics of what the model writes for the first prompts of the evaluation data."""
+    """Return the metrics of what the model generates for the first prompts of the evaluation data."""
     bare, world = getattr(model, "module", model), config.num_processes
     words = Words(config)
     room = getattr(bare.config.get_text_config(), "max_position_embeddings", None)
@@ -113,13 +113,13 @@ def prompts_of(inputs: Tensor, labels: Tensor, positions: Tensor) -> Iterator[Pr
         # end: asked
         # feature: halved
         half = len(given) // 2
-        if half and IGNORED not in wanted:  # else it only fills the row
+        if half and IGNORED not in wanted:  # otherwise it is padding
             yield given[:half], wanted[half - 1 :]
         # end: halved
 
 
 def ends_of(tokenizer: Any, asked: list[Prompt]) -> list[int]:
-    """Return the tokens that end an answer: the tokenizer's, and special ones at the end of answers of the data.
+    """Return the tokens that end an answer: the tokenizer's, and special ones at the end of answers in the data.
 
     A template may learn a newline after the last of them.
     """
@@ -130,7 +130,7 @@ def ends_of(tokenizer: Any, asked: list[Prompt]) -> list[int]:
 
 @contextlib.contextmanager
 def generating(bare: Any, ends: list[int], config: Any, device: torch.device) -> Iterator[Callable[..., Tensor]]:
-    """Give the model its own forward pass, attention and settings for a while, to write with.
+    """Restore the model's own forward pass, attention and settings while it generates.
 
     Kernels for packed documents need their bounds, and compiled layers would be compiled for each length.
     """
@@ -168,9 +168,10 @@ def generating(bare: Any, ends: list[int], config: Any, device: torch.device) ->
 
 
 def in_order(written: list[Tensor], prompts: int) -> list[list[int]]:
-    """Return what all ranks wrote, in the order of the prompts: batches are dealt out to the ranks, one after another.
+    """Return what all ranks generated, in the order of the prompts.
 
-    The last batch may have fewer prompts, and ranks without one write it again: both come last, and are dropped.
+    The ranks take the batches in turn. The last batch may have fewer prompts, and ranks without a batch generate it
+    again. What is left over comes last and is dropped.
     """
     mine = torch.stack(written)
     ranks = [mine]
@@ -181,12 +182,12 @@ def in_order(written: list[Tensor], prompts: int) -> list[list[int]]:
 
 
 def until(row: list[int], ends: list[int]) -> list[int]:
-    """Return what was written before the first token that ends it."""
+    """Return what was generated before the first token that ends it."""
     return row[: next((i for i, token in enumerate(row) if token in (NOTHING, *ends)), len(row))]
 
 
 Texts = list[tuple[str, str]]
-"""What was written, and what stands in the data."""
+"""What was generated, and what the data contains."""
 # feature: compared_words
 CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # kana and Chinese characters
 # end: compared_words
@@ -194,7 +195,7 @@ CJK = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"  # kana and Chines
 
 # feature: exact_match
 def exact_match(texts: Texts) -> Iterator[tuple[str, float]]:
-    """Yield the share of answers that are the same, but for spaces around them."""
+    """Yield the share of answers that are the same, apart from surrounding spaces."""
     yield "eval_exact_match", sum(written == wanted for written, wanted in texts) / len(texts)
 
 
@@ -210,7 +211,7 @@ def bleu(texts: Texts) -> Iterator[tuple[str, float]]:
 # end: bleu
 # feature: rouge
 class Pieces:
-    """Words in small letters, of any script; kana and Chinese characters one by one.
+    """Words in lower case, in any script; kana and Chinese characters one by one.
 
     The tokenizer of rouge-score drops all but a-z and 0-9; for English both are the same.
     """

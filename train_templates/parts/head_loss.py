@@ -1,7 +1,7 @@
 """The summed cross-entropy of a language model's head, whose gradients are computed together with the loss.
 
-The logits of a micro-batch (tokens × vocabulary) are never in memory as a whole, and no product is computed twice: each
-chunk of tokens gives its part of the loss and of both gradients, which the backward pass only multiplies by a number.
+The logits of a micro-batch (tokens × vocabulary) are never in memory all at once, and no product is computed twice:
+each chunk of tokens gives its part of the loss and of both gradients, which the backward pass only scales.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class HeadLoss(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, scale: Tensor) -> tuple[Tensor, Tensor | None, None, None]:
-        (to_hidden, to_weight, dtype), ctx.gradients = ctx.gradients, None  # they are changed, so only once
+        (to_hidden, to_weight, dtype), ctx.gradients = ctx.gradients, None  # changed in place, so only once
         return to_hidden.mul_(scale).to(dtype), None if to_weight is None else to_weight.mul_(scale), None, None
 
 
@@ -71,5 +71,5 @@ def loss_and_errors(logits: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
 
 # end: compiled_loss
 def can_be_fused(head: nn.Module) -> bool:
-    """Return whether the head is one plain matrix, which no adapter, quantization or sharding of its own changes."""
+    """Return whether the head is one plain matrix, without an adapter, quantization or sharding of its own."""
     return torch.is_grad_enabled() and type(head) is nn.Linear and head.bias is None

@@ -1,6 +1,6 @@
-"""The head of a model that judged texts before: it stays where it is for the same classes, and is new for others.
+"""The head of a model that was trained to judge texts: it is kept for the same classes, and new for others.
 
-Equal numbers of classes do not make it the same head: an output that stood for `negative` would begin as `sports`.
+The same number of classes is not enough: an output that meant `negative` would begin as `sports`.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ import transformers
 from torch import nn
 
 OURS = {"id2label", "label2id", "num_labels", "problem_type"}
-"""What a configuration says of the outputs."""
+"""What a configuration says about the outputs."""
 
 
 class Change(NamedTuple):
-    """What becomes of the head that a model came with."""
+    """What happens to the head that a model came with."""
 
     rows: tuple[int, ...] = ()
-    """Its outputs in the order of ours. Empty: it is new."""
+    """Its outputs, in the order of our classes. Empty: the head is new."""
     fits: bool = True
-    """Its weights have the shape of ours."""
+    """Whether its weights have the shape that we need."""
 
 
 def loading(name: str, told: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments to load a model with: without what they say of the outputs, if its head has another size.
+    """Return the arguments to load a model with, without those about the outputs if its head has another size.
 
-    DeepSpeed cannot load weights in part, so such a head is loaded as it is, and `fit` replaces it.
+    DeepSpeed cannot load only some of the weights, so such a head is loaded as it is, and `fit` replaces it.
     """
     change = change_of(name, names_of(told))
     fits = change is None or change.fits
@@ -38,7 +38,7 @@ def loading(name: str, told: dict[str, Any]) -> dict[str, Any]:
 
 
 def fit(model: Any, name: str, told: dict[str, Any]) -> None:
-    """Let the head of a loaded model begin as ours: its outputs in our order, or random with a bias of 0."""
+    """Prepare the head of a loaded model: its outputs in our order, or random weights with a bias of 0."""
     wanted = names_of(told)
     change = change_of(name, wanted)
     if change is None or change.rows == tuple(range(len(wanted))):
@@ -58,10 +58,10 @@ def fit(model: Any, name: str, told: dict[str, Any]) -> None:
 
 
 def reorder(weights: Sequence[nn.Parameter], rows: tuple[int, ...]) -> None:
-    """Put the rows of a head in another order."""
+    """Reorder the rows of a head."""
     with torch.no_grad():
         # feature: zero3
-        if any(hasattr(weight, "ds_id") for weight in weights):  # this rank has a part of them
+        if any(hasattr(weight, "ds_id") for weight in weights):  # this rank holds a part of them
             import deepspeed
 
             with deepspeed.zero.GatheredParameters(weights, modifier_rank=0):
@@ -74,21 +74,21 @@ def reorder(weights: Sequence[nn.Parameter], rows: tuple[int, ...]) -> None:
 
 
 def last_layer(model: Any) -> tuple[str, nn.Linear]:
-    """Return the layer that gives the outputs, and its place: the last one outside the body."""
+    """Return the output layer and its name: the last layer outside the body."""
     body = set(model.base_model.modules())
     layers = [(place, part) for place, part in model.named_modules() if isinstance(part, nn.Linear)]
     return [(place, part) for place, part in layers if part not in body][-1]
 
 
 def names_of(told: dict[str, Any]) -> tuple[str, ...]:
-    """Return what the outputs stand for. A number has no name but that of its place."""
+    """Return what the outputs mean. A single number is named by its index."""
     names = told.get("id2label") or {i: f"LABEL_{i}" for i in range(told["num_labels"])}
     return tuple(str(names[i]) for i in sorted(names))
 
 
 @functools.cache
 def change_of(name: str, wanted: tuple[str, ...]) -> Change | None:
-    """Return what becomes of the head that a model has, and say it once. None: it has none for texts' labels."""
+    """Return what happens to a model's head, and print it once. None: it has no head for labels of texts."""
     shape = transformers.AutoConfig.from_pretrained(name)
     if not any("ForSequenceClassification" in built for built in shape.architectures or ()):
         return None
@@ -96,9 +96,9 @@ def change_of(name: str, wanted: tuple[str, ...]) -> Change | None:
     change = compared(theirs, wanted)
     if os.environ.get("RANK", "0") == "0":
         if change.rows:
-            print(f"{name}: its head stays, since it was trained for the same: {shown(wanted)}", flush=True)
+            print(f"{name}: its head is kept, since it was trained for the same classes: {shown(wanted)}", flush=True)
         else:
-            print(f"{name}: its head was for {shown(theirs)}; a new one is for {shown(wanted)}", flush=True)
+            print(f"{name}: its head was for {shown(theirs)}, so a new one is trained for {shown(wanted)}", flush=True)
     return change
 
 
@@ -108,7 +108,7 @@ def shown(names: Sequence[str]) -> str:
 
 
 def compared(theirs: tuple[str, ...], ours: tuple[str, ...]) -> Change:
-    """Return which outputs of theirs stand for what ours do, whatever the case of their names."""
+    """Return which of their outputs mean the same as ours, ignoring the case of names."""
     one, other = ([name.strip().casefold().removeprefix("label_") for name in names] for names in (theirs, ours))
     if sorted(one) == sorted(other) and len(set(one)) == len(one):
         return Change(rows=tuple(one.index(name) for name in other))

@@ -1,4 +1,4 @@
-"""What task.py may decide beside data, model and loss. Each is a function in task.py; without it, nothing changes.
+"""What task.py may decide besides data, model and loss. Each is a function in task.py; without it, nothing changes.
 
 - `parameter_groups(config, model)` returns groups as torch.optim takes them: `params`, and what differs for them, such
   as `lr` or `weight_decay`.
@@ -6,13 +6,14 @@
   take turns in each update, in this order. `loss_sum(model, batch, name)` is the loss of a turn; only the parameters of
   its optimizer get a gradient from it. `model` is then the module itself, whose parts can be called.
 - `schedule(config, update, total)` returns the share of the learning rates for update 0 … `total` - 1.
-- `after_update(config, model, update)` follows each update, without gradients: averages of the weights (EMA), targets.
-  What it changes belongs into the model, as buffers or parameters that are not trained: checkpoints save them.
+- `after_update(config, model, update)` runs after each update, without gradients, to keep averages of the weights (EMA)
+  or targets. What it changes must be part of the model, as buffers or as parameters that are not trained, so that
+  checkpoints save it.
 - `evaluation_outputs(model, batch)` returns tensors by name, a row per sample. `metrics(outputs)` gets them for the
   whole evaluation set, in the same order for any number of ranks, and returns metrics that are not sums, such as AUC.
 
-Rates that these functions give are those at the schedule's peak. A batch may be any nest of dicts, lists, tuples and
-dataclasses with tensors in it.
+Learning rates that these functions return are those at the schedule's peak. A batch may be any nesting of dicts, lists,
+tuples and dataclasses that hold tensors.
 """
 
 from __future__ import annotations
@@ -69,11 +70,11 @@ if TYPE_CHECKING:
     from train import Config
 
 REFUSED: dict[str, str] = {}
-"""The hooks that the engine of this project does not take, and why."""
+"""The hooks that the engine of this project does not support, and why."""
 
 
 def moved(batch: Any, device: torch.device) -> Any:
-    """Return a batch with all its tensors on a device. What holds no tensors is passed on."""
+    """Return a batch with all its tensors on a device. Anything else is returned as it is."""
     if isinstance(batch, torch.Tensor):
         return batch.to(device, non_blocking=True)
     if hasattr(batch, "to"):  # such as transformers' BatchEncoding
@@ -100,7 +101,7 @@ def copied(batch: Any, device: torch.device) -> Any:
 
 
 def refuse_others() -> None:
-    """Exit if task.py has a hook that the engine does not take."""
+    """Exit if task.py has a hook that the engine does not support."""
     for name, why in REFUSED.items():
         if hasattr(task, name):
             raise SystemExit(f"task.py has {name}, which this project cannot use: {why}")
@@ -198,16 +199,16 @@ class Turns:
 
     @property
     def param_groups(self) -> list[dict[str, Any]]:
-        """Return the groups of all."""
+        """Return the parameter groups of all optimizers."""
         return [group for optimizer in self.optimizers.values() for group in optimizer.param_groups]
 
     @property
     def state(self) -> dict[nn.Parameter, dict[str, Any]]:
-        """Return what each keeps of its parameters."""
+        """Return the state of each parameter, from all optimizers."""
         return {parameter: kept for o in self.optimizers.values() for parameter, kept in o.state.items()}
 
     def register_step_post_hook(self, hook: Any) -> None:
-        """Let the hook follow each step of each optimizer."""
+        """Call the hook after each step of each optimizer."""
         for optimizer in self.optimizers.values():
             optimizer.register_step_post_hook(hook)
 
@@ -236,11 +237,11 @@ class Turns:
         self.optimizers[self.name].zero_grad()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of each by name."""
+        """Return the state of each optimizer by name."""
         return {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of each."""
+        """Load the state of each optimizer."""
         if state.keys() != self.optimizers.keys():
             raise ValueError(f"saved with the optimizers {', '.join(state)}, not {', '.join(self.optimizers)}")
         for name, optimizer in self.optimizers.items():
@@ -257,7 +258,7 @@ def turns(accelerator: Accelerator, model: nn.Module, optimizer: Any) -> Iterato
 
 
 def prepare(accelerator: Accelerator, model: nn.Module, optimizer: Any) -> tuple[nn.Module, Any]:
-    """Return both as the engine makes them. A model with several optimizers stays as it is, on its device."""
+    """Return both as the engine wraps them. A model with several optimizers is only moved to its device."""
     if isinstance(optimizer, Turns):
         model.to(accelerator.device)
         synchronize(accelerator, list(model.state_dict().values()))
@@ -291,7 +292,7 @@ def average_gradients(accelerator: Accelerator, model: nn.Module) -> None:
         return
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     present = torch.tensor([parameter.grad is not None for parameter in trained], device=accelerator.device).int()
-    # A gradient that no rank has stays away, as with one rank.
+    # A gradient that no rank has stays None, as with one rank.
     found = [p for p, n in zip(trained, accelerator.reduce(present).tolist(), strict=True) if n]
     for parameter in found:
         if parameter.grad is None:
@@ -303,7 +304,7 @@ def average_gradients(accelerator: Accelerator, model: nn.Module) -> None:
 
 
 def synchronize(accelerator: Accelerator, tensors: list[torch.Tensor]) -> None:
-    """Give all ranks the tensors of the first."""
+    """Send all ranks the tensors of the first."""
     for tensor in tensors if accelerator.num_processes > 1 else ():
         tensor.copy_(broadcast(tensor.clone()))
 
@@ -326,13 +327,13 @@ def after_update(config: Config, model: Any, update: int) -> None:
 
 # feature: partitioned_weights
 class Whole(TorchDispatchMode):
-    """Lets numbers that are read of sharded weights be those of the whole weights, and not of this rank's part.
+    """Makes reading sharded weights give numbers of the whole weights, not of this rank's part.
 
-    A tensor that is not sharded takes whole weights in. Weights stay sharded.
+    Copying to a tensor that is not sharded copies whole weights. The weights stay sharded.
     """
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Gather what `item()`, and tensors that are not sharded, would take of one rank."""
+        """Gather what `item()` and copies to unsharded tensors would otherwise read from one rank."""
         given = [part for part in tree_leaves((args, kwargs)) if isinstance(part, torch.Tensor)]
         reads = func is torch.ops.aten._local_scalar_dense.default
         if any(isinstance(part, DTensor) for part in given) and (reads or not isinstance(given[0], DTensor)):

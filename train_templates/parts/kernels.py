@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3")
-"""Values of `model_type` in config.json for which liger's layers were seen to compute what transformers' own do."""
+"""Values of `model_type` in config.json whose layers liger was seen to compute like transformers."""
 
 
 def use_kernels(model: Any) -> None:
-    """Let the layers of a model from transformers compute with liger's kernels. Say so where they cannot."""
+    """Make the layers of a transformers model compute with liger's kernels. Print why if they cannot."""
     if why := obstacle(model.config):
         if os.environ.get("RANK", "0") == "0":
             print(f"liger-kernel is not used: {why}", flush=True)
@@ -33,7 +33,7 @@ def use_kernels(model: Any) -> None:
     vars(module).update(own)
 
     def rotate(query: Tensor, key: Tensor, cos: Tensor, *arguments: Any, **options: Any) -> Any:
-        # liger's kernel turns whole heads; some models (Phi-4-mini) turn a part of each.
+        # liger's kernel rotates whole heads; some models (Phi-4-mini) rotate only a part of each.
         whole = cos.shape[-1] == query.shape[-1]
         return (fused if whole and on_gpu(query) else plain)(query, key, cos, *arguments, **options)
 
@@ -47,10 +47,10 @@ def on_gpu(tensor: Tensor) -> bool:
 
 
 def obstacle(config: Any) -> str:
-    """Return why the kernels cannot be used for models with a configuration; nothing if they can."""
+    """Return why the kernels cannot be used for models with a configuration; empty if they can."""
     family = config.model_type
     if family not in FAMILIES:
-        return f"its layers were not tried with models of the kind {family}"
+        return f"its layers were not tested with models of type {family}"
     wanted = "gelu_pytorch_tanh" if family.startswith("gemma") else "silu"
     if (activation := getattr(config, "hidden_activation", None) or getattr(config, "hidden_act", wanted)) != wanted:
         return f"its gated MLPs compute {wanted}, and the model's {activation}"

@@ -1,4 +1,4 @@
-"""Labels as data holds them: of .csv files as text, of data sets from datasets as numbers that have names."""
+"""Labels as they are stored: as text in .csv files, as numbers with names in data sets of the package datasets."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def in_order(labels: Sequence[Any]) -> Classes:
 
 
 def refuse_labels(source: str, labels: Sequence[Any], split: str, what: str) -> None:
-    """Exit if a label does not name one class, or if there is only one to learn. `what` they are of: image or text."""
+    """Exit if a label does not name one class, or if there is only one class. `what`: image or text."""
     different = len({repr(label) for label in labels})
     for number, label in enumerate(labels, start=1):
         found = f"{source}: these labels cannot be classes: {what} {number} of {len(labels)} has {label!r:.80}"
@@ -90,7 +90,7 @@ def refuse_labels(source: str, labels: Sequence[Any], split: str, what: str) -> 
 
 
 def refuse_alike(source: str, labels: Sequence[Any]) -> None:
-    """Exit if two labels differ only in spaces around them, or in being a number, text or truth: they look like one."""
+    """Exit if two labels look the same: they differ only in surrounding spaces, or in type (number, text, boolean)."""
     first: dict[str, Any] = {}
     for label in labels:
         for name in looks_of(label):
@@ -103,12 +103,12 @@ def refuse_alike(source: str, labels: Sequence[Any]) -> None:
 
 
 def looks_of(label: Any) -> set[str]:
-    """Return what a label may be taken for: True is also the number 1."""
+    """Return what a label may be mistaken for: True is also the number 1."""
     return {class_of(label).strip(), *([str(int(label))] if isinstance(label, bool) else [])}
 
 
 def other_classes(before: Sequence[str] | None, classes: Sequence[str]) -> str:
-    """Return why a checkpoint's outputs stand, or may stand, for other classes than these; empty if they do not."""
+    """Return why a checkpoint's outputs mean, or may mean, other classes than these; empty if they do not."""
     if before is not None:
         pairs = itertools.zip_longest(before, classes)
         if (first := next((pair for pair in pairs if pair[0] != pair[1]), None)) is None:

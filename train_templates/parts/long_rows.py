@@ -1,7 +1,7 @@
-"""Attention within the documents of long rows, without a mask of all pairs of places.
+"""Attention within the documents of long rows, without a mask of all pairs of positions.
 
-Such a mask has places × places numbers for each row of a micro-batch: 1 GiB for 32,768 places, and four times as much
-where it is added to the scores. No more than blocks or single documents are looked at here.
+Such a mask has positions × positions numbers for each row of a micro-batch: 1 GiB for 32,768 positions, and four times
+as much if it is added to the scores. The code here processes blocks or single documents at a time.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from attention import agrees, shapes_of
 
 # end: long_gpu
 LONGEST_MASK = 4096
-"""Places of a row up to which a mask is small, and cheaper than another kernel."""
+"""Positions of a row up to which a mask is small, and cheaper than another kernel."""
 # feature: long_cpu
 QUERIES = 1024
-"""Places that attend at once, where a window lets each see only some of those before it."""
+"""Positions that attend at once, if a window lets each see only some of those before it."""
 # end: long_cpu
 # feature: long_gpu
 BLOCK = 128
-"""Places on each side of a block of flex attention."""
+"""Positions on each side of a block of flex attention."""
 # end: long_gpu
 
 
 def avoid_mask(model: Any, length: int, needs_mask: bool) -> None:
-    """Let a model attend without a mask if its rows are long. Say so where it cannot, as where it needs its mask."""
+    """Make a model attend without a mask if its rows are long. Print why if it cannot."""
     config = model.config.get_text_config()
     if length <= LONGEST_MASK or config._attn_implementation in ("flash_attention_2", "by_document"):
         return
@@ -64,7 +64,7 @@ def avoid_mask(model: Any, length: int, needs_mask: bool) -> None:
 
 # feature: long_cpu
 def document_bounds(positions: Tensor) -> Tensor:
-    """Return where documents begin, over all rows, and where the last one ends."""
+    """Return where documents begin, counted over all rows, and where the last one ends."""
     starts = (positions.flatten() == 0).nonzero().flatten()
     return nn.functional.pad(starts, (0, 1), value=positions.numel())
 
@@ -77,14 +77,14 @@ def attend_each(
     attention_mask: None,
     **told: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within one document after another. Shapes: (1, heads, places, width) each."""
+    """Attend within one document after another. Shapes: (1, heads, positions, width) each."""
     window, found = told.get("sliding_window") or query.shape[2], []
     for begin, end in pairwise(told["cu_seq_lens_q"].tolist()):
         if end - begin <= window:
             found.append(attend(query, key, value, begin, end, begin, told))
             continue
         for first in range(begin, end, QUERIES):
-            seen = max(begin, first - window + 1)  # the first place that any of these sees
+            seen = max(begin, first - window + 1)  # the first position that any of these sees
             last = min(first + QUERIES, end)
             place = torch.arange(seen, last)
             before = place[first - seen :, None] - place
@@ -102,7 +102,7 @@ def attend(
     told: dict[str, Any],
     mask: Tensor | None = None,
 ) -> Tensor:
-    """Let the places from `first` to `last` attend to those from `seen`."""
+    """Make the positions from `first` to `last` attend to those from `seen`."""
     used = query[:, :, first:last], key[:, :, seen:last], value[:, :, seen:last]
     return nn.functional.scaled_dot_product_attention(
         *used, mask, is_causal=mask is None, scale=told.get("scaling"), enable_gqa=query.shape[1] != key.shape[1]
@@ -112,9 +112,9 @@ def attend(
 # end: long_cpu
 # feature: long_gpu
 def block_mask(begin: Tensor, window: int | None = None) -> Any:
-    """Return what flex attention needs to know of the documents of some rows: (rows, places / 128, places / 128).
+    """Return the blocks that flex attention computes: (rows, positions / 128, positions / 128).
 
-    `begin` (rows, places) says where each place's document begins. Nothing here waits for the device.
+    `begin` (rows, positions) says where each position's document begins. Nothing here waits for the device.
     """
     from torch.nn.attention.flex_attention import BlockMask
 
@@ -122,7 +122,7 @@ def block_mask(begin: Tensor, window: int | None = None) -> Any:
     window = window or length
     block = torch.arange(-(-length // BLOCK), device=begin.device)
     first, last = block * BLOCK, (block * BLOCK + BLOCK - 1).clamp(max=length - 1)
-    seen = begin[:, first].maximum(first - window + 1)[:, :, None]  # by the first place of a block, the least
+    seen = begin[:, first].maximum(first - window + 1)[:, :, None]  # by the first position of a block, the smallest
     touched = (block <= block[:, None]) & (last >= seen)
     full = (block < block[:, None]) & (first >= begin[:, last][:, :, None]) & (last[:, None] - first < window)
 
@@ -145,7 +145,7 @@ def listed(chosen: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def flex_agrees(config: Any, device: str = "cuda") -> bool:
-    """Return whether flex attention can be compiled here, and gives the same as a mask on two documents."""
+    """Return whether flex attention can be compiled here, and gives the same result as a mask on two documents."""
     begin = (torch.arange(256, device=device) >= 100) * 100
 
     def kernel(*parts: Tensor) -> Tensor:

@@ -21,9 +21,9 @@ from trust import digest_of, others_in
 
 MANIFEST = "manifest.json"
 LARGEST = 16 << 20
-"""Bytes of a manifest; thousands of files take one of them."""
+"""The most bytes of a manifest; thousands of files take about 1 MiB."""
 # feature: selected
-KEPT = "kept.json"  # what the loop keeps beside the engine's state
+KEPT = "kept.json"  # what the loop keeps besides the engine's state
 # end: selected
 
 
@@ -33,14 +33,14 @@ def update_of(path: Path) -> int:
 
 
 def read_json(file: Path) -> Any:
-    """Return the value in a small JSON file; a stranger's could fill the memory."""
+    """Return the value in a small JSON file; a large one from a stranger could fill the memory."""
     if file.stat().st_size > LARGEST:
         raise OSError(f"larger than {LARGEST >> 20} MiB")
     return json.loads(file.read_text())
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Return the manifest. Raises an error if it was changed, belongs to another checkpoint or says nothing of one."""
+    """Return the manifest. Raises an error if it was changed, belongs to another checkpoint or is not one."""
     if MANIFEST in others_in(path):
         raise OSError("not a regular file")
     manifest = read_json(path / MANIFEST)

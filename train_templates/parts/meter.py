@@ -49,7 +49,7 @@ class Meter:
         return fetched
 
     def record(self) -> dict[str, float]:
-        """Return what was measured, over all ranks, and begin again. All ranks call it together."""
+        """Return what was measured over all ranks, and reset. All ranks call it together."""
         seconds = time.perf_counter() - self.began
         count, waited, updates = self.count, self.waited, self.updates
         self.began, self.waited, self.count, self.updates = time.perf_counter(), 0.0, 0, 0
@@ -83,5 +83,5 @@ MEMORY = {
     "gpu_memory_reserved_bytes": ("reserved", "current"),
     "gpu_memory_peak_bytes": ("allocated", "peak"),
 }
-"""In tensors now, held by PyTorch's allocator, and the most in tensors since the start; of the rank with the most."""
+"""Bytes in tensors now, reserved by PyTorch's allocator, and the peak in tensors; on the rank with the most."""
 # end: cuda

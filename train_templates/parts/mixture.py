@@ -35,7 +35,7 @@ class Mixture(Tokens):
         return self.parts[part].ids[place.start - begin : place.stop - begin]
 
     def documents(self) -> Iterator[Array]:
-        """Yield what is known of the documents, some at a time."""
+        """Yield what is known about the documents, some at a time."""
         for part in self.parts:
             yield from part.documents()
 
@@ -47,7 +47,7 @@ class Mixture(Tokens):
     def times(self, kept: Array, length: int) -> Array:
         """Return how many times each document is seen in an epoch, where some are not kept; says it for each source.
 
-        A document counts as one sample, or as the tokens of it that are learned, within `length`; 0: all are.
+        A document counts as one sample, or as its learned tokens, within `length` if that is not 0.
         """
         found, place = [], 0
         for part in self.parts:

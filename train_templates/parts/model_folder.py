@@ -1,4 +1,4 @@
-"""The folder of a model: the tokenizer that is read from one, and all that a trained model is saved with."""
+"""Model folders: how a tokenizer is read from one, and everything that a trained model is saved with."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def read_tokenizer(name: str) -> Any:
         known = set(tokenizer.get_vocab().values()) - set(tokenizer.all_special_ids)
     except OSError:
         raise  # says what is missing, or that the hub cannot be reached
-    except Exception as error:  # tokenizers raise it as it is
+    except Exception as error:  # tokenizers raises nothing more specific
         raise SystemExit(f"{name}: cannot load its tokenizer: {error}") from None
     if not known:
         raise SystemExit(

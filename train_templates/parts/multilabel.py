@@ -1,4 +1,4 @@
-"""Any number of labels for each sample: how data writes them, the loss, and its metrics.
+"""Any number of labels for each sample: how they are stored, the loss, and its metrics.
 
 A sample's labels are a list of classes (in a text: `cat|dog`), or a row of 0 and 1 with a place for each class.
 """
@@ -28,7 +28,7 @@ ON, OFF = {"1", "1.0", "true"}, {"0", "0.0", "false"}
 
 @dataclass(frozen=True)
 class Classes:
-    """The classes of the training data, and how it writes a sample's labels."""
+    """The classes of the training data, and how it stores a sample's labels."""
 
     source: str
     names: list[str]
@@ -54,7 +54,7 @@ def classes_of(source: str, labels: Sequence[Any], label_column: str) -> Classes
 
 
 def written(source: str, label: Any) -> Any:
-    """Return a list that stands in a text, such as a cell of a .csv file, as the list. Exit if it is none."""
+    """Return the list that is written as text, such as in a cell of a .csv file. Exit if it is not a list."""
     if not isinstance(label, str):
         return label
     if re.fullmatch(r"\[?\s*[01]([\s,;|]+[01])+\s*\]?", label):  # as numpy writes flags, too
@@ -110,7 +110,7 @@ def flags_of(classes: Classes, source: str, labels: Sequence[Any], split: str) -
 
 
 def flag_of(flag: Any) -> str:
-    """Return a flag as `ON` and `OFF` have it."""
+    """Return a flag as it is spelled in `ON` and `OFF`."""
     return str(int(flag) if isinstance(flag, Named) else flag).lower()
 
 
@@ -122,7 +122,7 @@ def losses_of(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
 
 # feature: summed
 def evaluation_sums(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
-    """Return sums over a batch: samples, loss, those without a mistake, and per class the actual, guessed and right."""
+    """Return sums over a batch: samples, loss, faultless ones, and per class the actual, predicted and correct."""
     counted = batch["counted"]
     actual, guessed = batch["labels"] * counted[:, None], (logits > 0) * counted[:, None]
     exact = (((logits > 0) == (batch["labels"] > 0)).all(1) * counted).sum()
@@ -131,7 +131,7 @@ def evaluation_sums(logits: Tensor, batch: dict[str, Tensor]) -> Tensor:
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """Return the loss, how often all labels are right, and macro and micro F1, from the sums."""
+    """Return the loss, how often all labels are correct, and macro and micro F1, from the sums."""
     count, loss, exact, *numbers = sums
     n = len(numbers) // 3
     actual, guessed, right = numbers[:n], numbers[n : 2 * n], numbers[2 * n :]

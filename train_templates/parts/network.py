@@ -1,4 +1,4 @@
-"""The network that looks at pictures, and how it is saved."""
+"""The network for pictures, and how it is saved."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ COLORS = 3
 
 # feature: preset_model
 SETTINGS = ("image_size", "width", "stages", "blocks_per_stage")
-"""What the network is built by, and what is saved with it."""
+"""The settings that the network is built from, which are saved with it."""
 
 
 def norm(channels: int) -> nn.Module:
@@ -118,7 +118,7 @@ class Backbone(nn.Module):
         arguments: dict[str, Any] = {"pretrained": pretrained, "num_classes": outputs}
         try:
             self.network = timm.create_model(name, **arguments)
-            if self.network.pretrained_cfg.get("fixed_input_size"):  # positions are resized to those of the pictures
+            if self.network.pretrained_cfg.get("fixed_input_size"):  # position embeddings are resized
                 self.network = timm.create_model(name, img_size=config.image_size, **arguments)
         except RuntimeError as error:  # no such network, or it has no weights
             raise SystemExit(f"{config.model_name}: timm cannot load this network: {error}") from None
@@ -174,7 +174,7 @@ def build(config: Any, outputs: int, names: Sequence[str] = ()) -> nn.Module:
 
 
 def known_names(network: Any) -> list[str]:
-    """Return what the outputs of a network of timm stand for. Empty: nobody says it."""
+    """Return what the outputs of a timm network mean; empty if it is not known."""
     if names := network.pretrained_cfg.get("label_names"):
         return list(names)
     subset = timm.data.infer_imagenet_subset(network)

@@ -25,15 +25,15 @@ from torch import Tensor, nn
 import model_folder
 
 ROLES = ("bos_token", "eos_token", "pad_token", "unk_token")
-"""What a special token can be to the tokenizer: `eos_token=<|im_end|>`."""
+"""The roles that a special token can have: `eos_token=<|im_end|>`."""
 # feature: loaded_weights
-NOISE = 0.1  # of the spread of the known rows: equal rows would be one token until their gradients differ
-SOME = 4096  # rows that tell the spread
+NOISE = 0.1  # of the spread of the known rows: equal rows would act as one token until their gradients differ
+SOME = 4096  # rows that the spread is measured on
 # end: loaded_weights
 
 
 def roles(config: Any) -> dict[str, str]:
-    """Return the special tokens that have a role, by it."""
+    """Return the special tokens that have a role, by role."""
     parts = (part.strip().partition("=") for part in config.special_tokens.split(","))
     return {role: token for role, _, token in parts if role in ROLES}
 
@@ -66,7 +66,7 @@ def enlarged(config: Any) -> tuple[Any, dict[int, str]]:
 
 # feature: random_weights
 def grow(shape: Any, config: Any) -> None:
-    """Let a model of this configuration have a row for each token. It is still to be built, with random weights."""
+    """Give a model of this configuration, which is built later with random weights, a row for each token."""
     tokenizer, _ = enlarged(config)
     text = shape.get_text_config()
     text.vocab_size = max(text.vocab_size, len(tokenizer))

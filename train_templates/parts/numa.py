@@ -1,7 +1,7 @@
-"""Keep a rank on the cores beside its GPU, where a machine has several NUMA nodes.
+"""Keep a rank on the cores near its GPU, if the machine has several NUMA nodes.
 
-Memory lies on the node of the thread that first writes to it. What is copied between host and GPU in each update then
-takes the short way, and so do cores that compute with it.
+Memory lies on the node of the thread that first writes to it. Copies between host and GPU, and computation on the host,
+then use local memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 
 def bind() -> None:
-    """Bind this rank's threads to the NUMA node of the GPU that it uses. Its log says what was done, or why nothing."""
+    """Bind this rank's threads to the NUMA node of its GPU. Its log says what was done, or why nothing was."""
     if not torch.cuda.is_available() or not hasattr(os, "sched_setaffinity"):
         return
     address = pci_address(torch.cuda.get_device_properties(torch.cuda.current_device()))
@@ -25,7 +25,7 @@ def bind() -> None:
         return
     for thread in map(int, os.listdir("/proc/self/task")):
         try:
-            if os.sched_getaffinity(thread) == allowed:  # others were bound by who started them
+            if os.sched_getaffinity(thread) == allowed:  # others were bound when they were started
                 os.sched_setaffinity(thread, cores)
         except ProcessLookupError:
             continue  # it has ended meanwhile
@@ -42,13 +42,13 @@ def pci_address(properties: Any) -> str:
 def cores_beside(address: str, allowed: set[int], system: Path = Path("/sys")) -> tuple[set[int], str]:
     """Return those of the allowed cores that are on the node of a GPU; or none, and why nothing is to be bound."""
     nodes = {int(file.parent.name[4:]): cores_in(file) for file in system.glob("devices/system/node/node*/cpulist")}
-    if sum(map(bool, nodes.values())) < 2:  # some nodes are memory alone
+    if sum(map(bool, nodes.values())) < 2:  # some nodes have memory only
         return set(), "all cores of this machine are on one node"
     try:
         node = int((system / "bus/pci/devices" / address / "numa_node").read_text()) if address else -1
     except (OSError, ValueError):
         node = -1
-    if node not in nodes:  # -1: the firmware does not say it
+    if node not in nodes:  # -1: the firmware does not say which
         return set(), "the node of this GPU is unknown"
     beside = nodes[node] & allowed
     return beside, "" if beside else f"none of the cores that this rank may use ({ranges(allowed)}) are on node {node}"

@@ -150,7 +150,7 @@ def build_optimizer(config: Config, model: nn.Module, device: torch.device | Non
 # end: lion
 # feature: muon
 def hidden_matrices(model: nn.Module) -> set[str]:
-    """Return the names of the matrices that turn hidden states into hidden states: not embeddings, not the head."""
+    """Return the names of the matrices that map hidden states to hidden states: not embeddings, not the head."""
     layers = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     tables = {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
     head = layers[-1][0] if layers else ""  # of transformers' models and of most others, the last linear layer

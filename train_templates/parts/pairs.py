@@ -1,7 +1,7 @@
 """Preferences as samples: the tokens of their answers, and micro-batches of them.
 
-On disk each preference is two documents, the chosen answer behind its prompt and the rejected one; one of them is empty
-where a row has a single answer. Tokens that are given and not learned are stored as their complement.
+On disk each preference is two documents, the chosen answer after its prompt, and the rejected one; one of them is empty
+if a row has a single answer. Tokens that are given and not learned are stored as their complement.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def recipe(config: Any, source: str, split: str) -> Recipe:
 
 
 def encoded(talker: chat.Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:
-    """Return the documents of preferences, two of each, and what there is to tell of them."""
+    """Return the documents of preferences, two of each, and notes on them."""
     documents: list[list[int]] = []
     notes: Notes = {}
     for row in rows:
@@ -111,10 +111,10 @@ class Answers(Dataset[Any]):
     """Tokens of each sample's longest answer, by which the loop groups them within a real batch."""
     # feature: reference
     references: Tensor
-    """Of each sample two log-probabilities in fp32, which references.py fills in: not a number until then."""
+    """For each sample, two log-probabilities in fp32, which references.py fills in: NaN until then."""
     # feature: weighted
     equal_to: Tensor
-    """Of each sample the first one that is the same: a source may be seen several times in an epoch."""
+    """For each sample, the first one that is identical: a source may be seen several times in an epoch."""
     # end: weighted
     # end: reference
 
@@ -144,7 +144,7 @@ class Answers(Dataset[Any]):
         self.chosen = [(row, side) for side in (0, 1) for row in kept.tolist() if longest[row, side]]
         self.sizes = torch.tensor([longest[place] for place in self.chosen])
         prompts = {row: hash_of(self.prompt(row).tobytes()) for row in kept.tolist()}
-        # Of each sample the one before it, or before those that have the same prompt.
+        # For each sample, the one before it, or before those that have the same prompt.
         self.mates: list[int] = []
         for i, (row, _) in enumerate(self.chosen):
             same = i > 0 and prompts[row] == prompts[self.chosen[i - 1][0]]
@@ -208,7 +208,7 @@ class Answers(Dataset[Any]):
 
     # end: prompts
     def ids(self, row: int, side: int) -> Ids:
-        """Return the tokens of an answer behind its prompt."""
+        """Return the tokens of an answer after its prompt."""
         return self.tokens.ids[slice(*self.bounds[row, side])][: self.length + 1].astype(np.int64)
 
     def __len__(self) -> int:
@@ -237,7 +237,7 @@ class Answers(Dataset[Any]):
         config, mate = self.config, self.chosen[self.mates[index]]
         prompt, answer = self.ids(row, side)[: self.first[row, side]], self.ids(*mate)[self.first[mate] :]
         return {
-            # The answer, and one to another prompt, which says how far the model is from where it began.
+            # The answer, and one to another prompt, which measures how far the model has moved from its start.
             "rows": [self.ids(row, side), np.concatenate((prompt, answer))[: self.length + 1]],
             "references": self.references[index],
             "beta": config.beta,
@@ -250,7 +250,7 @@ class Answers(Dataset[Any]):
 
 # feature: judges
 def padding_of(tokenizer: Any) -> int | None:
-    """Return a token that no answer ends with, if there is one: by it, transformers finds where a padded row ends."""
+    """Return a token that no answer ends with, if any: transformers uses it to find where a padded row ends."""
     from transcripts import two_messages
 
     text = tokenizer.apply_chat_template(two_messages(tokenizer), tokenize=False)

@@ -11,7 +11,7 @@ A source is one of these; several are separated by commas:
 - an .npz file with the arrays `images` and `labels`
 - embedded: scikit-learn's handwritten digits
 
-Pictures are turned as their camera says, and become RGB of 8 bits; of 16 bits, the upper 8 are taken.
+Pictures are rotated as their EXIF data says, and converted to 8-bit RGB; of 16 bits, the upper 8 are used.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ from splits import is_shown
 
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, Any]  # a picture (3, height, width) as uint8, and its label
-Labelled = tuple[Sequence[Any], list[Any]]  # pictures, as files or arrays, and what is said of each
+Labelled = tuple[Sequence[Any], list[Any]]  # pictures, as files or arrays, and the label of each
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dcm", ".dng", ".cr2", ".nef", ".arw")
 """Names of pictures that Pillow does not read by itself."""
@@ -175,7 +175,7 @@ def reading(config: Any) -> tuple[str, str, int]:
 
 
 def read(sources: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
-    """Return the pictures of all sources, with the labels as they stand there."""
+    """Return the pictures of all sources, with the labels as stored there."""
     names = listed(sources)
     if len(names) == 1:
         return read_one(names[0], split, image_column, label_column, max_rows)
@@ -185,7 +185,7 @@ def read(sources: str, split: str, image_column: str, label_column: str, max_row
 
 @functools.cache
 def read_one(source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
-    """Return the pictures of a source, with the labels as they stand there."""
+    """Return the pictures of a source, with the labels as stored there."""
     if source == "embedded":
         return embedded_digits(split)
     path = Path(source)
@@ -208,7 +208,7 @@ def read_one(source: str, split: str, image_column: str, label_column: str, max_
 def in_folders(source: Path) -> tuple[list[Path], list[str]]:
     """Return the pictures in the folders of a folder, at any depth, with the names of these folders as labels.
 
-    Exit where pictures would be left out.
+    Exit if pictures would be left out.
     """
     found, left_out = [], [file for file in source.iterdir() if is_picture(file)]
     for folder in sorted(entry for entry in source.iterdir() if entry.is_dir() and is_shown(entry.name)):
@@ -291,7 +291,7 @@ TAIL_BYTES = 1024
 
 
 def refuse_damaged(pictures: Sequence[Path | Stored]) -> None:
-    """Exit if a picture is empty, cut off or none, as far as its first and last bytes tell. One rank reads them."""
+    """Exit if a file is empty, cut off or not a picture, judging by its first and last bytes. One rank reads them."""
     if os.environ.get("RANK", "0") != "0":
         return
     with ThreadPoolExecutor(max_workers=16) as pool:
@@ -381,7 +381,7 @@ def weighted(config: Any, pictures: Sequence[Any], kept: Sequence[int]) -> list[
 
 # end: weighted
 Labels = Callable[[str, list[Any], str], Sequence[Any]]
-"""Makes what is learned of a source's name, its labels as they stand there, and the split. Exits at wrong ones."""
+"""Makes what is learned from a source's name, its labels as stored, and the split. Exits if they are wrong."""
 
 
 def load(config: Any, split: str, labels_of: Labels, classes: Sequence[str] | None = None) -> Pictures:
@@ -405,7 +405,7 @@ def load(config: Any, split: str, labels_of: Labels, classes: Sequence[str] | No
 
 # feature: final_weights
 def show(data: Dataset[Sample], model: torch.nn.Module, folder: Path, count: int, word: Callable[[Any], str]) -> str:
-    """Save some pictures beside the model, named by their labels and by what the model says of them."""
+    """Save some pictures beside the model, named by their labels and by the model's predictions."""
     data.training = False  # type: ignore[attr-defined]
     shown = folder.parent / "pictures"
     shown.mkdir(exist_ok=True)

@@ -7,7 +7,7 @@ Each row of a data set has one of these forms. The conversation around the answe
 - both as transcripts: "Human: … Assistant: …"
 - `prompt` and `completion`, or `messages`, with a `label` (`kto_tag`) that says whether the answer is good
 
-A row that cannot be used ends the program with its place and the reason.
+A row that cannot be used ends the program with an error that gives its place and the reason.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0
 RATINGS = {"overall_score", "score", "rating", "rank"}
 ASKING = ("user", "system", "developer")
 # feature: embedded_data
-EMBEDDED_DISTANCE = 7  # places between a question of the embedded data and the answer that is wrong for it
+EMBEDDED_DISTANCE = 7  # distance between a question of the embedded data and the answer that is wrong for it
 # end: embedded_data
 
 
@@ -146,7 +146,7 @@ def compared(columns: dict[str, Any], chosen: Any, rejected: Any) -> Preference:
     good, bad = (conversation_of(joined(columns, answer)) for answer in (chosen, rejected))
     pairs = list(itertools.takewhile(lambda pair: pair[0] == pair[1], zip(good.messages, bad.messages, strict=False)))
     shared = min(len(pairs), len(good.messages) - 1, len(bad.messages) - 1)
-    if good.messages == bad.messages:  # listed, and kept: the loss is that of a model without a preference
+    if good.messages == bad.messages:  # reported, and kept: the loss is that of a model without a preference
         shared = last_answer(good.messages)
     if not any(message["role"] == "user" for message in good.messages[:shared]):
         raise ValueError("chosen and rejected do not begin with the same question")
@@ -243,10 +243,10 @@ def asked(columns: dict[str, Any]) -> dict[str, Any]:
 
 
 def notes_on(found: Preference) -> list[str]:
-    """Return what there is to tell of a preference."""
+    """Return notes on a preference."""
     notes = [f"read from {', '.join(found.columns)}"] * bool(found.columns)
     if found.chosen and found.rejected and found.chosen.messages == found.rejected.messages:
         notes.append("chosen and rejected are equal, and nothing is learned from them")
     notes += [f"the rejected answer is rated higher than the chosen one: {found.reversed}"] * bool(found.reversed)
-    notes += ["answers that say nothing, of which their end is learned"] * any(talk.empty for talk in found.answers)
+    notes += ["empty answers, of which only the end is learned"] * any(talk.empty for talk in found.answers)
     return notes

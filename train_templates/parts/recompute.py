@@ -72,7 +72,7 @@ def policy(_context: Any, operator: Any, *_arguments: Any, **_options: Any) -> C
 # end: selective
 # feature: full
 def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
-    """Make each repeated layer keep its input alone, and compute itself again in the backward pass."""
+    """Make each repeated layer keep only its input, and compute itself again in the backward pass."""
     for layer in recomputable(model, class_names):
         layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False)
 
@@ -80,7 +80,7 @@ def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
 # end: full
 # feature: offload
 def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
-    """Make each repeated layer keep its input alone, in host memory, and compute itself again in the backward pass."""
+    """Make each repeated layer keep only its input, in host memory, and compute itself again in the backward pass."""
     for layer in recomputable(model, class_names):
         layer.forward = functools.partial(compute_again, layer.forward)
 
@@ -101,7 +101,7 @@ def called_by_name(forward: Callable[..., Any], name: str, value: Any, /, **name
 
 
 def to_host(place: int | None, tensor: Tensor) -> Tensor | tuple[Tensor, torch.device]:
-    """Return a pinned copy of the tensor at a place. Others (masks, positions) are of all layers, and stay."""
+    """Return a pinned copy of the tensor at a place. Others (masks, positions) are shared by all layers, and stay."""
     if tensor.data_ptr() != place:
         return tensor
     # The copy is queued behind the kernels that made the tensor, and before those that may reuse its memory.

@@ -1,8 +1,8 @@
-"""What the model says of each answer before the training: the reference that a preference loss compares with.
+"""The model's log-probabilities of each answer before the training: the reference of a preference loss.
 
 It is computed once, by the model that is about to be trained (a new adapter changes nothing yet), so that there is no
-second model in memory. The file lies with the tokens, and its name is decided by what decides the numbers: a start that
-finds it computes nothing, and one that finds a part of it goes on from there.
+second model in memory. The file is stored with the tokens and named after everything that decides the numbers: a start
+that finds it computes nothing, and one that finds a part of it continues from there.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WEIGHTS = (".safetensors", ".bin", ".json")  # suffixes of the files that decide
 
 
 def add_references(config: Config, agreement: Agreement, model: nn.Module, data: Any, device: torch.device) -> None:
-    """Fill in `data.references`. If the ranks are asked to stop, some stay missing, and what is known is kept."""
+    """Fill in `data.references`. If a stop is requested, some stay missing, and what is known is kept."""
     path = data.tokens.folder / f"references-{key_of(config, data)}.npy"
     known = data.references
     if agreement.rank == 0 and path.is_file():
@@ -93,7 +93,7 @@ def share(agreement: Agreement, found: Tensor, known: Tensor) -> None:
 
 
 def replace(path: Path, values: np.ndarray[Any, Any]) -> None:
-    """Write a file so that it is there as a whole or not at all."""
+    """Write a file atomically."""
     aside = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}")
     with aside.open("wb") as file:
         np.save(file, values)
@@ -120,7 +120,7 @@ def key_of(config: Config, data: Any) -> str:
 
 # feature: loaded_weights
 def model_key(config: Config) -> list[Any]:
-    """Return what decides the model's weights: the files of a folder as they stand there, or a revision of the hub."""
+    """Return what decides the model's weights: the files of a folder as they are, or a revision of the hub."""
     folder, dtype = Path(config.model_name), getattr(config, "frozen_dtype", "float32")
     if not folder.is_dir():
         return [config.model_name, transformers.AutoConfig.from_pretrained(config.model_name)._commit_hash, dtype]

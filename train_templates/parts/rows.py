@@ -1,4 +1,4 @@
-"""Rows of tokens: what of them the model is given, attention within each document, and the logits' outcome.
+"""Rows of tokens: the model's inputs, attention within each document, and the loss from the logits.
 
 A document of n tokens gives n - 1 predictions: each token but the first.
 """
@@ -214,7 +214,7 @@ def attention_of(_config: Any) -> str | None:
 
 # end: found_attention
 shared_heads: dict[str, bool] = {}
-"""What the kernel must be told where several heads have the same keys and values: from PyTorch 2.12 on."""
+"""What the kernel must be told if several heads share keys and values, from PyTorch 2.12 on."""
 
 
 def attend(
@@ -225,13 +225,13 @@ def attend(
     attention_mask: None,
     **told: Any,
 ) -> tuple[Tensor, None]:
-    """Attend within each document, with PyTorch's kernel. Shapes: (1, heads, places, width) each."""
+    """Attend within each document, with PyTorch's kernel. Shapes: (1, heads, positions, width) each."""
     from torch.nn.attention.varlen import varlen_attn
 
     dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else query.dtype
     parts = [part[0].transpose(0, 1).to(dtype) for part in (query, key, value)]
     ends, longest = told["cu_seq_lens_q"], told["max_length_q"]
-    window = ((told.get("sliding_window") or 0) - 1, 0)  # places before (-1: all) and after
+    window = ((told.get("sliding_window") or 0) - 1, 0)  # positions before (-1: all) and after
     scale = told.get("scaling")
     return varlen_attn(*parts, ends, ends, longest, longest, scale=scale, window_size=window, **shared_heads)[
         None
@@ -239,7 +239,7 @@ def attend(
 
 
 def kernel_agrees(shape: Shape, device: str = "cuda") -> bool:
-    """Return whether the kernel exists (PyTorch 2.11) and gives the same as a mask on two documents."""
+    """Return whether the kernel exists (PyTorch 2.11) and gives the same result as a mask on two documents."""
     ends, begin = torch.tensor([0, 20, 48], device=device).int(), (torch.arange(48, device=device) >= 20) * 20
 
     def kernel(*parts: Tensor) -> Tensor:
@@ -321,14 +321,14 @@ def given(
 
 
 NEED_MASKS = {"nemotron", "phimoe"}
-"""Families whose attention is told where documents end, and how wide a window is, by its mask only."""
+"""Families whose attention learns only from its mask where documents end, and how wide a window is."""
 MIXING = {"doge", "moshi"}
 """Families that choose among all tokens of a row (Doge), or have a window in their config and do not use it (Moshi)."""
 
 
 # feature: bounds
 def by_bounds(inputs: Tensor, positions: Tensor, bounds: Tensor) -> dict[str, Any]:
-    """Return the arguments with which all rows are one, whose documents end at the bounds."""
+    """Return the arguments that make all rows one, whose documents end at the bounds."""
     ends = {"cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
     longest = {"max_length_q": inputs.shape[1], "max_length_k": inputs.shape[1]}
     return {"input_ids": inputs.reshape(1, -1), "position_ids": positions.reshape(1, -1), **ends, **longest}
@@ -362,7 +362,7 @@ def counts_from_padding(name: str, part: nn.Module) -> bool:
 
 
 def refuse_what_mixes(model: Any) -> None:
-    """Exit if the model passes information between tokens by other means than attention with a mask."""
+    """Exit if the model passes information between tokens in other ways than attention with a mask."""
     from inspect import signature
 
     config = model.config.get_text_config()
@@ -516,7 +516,7 @@ def place_for(parameters: int) -> tuple[str, torch.dtype] | None:
 
 
 def write_on(folder: Path, tokens: list[int], length: int, source: str = "") -> list[int] | None:
-    """Let the trained model in a folder continue some tokens, by at most `length` and within its positions.
+    """Generate at most `length` tokens after some given ones with the trained model in a folder, within its positions.
 
     `source` is the base model of an adapter. Returns None if that would take too long.
     """

@@ -1,6 +1,6 @@
-"""The learning rate of each update: a warm-up, then a course down to a floor, which ends with the training.
+"""The learning rate of each update: a warm-up, then a decay to a floor, which ends with the training.
 
-Nothing here remembers anything: a resumed training has the rates of an uninterrupted one.
+Nothing here has state: a resumed training has the rates of an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def learning_rate(config: Config, update: int, total: int) -> float:
 
 
 def share_of_peak(config: Config, done: int, length: int, total: int) -> float:
-    """Return what is left of the way down, 1 … 0, when `done` of the `length` updates after the warm-up are done."""
+    """Return the factor of the decay, 1 … 0, when `done` of the `length` updates after the warm-up are done."""
     progress = done / length
     if config.lr_scheduler_type == "wsd":  # warm-up, stable, decay: https://arxiv.org/abs/2404.06395
         decay = min(length, math.ceil(config.decay_ratio * total))
@@ -39,7 +39,7 @@ def share_of_peak(config: Config, done: int, length: int, total: int) -> float:
 
 
 def down(course: str, progress: float) -> float:
-    """Return the height of a course from 1 to 0."""
+    """Return the value of a decay from 1 to 0."""
     return {
         "constant": 1.0,
         "linear": 1 - progress,

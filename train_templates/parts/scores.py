@@ -30,7 +30,7 @@ def area(scores: Tensor, positive: Tensor) -> float:
 def classification(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """Return loss, accuracy, macro F1, and macro AUC (one class against the rest).
 
-    Shapes: (samples, classes), (samples). F1 is the mean over classes that occur or are guessed,
+    Shapes: (samples, classes), (samples). F1 is the mean over classes that occur or are predicted,
     AUC that over classes that some samples have and others do not.
     """
     logits, guessed, classes = logits.double(), logits.argmax(1), range(logits.shape[1])
@@ -49,9 +49,9 @@ def classification(logits: Tensor, labels: Tensor) -> dict[str, float]:
 # end: classes
 # feature: several
 def several_labels(logits: Tensor, labels: Tensor) -> dict[str, float]:
-    """Return the loss, how often all labels are right, macro and micro F1, and macro AUC over the classes.
+    """Return the loss, how often all labels are correct, macro and micro F1, and macro AUC over the classes.
 
-    Shapes: (samples, classes), (samples, classes). F1 is the mean over classes that occur or are guessed,
+    Shapes: (samples, classes), (samples, classes). F1 is the mean over classes that occur or are predicted,
     AUC that over classes that some samples have and others do not.
     """
     logits, actual, guessed = logits.double(), labels > 0, logits > 0

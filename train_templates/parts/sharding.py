@@ -1,9 +1,9 @@
-"""The model, which no rank builds as a whole where its files allow that: each reads its own shards of the weights.
+"""Loads a sharded model. If its files allow it, no rank builds the whole model: each reads its own shards.
 
-All ranks build it around memory that nothing was written to, which takes no space. After `prepare` has cut it, each
-reads its rows of each tensor from the safetensors files. Where these do not hold the model's parameters by name and
-shape, task.py changes some after they are loaded, or the weights are new, rank 0 alone holds the model meanwhile, and
-`prepare` sends each rank its shards. An adapter is small: all ranks make it, with the same seed.
+All ranks build the model in memory that was never written to, which takes no space. After `prepare` has sharded it,
+each reads its rows of each tensor from the safetensors files. Where these do not hold the model's parameters by name
+and shape, task.py changes some after they are loaded, or the weights are new, rank 0 alone holds the model meanwhile,
+and `prepare` sends each rank its shards. An adapter is small: all ranks create it, with the same seed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ import adapter
 # end: lora
 from checkpoints import PATIENCE
 
-blank = ""  # the device of the memory without numbers that this rank builds the model around; empty: it has numbers
+blank = ""  # the device of the empty memory that this rank builds the model in; empty: it has the weights
 published = ""  # the folder of the hub, or of this machine, that the weights are in
 Places = dict[str, tuple[Path, str]]
 places: Places = {}  # where each parameter lies: its file, and its name there; empty: rank 0 holds the model
@@ -45,13 +45,13 @@ PLAIN = {"F32", "F16", "BF16"}  # types of numbers that are cast as they are; ot
 
 
 class Loader:
-    """A class of transformers. Where this rank builds without weights, its `from_pretrained` reads JSON alone."""
+    """A class of transformers. If this rank builds without weights, its `from_pretrained` reads only JSON."""
 
     def __init__(self, auto_class: Any) -> None:
         self.auto_class, self.from_config = auto_class, auto_class.from_config
 
     def from_pretrained(self, name: str, *, dtype: Any, attn_implementation: str | None = None, **options: Any) -> Any:
-        """Return the model. It is around memory that nothing was written to where this rank builds without weights."""
+        """Return the model. If this rank builds without weights, its memory was never written to."""
         global published
         published = name
         # feature: lora
@@ -85,7 +85,7 @@ class Loader:
 
 
 def note_loaded(model: nn.Module) -> None:
-    """Note the memory of a model that has just been loaded."""
+    """Record the memory of a model that has just been loaded."""
     changed.clear()
     loaded.update((memory(parameter), parameter.untyped_storage()) for parameter in model.parameters())
 
@@ -102,7 +102,7 @@ def type_of_frozen(dtype: str) -> str:
 
 # end: lora
 class Writes(TorchDispatchMode):
-    """Note the memory that is written to, which on this rank has no numbers in it."""
+    """Record the memory that is written to, which holds no weights on this rank."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **(kwargs or {})}
@@ -114,7 +114,7 @@ class Writes(TorchDispatchMode):
 
 
 def memory(tensor: Tensor) -> int:
-    """Return what tells a tensor's memory from that of others, which is there also without numbers in it."""
+    """Return what identifies a tensor's memory, even if it holds no weights."""
     return tensor.untyped_storage()._cdata
 
 
@@ -133,7 +133,7 @@ def made_here(_name: str) -> bool:
 # end: whole_model
 # feature: lora
 def made_here(name: str) -> bool:
-    """Return whether a weight is in no file, because it is the adapter's."""
+    """Return whether a weight is in no file because it belongs to the adapter."""
     return "lora_" in name
 
 
@@ -188,7 +188,7 @@ def held_by_first(accelerator: Accelerator, model: nn.Module, build_model: Calla
 
 # feature: lora
 def share(model: nn.Module) -> None:
-    """Let modules whose weights are the same memory share them, as they did before `init_empty_weights` saw them."""
+    """Make modules whose weights are the same memory share them, as they did before `init_empty_weights` saw them."""
     first: dict[int, nn.Parameter] = {}
     for module in model.modules():
         for name, parameter in list(module.named_parameters(recurse=False)):
@@ -207,7 +207,7 @@ def replace(model: nn.Module, make: Callable[[Tensor], Tensor]) -> None:
 
 
 def found_in(model: Any, name: str) -> Places:
-    """Return where each parameter lies. Empty if some do not lie there by the names and shapes that they have here."""
+    """Return where each parameter lies. Empty if some are not there with the names and shapes that they have here."""
     with_names = list(model.named_parameters(remove_duplicate=False))
     if changed_by_loading(model) or saved_buffers(model):
         return {}
@@ -280,7 +280,7 @@ def prepare(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[Any, 
 
 
 def prepare_read(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[Any, Any]:
-    """Shard both, and let each rank read its shards of the weights."""
+    """Shard both, and make each rank read its shards of the weights."""
     number = {parameter: i for i, parameter in enumerate(model.parameters())}
     numbers = [[number[parameter] for parameter in group["params"]] for group in optimizer.param_groups]
     made = {name: parameter.detach() for name, parameter in model.named_parameters() if made_here(name)}
@@ -301,7 +301,7 @@ def regroup(optimizer: Any, numbers: list[list[int]], model: nn.Module) -> None:
 
 
 def read_shards(model: Any, device: torch.device, made: dict[str, Tensor]) -> None:
-    """Give each parameter this rank's rows: from the files, or of those that were `made`, which rank 0 sends."""
+    """Give each parameter this rank's rows: from the files, or from those that were `made`, which rank 0 sends."""
     shards: dict[int, nn.Parameter] = {}
     state = model.state_dict(keep_vars=True)
     for name, cut in state.items():
@@ -318,7 +318,7 @@ def read_shards(model: Any, device: torch.device, made: dict[str, Tensor]) -> No
 def rows_in_file(name: str, cut: DTensor, device: torch.device) -> DTensor:
     """Read this rank's rows of a parameter. FSDP2 cuts tensors by rows, as `torch.chunk` does."""
     if cut.placements != (Shard(0),):
-        raise SystemExit(f"{name} is cut in another way than by rows: {cut.placements}")
+        raise SystemExit(f"{name} is not sharded by rows: {cut.placements}")
     path, key = places[name]
     rows = -(-cut.shape[0] // cut.device_mesh.size())
     begin = min(rows * cut.device_mesh.get_local_rank(), cut.shape[0])
@@ -327,7 +327,7 @@ def rows_in_file(name: str, cut: DTensor, device: torch.device) -> DTensor:
         part = file.get_slice(key)[begin:end] if end > begin else torch.empty(cut.to_local().shape)
     if part.shape != cut.to_local().shape:
         raise SystemExit(f"{name}: read {tuple(part.shape)} for a shard of {tuple(cut.to_local().shape)}")
-    # `to` copies also what has the right type: memory that a file is mapped to is not for the optimizer.
+    # `to` copies even if the type is right: the optimizer must not use memory that a file is mapped to.
     part = part.to(device, cut.dtype, copy=True)
     return DTensor.from_local(
         part, cut.device_mesh, cut.placements, run_check=False, shape=cut.shape, stride=cut.stride()

@@ -1,8 +1,8 @@
 """Several sources with weights: how many times each sample is seen, so that each source has its share of an epoch.
 
-Every sample is seen at least once in an epoch: the source that is largest for its weight once, the others so many more
-times that the shares are right. Where that is no whole number, some of a source's samples are seen once more than its
-others; their content decides which, so they are the same in every epoch, run, and world of ranks.
+Every sample is seen at least once in an epoch: those of the source that is largest relative to its weight once, the
+others often enough for the shares to be right. If that is not a whole number, some of a source's samples are seen once
+more than its others; their content decides which, so they are the same in every epoch, run and number of ranks.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def times(parts: Sequence[Part], weights: Sequence[float], by: str) -> list[Arra
     needs = [weight / amount for amount, weight in zip(amounts, weights, strict=True)]
     found = []
     for part, amount, weight, need in zip(parts, amounts, weights, needs, strict=True):
-        passes = need / min(needs)  # exactly 1 for the largest for its weight
+        passes = need / min(needs)  # exactly 1 for the largest relative to its weight
         seen = np.full(len(part.sizes), int(passes))
         order = part.hashes.argsort(kind="stable")
         reached = part.sizes[order].cumsum()

@@ -10,9 +10,9 @@ PARTS = {
     "train": ("train", "training"),
     "validation": ("val", "valid", "validation", "dev", "eval", "evaluation", "test", "testing"),
 }
-"""Words for the part that is trained on, and for those that are not; of these the best first."""
+"""Words for the part that is trained on, and for those that are not, in order of preference."""
 ABOUT = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json")
-"""Files about a data set, which hold none of it."""
+"""Files that describe a data set and hold none of its data."""
 
 
 def word_of(name: str) -> str:

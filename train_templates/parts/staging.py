@@ -29,7 +29,7 @@ ALIGNED = 64
 
 
 class Staged:
-    """The state of one moment, which is read on the training's thread and written on another."""
+    """A snapshot of the state, which is read on the training's thread and written on another."""
 
     def __init__(self, read: Callable[[], Any], write: Callable[[Path, Any], object]) -> None:
         self.read, self.write_state = read, write
@@ -135,12 +135,12 @@ def blocks(sizes: list[int]) -> list[Tensor]:
 
 
 def address(storage: torch.UntypedStorage, known: int) -> int:
-    """Return where memory lies; of nothing, a number that no other has."""
+    """Return the address of memory; for empty memory, a unique number."""
     return storage.data_ptr() or -known - 1
 
 
 def storages_of(value: Any) -> list[torch.UntypedStorage]:
-    """Return the memory of all tensors, each once, in the order in which `Copies` comes to them."""
+    """Return the memory of all tensors, each once, in the order in which `Copies` visits them."""
     found: dict[int, torch.UntypedStorage] = {}
 
     def look(value: Any) -> None:
@@ -179,7 +179,7 @@ def free_memory() -> int:
     top, own = Path("/sys/fs/cgroup"), Path()
     with suppress(OSError):
         own = Path(Path("/proc/self/cgroup").read_text().rpartition("::")[2].strip().lstrip("/"))
-    for folder in (top / part for part in (own, *own.parents)):  # a job's limit may stand in any of them
+    for folder in (top / part for part in (own, *own.parents)):  # a job's limit may be set in any of them
         with suppress(OSError, ValueError):  # without a limit, or a path of another container
             limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
             lines = (folder / "memory.stat").read_text().splitlines()

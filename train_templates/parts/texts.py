@@ -64,7 +64,7 @@ from sources import Row, Sources, columns, hash_of, held_out, kind, text_of
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
 OTHERS = {"1": "2", "2": "1", "a": "b", "b": "a"}
-"""How names of columns that hold two texts of a pair end."""
+"""Endings of the names of columns that hold two texts of a pair."""
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, Any, int]  # token ids, the label, and the id for padding
 # feature: dtype
@@ -222,7 +222,7 @@ def embedded_paragraphs(split: str) -> Iterator[Labelled]:
 
 # feature: names
 def named(names: Sequence[str]) -> dict[str, Any]:
-    """Return what a model's configuration says of its classes."""
+    """Return what a model's configuration says about its classes."""
     return {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
 
 

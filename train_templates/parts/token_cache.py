@@ -1,8 +1,8 @@
 """Documents as token ids in files, written once: by all cores, in the order of the data, and shared by all ranks.
 
-A folder `tokens-…` is named by what decides its tokens, and by nothing else: the content of the data's files, the
+A folder `tokens-…` is named after what decides its tokens, and nothing else: the content of the data's files, the
 tokenizer, and the functions that read and encode. Sequence length, packing and the part kept for evaluation are decided
-later, by rows.py. What was tokenized before an interruption is kept, and the next start goes on from there.
+later, by rows.py. What was tokenized before an interruption is kept, and the next start continues from there.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from definitions import source_of
 from encoders import DOCUMENT, Encoder, Interrupted, Notes, cores, encoded_batches, merge, pack
 from sources import Row, Sources
 
-FORMAT = 1  # of the files below; another number makes all folders anew
-SOME = 1 << 16  # documents that are looked at together
+FORMAT = 1  # of the format below; another number makes all folders new
+SOME = 1 << 16  # documents that are processed together
 COMMIT_SECONDS, FIRST_LINE_SECONDS, LINE_SECONDS = 2.0, 2.0, 20.0
 
 
@@ -49,7 +49,7 @@ class Recipe:
     rows: Sources | Iterable[Row]
     """Its rows; those that need no file for embedded data."""
     decided_by: list[Any]
-    """What decides the tokens beside the rows: the tokenizer, columns, versions."""
+    """What decides the tokens besides the rows: the tokenizer, columns, versions."""
     code: list[Callable[..., Any]]
     """The functions and classes that make and encode the rows."""
     encoder: Callable[[], Encoder]
@@ -63,7 +63,7 @@ class Recipe:
 
 @dataclass
 class Progress:
-    """What of the data is in the files of an unfinished folder."""
+    """How much of the data is in the files of an unfinished folder."""
 
     rows: int = 0
     documents: int = 0
@@ -80,7 +80,7 @@ class Tokens:
         self.ids = np.memmap(folder / "tokens", dtype=self.about["dtype"], mode="r")
 
     def documents(self) -> Iterator[np.ndarray[Any, Any]]:
-        """Yield what is known of the documents, some at a time: mapped as a whole, it would count as memory."""
+        """Yield what is known about the documents, some at a time: mapped as a whole, it would count as memory."""
         with (self.folder / "documents").open("rb") as file:
             while len(some := np.fromfile(file, dtype=DOCUMENT, count=SOME)):
                 yield some
@@ -103,7 +103,7 @@ def tokens_of(cache: str, recipe: Recipe) -> Tokens:
         while (folder := named_by(known)) is None:  # a collective might time out before the files are written
             time.sleep(0.05)
     with contextlib.suppress(OSError):
-        os.utime(folder)  # it was used: what nobody uses can be deleted
+        os.utime(folder)  # marks it as used: what nobody uses can be deleted
     return Tokens(folder)
 
 
@@ -134,7 +134,7 @@ def write_once(folder: Path, recipe: Recipe) -> None:
             try:
                 write(partial, recipe)
             except SystemExit as error:
-                if not isinstance(error, Interrupted):  # data that cannot be read has another name once it is mended
+                if not isinstance(error, Interrupted):  # data that cannot be read has another name once it is repaired
                     shutil.rmtree(partial, ignore_errors=True)
                 raise
             with contextlib.suppress(OSError):  # without locks, another one may have been faster
@@ -151,7 +151,7 @@ def locked(lock: Any) -> bool:
 
 
 def write(partial: Path, recipe: Recipe) -> None:
-    """Append the documents that a folder does not have yet, and say how far it is."""
+    """Append the documents that a folder does not have yet, and report progress."""
     partial.mkdir(exist_ok=True)
     done = read_progress(partial)
     paths = partial / "tokens", partial / "documents"
@@ -204,7 +204,7 @@ def commit(partial: Path, done: Progress, *files: Any) -> None:
 
 
 def replace(path: Path, text: str) -> None:
-    """Write a small file so that it is there as a whole or not at all."""
+    """Write a small file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     aside = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}")
     aside.write_text(text)
@@ -212,7 +212,7 @@ def replace(path: Path, text: str) -> None:
 
 
 class Report:
-    """Lines that say how far it is: the first after two seconds."""
+    """Progress lines: the first after two seconds."""
 
     def __init__(self, recipe: Recipe, done: Progress) -> None:
         self.recipe, self.done, self.began, self.next = recipe, done, time.monotonic(), FIRST_LINE_SECONDS
@@ -220,7 +220,7 @@ class Report:
         self.skipped: int | None = None if done.rows else 0
 
     def begin(self) -> None:
-        """Say what is to be done, if it takes long."""
+        """Print what has to be done, if it takes long."""
         if isinstance(self.recipe.rows, Sources) and self.recipe.rows.large:
             size = f"{self.recipe.rows.total_bytes / 1e6:,.0f} MB, " if self.recipe.rows.total_bytes else ""
             print(f"tokenizing {self.recipe.name}: {size}{cores()} processes", flush=True)
@@ -244,7 +244,7 @@ class Report:
         )
 
     def end(self) -> None:
-        """Say that all is tokenized, if there was a line before."""
+        """Print that everything is tokenized, if there was a line before."""
         seconds = time.monotonic() - self.began
         if seconds >= FIRST_LINE_SECONDS:
             print(f"tokenized {self.recipe.name}: {self.done.tokens:,} tokens in {seconds:.0f} s", flush=True)

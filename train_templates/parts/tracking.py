@@ -1,4 +1,4 @@
-"""The name and the tags of a run, in the words of its tracker."""
+"""The name and the tags of a run, as its tracker expects them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ if TYPE_CHECKING:
 
 
 def tracker_settings(config: Config) -> dict[str, Any]:
-    """Return what the tracker is started with, beside the project."""
+    """Return what the tracker is started with, besides the project."""
     tags = [tag.strip() for tag in config.tags.split(",") if tag.strip()]
     # feature: wandb
     named = {"name": config.run_name, "tags": tags}

@@ -1,4 +1,4 @@
-"""Texts of conversations: what a message says, and those that are written as one text: `Human: … Assistant: …`."""
+"""Texts of conversations: the content of a message, and conversations written as one text: `Human: … Assistant: …`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def is_open_transcript(text: str) -> bool:
 
 
 def transcript(text: str) -> list[dict[str, Any]]:
-    """Return the messages of a transcript. If an empty line is before an answer, one is before each message."""
+    """Return the messages of a transcript. If an empty line precedes an answer, one precedes each message."""
     gap = r"\n\n" if "\n\nAssistant:" in text else r"\n"
     _, *parts = re.split(rf"(?:^|{gap})\s*(Human|Assistant):", f"\n\n{text.lstrip()}")
     return [{"role": ROLES[who], "content": said.strip()} for who, said in zip(parts[::2], parts[1::2], strict=True)]
@@ -64,7 +64,7 @@ def shown(value: Any) -> str:
 
 @functools.cache
 def takes_parts(tokenizer: Any, template: str) -> bool:
-    """Return whether a template wants contents as lists of parts, as some of models that see pictures do."""
+    """Return whether a template wants contents as lists of parts, as those of some models for pictures do."""
 
     def says(messages: list[dict[str, Any]]) -> bool:
         try:

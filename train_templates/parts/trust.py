@@ -1,8 +1,8 @@
-"""Reading checkpoints that anybody may have written: no code in them runs, and those that are not this user's are told.
+"""Reading checkpoints that anybody may have written: no code in them runs, and unsigned ones are reported.
 
 A pickle may name any function and have it called with any arguments. Inside `known_classes_only`, `torch.load` creates
-tensors, plain values and the classes listed here, also where an engine asks it for more, and nothing that takes far
-more memory than its file has bytes. The manifests of checkpoints are signed with a key that only this user can read.
+tensors, plain values and the classes listed here, even if an engine asks it for more, and nothing that takes far more
+memory than its file has bytes. The manifests of checkpoints are signed with a key that only this user can read.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _FORCE, _FORCE_NOT = "TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ON
 SMALL = 4 << 20
 """Bytes of a pickle, or of the names in an archive, that are read beside any number of tensors."""
 PICKLED = 16
-"""Beyond that, at most one byte in so many is pickled: one byte of a pickle can become sixty in memory."""
+"""Beyond that, at most one byte in this many is pickled: one byte of a pickle can become sixty in memory."""
 ALIASES = 4
 """How often the tensors of a file may have its bytes: some are saved under several names."""
 
@@ -75,7 +75,7 @@ class UnknownClass(Exception):
 
 
 class Unsound(Exception):
-    """A file is not as a training writes it, and asks for far more memory than it has bytes; `args[0]` says how."""
+    """No training writes such a file: it asks for far more memory than it has bytes. `args[0]` says how."""
 
 
 @contextmanager
@@ -267,7 +267,7 @@ def _classes() -> list[Any]:
 
 
 def others_in(folder: Path) -> list[str]:
-    """Return the names of pipes, devices, links to folders and the like, which an engine would follow or wait for."""
+    """Return the names of pipes, devices, links to folders and the like, which an engine would follow or wait on."""
     others = (path for path in folder.rglob("*") if not path.is_file() and (path.is_symlink() or not path.is_dir()))
     return [str(path.relative_to(folder)) for path in others]
 

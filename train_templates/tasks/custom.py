@@ -33,7 +33,7 @@ class TaskConfig:
     n_features: int = 16
     hidden_size: int = 128
     n_blocks: int = 2
-    noise: float = 0.0  # standard deviation of what is added to the inputs, anew in each epoch
+    noise: float = 0.0  # standard deviation of the noise on the inputs, drawn anew in each epoch
 
 
 class Regression(Dataset[tuple[Tensor, Tensor]]):

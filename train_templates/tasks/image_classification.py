@@ -1,4 +1,4 @@
-"""The task: image classification. This file says what is learned; pictures.py reads data, network.py looks at it.
+"""The task: image classification. This file says what is learned; pictures.py reads data, network.py is the model.
 
 The loop divides the summed loss by the images of the whole real batch, over all micro-batches and ranks, so the
 gradient is that of one big batch for any split.
@@ -45,7 +45,7 @@ class TaskConfig:
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     # feature: weighted
-    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    source_weights: str = "1,1"  # each source's share of an epoch, in the order of the sources
     weigh_by: str = "samples"
     # end: weighted
     image_column: str = "image"  # of a table: the files
@@ -124,7 +124,7 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
 # feature: summed
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """Return sums over a batch: the loss, and per class the numbers of actual, guessed and right samples."""
+    """Return sums over a batch: the loss, and per class the numbers of actual, predicted and correct samples."""
     logits, labels = model(batch["pictures"]), batch["labels"]
     counted = labels != IGNORED
     actual = nn.functional.one_hot(labels.clamp(min=0), logits.shape[1]) * counted[:, None]
@@ -134,7 +134,7 @@ def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """Return loss, accuracy, and macro F1 (the mean over classes that occur or are guessed) from the sums."""
+    """Return loss, accuracy, and macro F1 (the mean over classes that occur or are predicted) from the sums."""
     loss, *numbers = sums
     n = len(numbers) // 3
     actual, guessed, right = numbers[:n], numbers[n : 2 * n], numbers[2 * n :]

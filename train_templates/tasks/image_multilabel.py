@@ -48,11 +48,11 @@ class TaskConfig:
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     # feature: weighted
-    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    source_weights: str = "1,1"  # each source's share of an epoch, in the order of the sources
     weigh_by: str = "samples"
     # end: weighted
     image_column: str = "image"  # of a table: the files
-    label_column: str = "label"  # labels with | or ; or , between; or several columns of 0 and 1: cat,dog
+    label_column: str = "label"  # labels separated by | or ; or , or several columns of 0 and 1: cat,dog
     max_rows: int = 0  # pictures that are read of each source; 0: all
     image_size: int = 32  # images from files are resized to squares of this size; arrays are not resized
     # feature: named_model
@@ -67,7 +67,7 @@ class TaskConfig:
 
 
 def embedded_words(labels: list[int]) -> list[Any]:
-    """Return what can be said of the embedded digits."""
+    """Return the labels of the embedded digits."""
     facts = {"even": {0, 2, 4, 6, 8}, "large": {5, 6, 7, 8, 9}, "round": {0, 6, 8, 9}}
     return [[name for name, digits in facts.items() if digit in digits] for digit in labels]
 
@@ -126,7 +126,7 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 
 # feature: summed
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """Return sums over a batch: samples, loss, those without a mistake, and per class the actual, guessed and right."""
+    """Return sums over a batch: samples, loss, faultless ones, and per class the actual, predicted and correct."""
     return multilabel.evaluation_sums(model(batch["pictures"]), batch)
 
 

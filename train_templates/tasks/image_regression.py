@@ -1,4 +1,4 @@
-"""The task: a number for each image. This file says what is learned; pictures.py reads data, network.py looks at it.
+"""The task: a number for each image. This file says what is learned; pictures.py reads data, network.py is the model.
 
 The loop divides the summed loss by the images of the whole real batch, over all micro-batches and ranks, so the
 gradient is that of one big batch for any split. Labels are learned as they are: scale large ones to about -1 … 1.
@@ -42,7 +42,7 @@ class TaskConfig:
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     # feature: weighted
-    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    source_weights: str = "1,1"  # each source's share of an epoch, in the order of the sources
     weigh_by: str = "samples"
     # end: weighted
     image_column: str = "image"  # of a table: the files
@@ -61,7 +61,7 @@ class TaskConfig:
 
 
 def numbers_of(source: str, labels: list[Any], split: str) -> list[float]:
-    """Return the labels as numbers: of the embedded digits, their tenths. Exit if one is none, or if all are alike."""
+    """Return the labels as numbers (embedded digits / 10). Exit if one is not a number, or if all are equal."""
     for number, label in enumerate(labels, start=1):
         if isinstance(label, bool) or not isinstance(label, int | float) or not abs(label) < 3e38:
             raise SystemExit(
@@ -121,7 +121,7 @@ def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
     """Return the mean squared and the mean absolute error, and R² (0 where all labels are the same number)."""
     count, labels, squares, squared, absolute = sums
-    spread = squares - labels**2 / count  # what remains is rounding, if all labels are the same number
+    spread = squares - labels**2 / count  # only rounding errors remain, if all labels are the same number
     r2 = 1 - squared / spread if spread > 1e-12 * squares else 0.0
     return {"eval_loss": squared / count, "eval_mae": absolute / count, "eval_r2": r2}
 

@@ -76,15 +76,15 @@ class TaskConfig:
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     # feature: weighted
-    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    source_weights: str = "1,1"  # each source's share of an epoch, in the order of the sources
     weigh_by: str = "tokens"  # or samples
     # end: weighted
     # feature: own_columns
-    columns: str = "prompt=question,completion=answer"  # what columns of other names are read as
+    columns: str = "prompt=question,completion=answer"  # what columns with other names are read as
     # end: own_columns
     max_rows: int = 0  # rows that are read of each source; 0: all
     min_tokens: int = 0  # samples whose longest answer with its prompt is shorter are left out
-    max_tokens: int = 0  # longer ones, too; 0: none
+    max_tokens: int = 0  # longer ones are left out, too; 0: none
     sequence_length: int = 256
     # feature: own_template
     chat_template: str = "chatml"  # or a file with a template in Jinja
@@ -92,7 +92,7 @@ class TaskConfig:
     # feature: chosen_attention
     attention: str = "sdpa"  # or eager, flash_attention_2
     # end: chosen_attention
-    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
+    output_dtype: str = "source"  # dtype of the saved model: as it was loaded, or float32, bfloat16, float16
     cache_dir: str = ".cache"  # the tokenized data; can be shared, and deleted
     # feature: named_model
     model_name: str = "openai-community/gpt2"
@@ -101,7 +101,7 @@ class TaskConfig:
     tokenizer_name: str = "openai-community/gpt2"
     # end: tokenizer
     # feature: new_tokens
-    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer, where it lacks them
+    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer if it lacks them
     added_tokens: str = ""  # other tokens: <tool_call>,</tool_call>
     # end: new_tokens
     # feature: lora
@@ -109,9 +109,9 @@ class TaskConfig:
     lora_rank: int = 16
     lora_alpha: int = 32
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
-    lora_dropout: float = 0.0  # of what goes into the adapter
+    lora_dropout: float = 0.0  # of the adapter's inputs
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
-    modules_to_save: str = ""  # modules that are trained as a whole: embed_tokens
+    modules_to_save: str = ""  # modules that are trained in full: embed_tokens
     # end: lora
     # feature: preset_model
     model_type: str = "llama"

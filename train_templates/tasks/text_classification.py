@@ -80,7 +80,7 @@ class TaskConfig:
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     # feature: weighted
-    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    source_weights: str = "1,1"  # each source's share of an epoch, in the order of the sources
     weigh_by: str = "tokens"  # or samples
     # end: weighted
     text_column: str = "text"
@@ -90,7 +90,7 @@ class TaskConfig:
     # feature: chosen_attention
     attention: str = "sdpa"  # or eager, flash_attention_2
     # end: chosen_attention
-    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
+    output_dtype: str = "source"  # dtype of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
     model_name: str = "google-bert/bert-base-uncased"
     # end: named_model
@@ -98,7 +98,7 @@ class TaskConfig:
     tokenizer_name: str = "google-bert/bert-base-uncased"
     # end: tokenizer
     # feature: new_tokens
-    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer, where it lacks them
+    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer if it lacks them
     added_tokens: str = ""  # other tokens: <tool_call>,</tool_call>
     # end: new_tokens
     # feature: lora
@@ -106,9 +106,9 @@ class TaskConfig:
     lora_rank: int = 16
     lora_alpha: int = 32
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
-    lora_dropout: float = 0.0  # of what goes into the adapter
+    lora_dropout: float = 0.0  # of the adapter's inputs
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
-    modules_to_save: str = ""  # modules that are trained as a whole: embeddings
+    modules_to_save: str = ""  # modules that are trained in full: embeddings
     # end: lora
     # feature: preset_model
     model_type: str = "bert"
@@ -204,7 +204,7 @@ def cross_entropy_sum(logits: Tensor, labels: Tensor) -> Tensor:
 
 # feature: summed
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """Return sums over a batch: the loss, and per class the numbers of actual, guessed and right samples."""
+    """Return sums over a batch: the loss, and per class the numbers of actual, predicted and correct samples."""
     logits, labels = logits_of(model, batch), batch["labels"]
     counted = labels != IGNORED
     actual = nn.functional.one_hot(labels.clamp(min=0), logits.shape[1]) * counted[:, None]
@@ -214,7 +214,7 @@ def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def evaluation_metrics(sums: list[float]) -> dict[str, float]:
-    """Return loss, accuracy, and macro F1 (the mean over classes that occur or are guessed) from the sums."""
+    """Return loss, accuracy, and macro F1 (the mean over classes that occur or are predicted) from the sums."""
     loss, *numbers = sums
     n = len(numbers) // 3
     actual, guessed, right = numbers[:n], numbers[n : 2 * n], numbers[2 * n :]

@@ -79,7 +79,7 @@ class TaskConfig:
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     # feature: weighted
-    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    source_weights: str = "1,1"  # each source's share of an epoch, in the order of the sources
     weigh_by: str = "tokens"  # or samples
     # end: weighted
     text_column: str = "text"
@@ -89,7 +89,7 @@ class TaskConfig:
     # feature: chosen_attention
     attention: str = "sdpa"  # or eager, flash_attention_2
     # end: chosen_attention
-    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
+    output_dtype: str = "source"  # dtype of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
     model_name: str = "google-bert/bert-base-uncased"
     # end: named_model
@@ -97,7 +97,7 @@ class TaskConfig:
     tokenizer_name: str = "google-bert/bert-base-uncased"
     # end: tokenizer
     # feature: new_tokens
-    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer, where it lacks them
+    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer if it lacks them
     added_tokens: str = ""  # other tokens: <tool_call>,</tool_call>
     # end: new_tokens
     # feature: lora
@@ -105,9 +105,9 @@ class TaskConfig:
     lora_rank: int = 16
     lora_alpha: int = 32
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
-    lora_dropout: float = 0.0  # of what goes into the adapter
+    lora_dropout: float = 0.0  # of the adapter's inputs
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
-    modules_to_save: str = ""  # modules that are trained as a whole: embeddings
+    modules_to_save: str = ""  # modules that are trained in full: embeddings
     # end: lora
     # feature: preset_model
     model_type: str = "bert"
@@ -122,14 +122,14 @@ class TaskConfig:
 
 @functools.cache
 def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
-    """Return the texts of a data set with their labels, as they stand there."""
+    """Return the texts of a data set with their labels, as stored there."""
     if source == "embedded":
         return [one._replace(label=embedded_words(one.text)) for one in embedded_paragraphs(split)]
     return read(source, split, text_column, label_column, max_rows)
 
 
 def embedded_words(text: str) -> list[str]:
-    """Return what can be said of an embedded paragraph."""
+    """Return the labels of an embedded paragraph."""
     facts = {"calls": "()" in text, "long": len(text) > 400, "names": "_" in text}
     return [name for name, holds in facts.items() if holds]
 
@@ -186,7 +186,7 @@ def collate(samples: list[Sample], counted: list[bool]) -> tuple[Batch, int]:
 
 
 def head_of(config: TaskConfig) -> dict[str, Any]:
-    """Return what the model's configuration says of its outputs. Pipelines read from it what they mean."""
+    """Return what the model's configuration says about its outputs. Pipelines read their meaning from it."""
     return {**named(classes_of(config).names), "problem_type": "multi_label_classification"}
 
 
@@ -207,7 +207,7 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
 
 # feature: summed
 def evaluation_sums(model: nn.Module, batch: Batch) -> Tensor:
-    """Return sums over a batch: samples, loss, those without a mistake, and per class the actual, guessed and right."""
+    """Return sums over a batch: samples, loss, faultless ones, and per class the actual, predicted and correct."""
     return multilabel.evaluation_sums(logits_of(model, batch), batch)
 
 
@@ -244,7 +244,7 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 # feature: final_weights
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
-    """Return what the trained model says of some texts. It is loaded from where `save_model` saved it."""
+    """Return what the trained model predicts for some texts. It is loaded from where `save_model` saved it."""
     # feature: whole_model
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
     # end: whole_model

@@ -65,7 +65,7 @@ class TaskConfig:
     eval_data: str = "embedded"  # the same, or a part of the training data: 5%, 200
     # end: eval
     # feature: weighted
-    source_weights: str = "1,1"  # of the sources, in their order: the shares of an epoch that they are
+    source_weights: str = "1,1"  # each source's share of an epoch, in the order of the sources
     weigh_by: str = "tokens"  # or samples
     # end: weighted
     text_column: str = "text"
@@ -75,7 +75,7 @@ class TaskConfig:
     # feature: chosen_attention
     attention: str = "sdpa"  # or eager, flash_attention_2
     # end: chosen_attention
-    output_dtype: str = "source"  # of the saved model: as it was loaded, or float32, bfloat16, float16
+    output_dtype: str = "source"  # dtype of the saved model: as it was loaded, or float32, bfloat16, float16
     # feature: named_model
     model_name: str = "google-bert/bert-base-uncased"
     # end: named_model
@@ -83,7 +83,7 @@ class TaskConfig:
     tokenizer_name: str = "google-bert/bert-base-uncased"
     # end: tokenizer
     # feature: new_tokens
-    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer, where it lacks them
+    special_tokens: str = "<|im_start|>,eos_token=<|im_end|>"  # added to the tokenizer if it lacks them
     added_tokens: str = ""  # other tokens: <tool_call>,</tool_call>
     # end: new_tokens
     # feature: lora
@@ -91,9 +91,9 @@ class TaskConfig:
     lora_rank: int = 16
     lora_alpha: int = 32
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
-    lora_dropout: float = 0.0  # of what goes into the adapter
+    lora_dropout: float = 0.0  # of the adapter's inputs
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
-    modules_to_save: str = ""  # modules that are trained as a whole: embeddings
+    modules_to_save: str = ""  # modules that are trained in full: embeddings
     # end: lora
     # feature: preset_model
     model_type: str = "bert"
@@ -226,7 +226,7 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 # feature: final_weights
 @torch.no_grad()
 def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
-    """Return what the trained model says of some texts. It is loaded from where `save_model` saved it."""
+    """Return what the trained model predicts for some texts. It is loaded from where `save_model` saved it."""
     # feature: whole_model
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder, **FP32).eval()
     # end: whole_model

@@ -1,6 +1,6 @@
-"""The source of functions and classes, with all that they use of the project's own modules.
+"""The source of functions and classes, with everything that they use from the project's own modules.
 
-What decides the tokens is named by it. Another function of the same file may change without tokenizing anew.
+It is part of the name of the tokenized data, so a change to other functions does not tokenize again.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Module:
         self.file, source = file, file.read_text()
         self.lines = source.splitlines()
         self.statements: dict[str, list[ast.stmt]] = defaultdict(list)
-        """By the name that they define; those that define none and may change anything are under the empty one."""
+        """By the name that they define; those that define none, and may have any effect, are under the empty name."""
         self.imported: dict[str, tuple[Path, str]] = {}
-        """Names from neighbours; a whole module has an empty one there."""
+        """Names imported from neighbouring modules; for a whole module, the name there is empty."""
         tree = ast.parse(source)
         for statement in tree.body:
             if not isinstance(statement, ast.Import | ast.ImportFrom):

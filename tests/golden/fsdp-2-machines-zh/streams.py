@@ -5,7 +5,7 @@ the stream must be the same on every rank: it must not be split by rank, nor dep
 run resumes at the right sample by reading past those before it.
 
 An iterable with a length is read to its end in each epoch; before each, its `set_epoch(epoch)` is called if it has one,
-which is the place to shuffle anew. One without a length is read once, and n_steps says how long.
+which is the place to shuffle anew. One without a length is read once, and n_steps limits the training.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class OwnMicroBatches(IterableDataset[tuple[task.Batch, int]]):
 
 
 class Reader:
-    """Reads one epoch of a stream, and holds it to its length."""
+    """Reads one epoch of a stream, and checks its length."""
 
     def __init__(self, stream: Stream, epoch: int, seed: int) -> None:
         self.stream, self.epoch, self.seed, self.done = stream, epoch, seed, 0

@@ -38,7 +38,7 @@ LARGE_BYTES = 16 << 20
 
 
 class TableRow(dict[str, Any]):
-    """A row of a table, which has all columns: None stands for what it does not have."""
+    """A row of a table, which has all columns: None stands for a missing value."""
 
 
 class Sources:
@@ -85,7 +85,7 @@ class Sources:
         return [p for path in named for p in ([path] if path.is_file() else sorted(path.rglob("*"))) if p.is_file()]
 
     def stamps(self) -> list[Any]:
-        """Return what changes at once with the files: their paths, sizes and times. Of the hub, only names."""
+        """Return what changes whenever the files do: their paths, sizes and times. Of the hub, only names."""
         stats = [(str(path.resolve()), path.stat()) for path in self.all_files()]
         return [*self.found, self.split, self.max_rows, *((p, s.st_size, s.st_mtime_ns) for p, s in stats)]
 
@@ -99,7 +99,7 @@ class Sources:
 
     @property
     def large(self) -> bool:
-        """Whether there is, or may be, more of it than one process encodes in a moment."""
+        """Whether the data is, or may be, too large for one process to encode quickly."""
         return self.total_bytes > LARGE_BYTES or not all(self.found.values())
 
     @property
@@ -182,7 +182,7 @@ def json_lines(path: Path, content: IO[bytes]) -> Iterator[Row]:
 
 
 def json_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
-    """Yield the items of a list, or the lines if the file is none."""
+    """Yield the items of a list, or the lines if the file is not a list."""
     head = content.read(1 << 12)
     content = io.BufferedReader(Joined(head, content), 1 << 20)
     if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
@@ -196,7 +196,7 @@ def json_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
 
 
 class Joined(io.RawIOBase):
-    """The head of a stream and its rest as one: compressed files cannot always go back."""
+    """The first bytes of a stream and its rest as one stream: compressed files cannot always be rewound."""
 
     def __init__(self, head: bytes, rest: IO[bytes]) -> None:
         self.head, self.rest = head, rest
@@ -304,7 +304,7 @@ def hash_file(path: Path) -> str:
 
 
 def columns(row: Row) -> dict[str, Any]:
-    """Return a row's columns. Exit if it is no JSON object."""
+    """Return a row's columns. Exit if it is not a JSON object."""
     place, value = row
     try:
         value = json.loads(value) if isinstance(value, bytes | str) else value

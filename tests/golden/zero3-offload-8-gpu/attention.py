@@ -1,4 +1,4 @@
-"""The shapes of attention in a model's layers, and whether a kernel computes with them what a mask gives."""
+"""The shape of attention in each layer of a model, and whether a kernel gives the same result for it as a mask."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 class Shape(NamedTuple):
-    """Of one layer's attention."""
+    """The shape of one layer's attention."""
 
     heads: int
     shared: int  # heads of keys and values
@@ -19,14 +19,14 @@ class Shape(NamedTuple):
 
 
 def shapes_of(config: Any) -> list[Shape]:
-    """Return the shape in each layer; in Gemma 4, layers with a window have others than those without one."""
+    """Return the shape in each layer; in Gemma 4, layers with a window differ from those without one."""
     # In transformers 5.23, a configuration refuses to name what differs among its layers.
     layers = getattr(config, "per_layer_config", None) or [config] * config.num_hidden_layers
     return [shape_of(layer) for layer in layers]
 
 
 def shape_of(layer: Any) -> Shape:
-    """Return the shape by the configuration of one layer."""
+    """Return the shape that the configuration of one layer describes."""
     heads = layer.num_attention_heads
     # DeepSeek's `head_dim` is the part of a head that is rotated.
     width = getattr(layer, "qk_head_dim", None) or getattr(layer, "head_dim", None) or layer.hidden_size // heads
@@ -35,9 +35,9 @@ def shape_of(layer: Any) -> Shape:
 
 
 def agrees(attend: Callable[..., Tensor], shape: Shape, begin: Tensor) -> bool:
-    """Return whether a kernel gives the outputs and the gradients of a mask. Raises what it raises.
+    """Return whether a kernel gives the same outputs and gradients as a mask. The kernel's exceptions are passed on.
 
-    `attend` returns (1, places, heads, width); `begin` says where each place's document begins.
+    `attend` returns (1, positions, heads, width); `begin` says where each position's document begins.
     """
     place, device = torch.arange(len(begin), device=begin.device), begin.device
     kind = torch.bfloat16 if device.type == "cpu" or torch.cuda.is_bf16_supported() else torch.float16
@@ -53,5 +53,5 @@ def agrees(attend: Callable[..., Tensor], shape: Shape, begin: Tensor) -> bool:
 
 
 def is_near(found: Tensor, wanted: Tensor) -> bool:
-    """Return whether they differ by rounding to 16 bits only."""
+    """Return whether they differ only by rounding to 16 bits."""
     return found.shape == wanted.shape and bool((found.float() - wanted).norm() < 0.05 * wanted.norm())

@@ -1,6 +1,6 @@
 """Documents of text: how they are read and become token ids.
 
-An edit of `Tokens` or `encoded` makes all tokens anew.
+After an edit of `Tokens` or `encoded`, everything is tokenized again.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def embedded_documents(split: str) -> Iterator[str]:
 
 
 def encoded(tokens: Tokens, text_column: str, rows: list[Row]) -> tuple[list[list[int]], Notes]:
-    """Return the token ids of the documents in some rows. There is nothing to tell of them."""
+    """Return the token ids of the documents in some rows. There are no notes on them."""
     return tokens.encode([text_of(row, text_column) for row in rows]), {}
 
 

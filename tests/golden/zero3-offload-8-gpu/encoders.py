@@ -1,4 +1,4 @@
-"""Rows of data to documents of token ids: in their order, by one process per core where there is much of it."""
+"""Encodes rows of data as documents of token ids, in order; large data is encoded by one process per core."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ import numpy as np
 from sources import Row, Sources, hash_of
 
 DOCUMENT = np.dtype([("size", "<u4"), ("first", "<u4"), ("hash", "<u8")])
-"""Of each document: its tokens, the place of the first one to learn (at least 1), and a hash of them all."""
+"""For each document: its tokens, the index of the first one to learn (at least 1), and a hash of them all."""
 BATCH_BYTES, BATCH_ROWS = 1 << 19, 2000  # what a process encodes at a time
-Notes = dict[str, tuple[int, str]]  # what there is to tell of the data: how often, and where first
+Notes = dict[str, tuple[int, str]]  # notes on the data: how often each applies, and where first
 Encode = Callable[[list[Row]], tuple[list[list[int]], Notes]]
 
 
 class Interrupted(SystemExit):
-    """The end of this process, after which another one can go on with what is written."""
+    """Ends this process; another one can continue from what is written."""
 
 
 @dataclass(kw_only=True)
@@ -40,7 +40,7 @@ class Encoder:
     vocabulary: int
     """Token ids are less than this."""
     complemented: bool = False
-    """Whether some tokens are only given."""
+    """Whether some tokens are given but not learned."""
 
     @property
     def dtype(self) -> str:
@@ -79,7 +79,7 @@ def encoded_batches(rows: Iterable[Row], encoder: Encoder, skipped: int) -> Iter
         while waiting:
             yield waiting.popleft().result()
     except BrokenProcessPool:
-        raise Interrupted("a process that tokenizes was killed, perhaps for its memory: see `dmesg`") from None
+        raise Interrupted("a process that tokenizes was killed, perhaps because memory ran out: see `dmesg`") from None
     finally:
         for process in multiprocessing.active_children():
             process.terminate()
@@ -95,7 +95,7 @@ def do(batch: list[Row]) -> Encoded:
 
 
 def begin(parent: int) -> None:
-    """Let a process end with its parent, and leave Ctrl-C to it."""
+    """Make a process end with its parent, and leave Ctrl-C to the parent."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
     if os.getppid() != parent:
@@ -104,7 +104,7 @@ def begin(parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each process has one core
-    gc.freeze()  # what the parent made is shared, as long as nobody looks through it
+    gc.freeze()  # memory stays shared with the parent as long as the collector does not touch it
 
 
 def cores() -> int:
@@ -134,7 +134,7 @@ def length_of(value: Any) -> int:
 
 
 def pack(batch: list[Row], encoder: Encoder) -> Encoded:
-    """Encode rows to what the files hold of them."""
+    """Encode rows as the files store them."""
     documents, notes = encoder.encode(batch)
     table = np.zeros(len(documents), dtype=DOCUMENT)
     arrays = [np.array(tokens, dtype=encoder.dtype) for tokens in documents]

@@ -167,12 +167,12 @@ SIGNATURES = {
         remedy="choose a language model, such as Qwen/Qwen3-0.6B, or train on the texts with text_regression",
     ),
     "no_such_module": Signature(
-        r"no module of this name to train as a whole: (?P<names>[\w., ]+)",
+        r"no module of this name to train (?:in full|as a whole): (?P<names>[\w., ]+)",
         cause="the model has no modules with the names in model.modules_to_save: {names}",
         remedy="set model.modules_to_save to names that print(model) shows, such as embed_tokens,lm_head",
     ),
     "lacks_weights": Signature(
-        r"(?<!\S)(?P<model>\S+): it has no (?P<names>[\w., ]+), which would stay random and be saved nowhere",
+        r"(?<!\S)(?P<model>\S+): it has no (?P<names>[\w., ]+), which would stay random and (?:not|be) ",
         cause="{model} has no weights for {names}; with an adapter they stay random and are not saved",
         remedy="name their module in model.modules_to_save, such as pooler for pooler.dense.weight, or train without "
         "an adapter",
