@@ -53,7 +53,7 @@ def _open_missing_streams() -> None:
 
 
 def _print_what_can_be_printed() -> None:
-    """A terminal or locale of another encoding than UTF-8 shows `?` for what it lacks, instead of an error."""
+    """A terminal or locale with another encoding than UTF-8 shows `?` for what it cannot encode, not an error."""
     for stream in (sys.stdout, sys.stderr):
         # In the locale C or POSIX, stdout has surrogateescape, which fails at the first character as well.
         if isinstance(stream, io.TextIOWrapper) and stream.errors in ("strict", "surrogateescape"):

@@ -39,7 +39,7 @@ class Batch:
         return Batch(micro=self.micro // 2, accumulation=self.accumulation * 2, world=self.world)
 
     def over(self, world: int) -> Batch | None:
-        """The same real batch over so many ranks, in micro-batches not bigger; None where it does not divide."""
+        """The same real batch over this many ranks, in micro-batches no larger; None if it does not divide."""
         return None if self.real % world else _split(self.real // world, world, self.micro)
 
     def __str__(self) -> str:
@@ -193,12 +193,12 @@ def _either(*choices: Message) -> Message:
 
 
 def _split(per_rank: int, world: int, limit: int) -> Batch:
-    """So many samples per rank and update, in the largest micro-batch not above the limit that divides them."""
+    """This many samples per rank and update, in the largest micro-batch up to the limit that divides them."""
     micro = next(d for d in range(min(per_rank, limit), 0, -1) if per_rank % d == 0)
     return Batch(micro=micro, accumulation=per_rank // micro, world=world)
 
 
 def _nearest_divisor(n: int, to: int) -> int:
-    """The divisor of n nearest to `to`; of two equally near ones the smaller, which needs less memory."""
+    """The divisor of n nearest to `to`; the smaller of two equally near ones, which needs less memory."""
     divisors = {d for k in range(1, int(n**0.5) + 1) if n % k == 0 for d in (k, n // k)}
     return min(divisors, key=lambda d: (abs(d - to), d))

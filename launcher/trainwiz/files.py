@@ -1,6 +1,6 @@
-"""Opening files that anybody may have put there: only regular ones, and no more of them than fits into memory.
+"""Opening untrusted files: only regular ones, and no more of a file than fits into memory.
 
-Whoever opens a named pipe waits until somebody writes to it, and a device may have no end.
+Opening a named pipe blocks until somebody writes to it, and a device may have no end.
 """
 
 from __future__ import annotations

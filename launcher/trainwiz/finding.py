@@ -46,7 +46,7 @@ class Fix:
     installs: bool = False
     """Whether it installs packages, which only a launch needs."""
     safe: bool = False
-    """Whether the engine reads the old and the new file alike, or stopped at the old one and now does what it says."""
+    """Whether the engine reads the old and the new file alike, or stopped at the old one and now does what it means."""
 
 
 @dataclass(frozen=True, kw_only=True)

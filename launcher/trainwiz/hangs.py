@@ -151,7 +151,7 @@ def _minority(ranks: Sequence[Rank]) -> list[Rank]:
         return []
     largest = max(groups.values(), key=len)
     others = [rank for group in groups.values() if group is not largest for rank in group]
-    # Two against two, or one against one: nobody can say which of them is wrong.
+    # Two against two, or one against one: it is not known which of them is wrong.
     return others if len(largest) > len(others) else list(ranks)
 
 
@@ -202,7 +202,7 @@ def _conclusion(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
 
 
 def _beyond(ranks: Sequence[Rank], suspects: Sequence[Rank]) -> Message:
-    """The conclusion on one of several machines: whom this machine's ranks wait for may be on another."""
+    """The conclusion on one of several machines: the ranks that this machine's wait for may be on another."""
     if not suspects:
         return say(
             "all ranks on this machine are waiting for other ranks: see the output of trainwiz on the other machines"

@@ -55,7 +55,7 @@ def choose(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
 
 @contextlib.contextmanager
 def spoken(name: str) -> Iterator[None]:
-    """Another language for a while: that of a project, whose reader need not be the one at the keyboard."""
+    """Another language for a while: that of a project, whose reader may be somebody else."""
     before = _current
     _use(_normal(name or before))
     try:

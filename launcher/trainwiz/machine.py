@@ -41,7 +41,7 @@ class Gpu:
     processes: tuple[GpuProcess, ...] = ()
     """Those that hold memory on it."""
     power_watts: float | None = None
-    """What it may draw at most: the power limit that the driver enforces now."""
+    """The power limit that the driver enforces now."""
 
     @property
     def free_bytes(self) -> int:

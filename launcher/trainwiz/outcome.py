@@ -51,12 +51,12 @@ class Outcome:
     lost: Mapping[int, str] = field(default_factory=dict)
     """Of several machines, those that were lost, and how that was seen."""
     observed: Mapping[str, int] = field(default_factory=dict)
-    """What the surroundings showed at the end, as far as known: `oom_kills` of the cgroup during the run,
+    """The state of the machine at the end, as far as known: `oom_kills` of the cgroup during the run,
     `shm_free_bytes`, `shm_total_bytes`, `disk_free_bytes`, `disk_total_bytes`."""
 
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Outcome | None:
-        """The outcome that `outcome.json` holds; None where it is missing or torn."""
+        """The outcome in `outcome.json`; None if it is missing or incomplete."""
         code, ranks = record.get("exit_code"), record.get("ranks")
         if not isinstance(code, int) or not isinstance(ranks, dict):
             return None
@@ -116,7 +116,7 @@ class Verified:
     read: int
     """How many were read whole."""
     damaged: tuple[str, ...] = ()
-    """Those that are not as written."""
+    """Those that differ from what was written."""
 
     @property
     def whole(self) -> bool:

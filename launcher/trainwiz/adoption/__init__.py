@@ -1,7 +1,7 @@
 """Files of other programs become answers of a plan; whatever does not fit is named, with its place.
 
-`adopt` reads what the files say. Once these answers have become a plan, `settings` gives what DeepSpeed must be told
-beside the plan's keys to run as it did, and `remainder` everything that the project does differently.
+`adopt` reads what the files say. Once these answers have become a plan, `settings` returns what DeepSpeed must be told
+besides the plan's keys to run as it did, and `remainder` everything that the project does differently.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["Adoption", "Carried", "Kind", "Left", "adopt"]
 
 
 class Adoption:
-    """What the files say, and what of it has been dealt with."""
+    """What the files say, and which of it has been dealt with."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Adoption:
         return self._ledger.carried
 
     def settings(self, plan: Plan) -> dict[str, Any]:
-        """What the plan's section `deepspeed` has to hold for DeepSpeed to run as by the file."""
+        """What the plan's section `deepspeed` must contain for DeepSpeed to run as the file says."""
         return free.free_settings(self._settings, plan) if self._settings else {}
 
     def place_of_setting(self, path: str) -> str | None:
@@ -67,7 +67,7 @@ class Adoption:
 
     # docs/decisions/files.md: An import accounts for every value in a file, by subtraction
     def remainder(self, plan: Plan) -> tuple[Left, ...]:
-        """Everything that the files say and the project does otherwise, or not at all; by file and line."""
+        """Everything in the files that the project does differently or not at all, by file and line."""
         ledger = self._ledger.copy()
         for key, one in self._ledger.carried.items():
             same = plan.get(key) == one.value or (

@@ -42,7 +42,7 @@ _OTHER_MACHINES = names(
 )
 _DEFAULT_WORDS = {"compute_environment": "LOCAL_MACHINE", "main_training_function": "main"}
 _NOTHING: tuple[Any, ...] = (None, False, "", "no", "NO", "none", [], {}, "static")
-"""What says nothing in those keys that a plan has no place for."""
+"""Values that have no effect, of keys that a plan has no place for."""
 
 
 def read(page: Page, accelerate: Accelerate) -> None:
@@ -189,7 +189,7 @@ def _judge(page: Page, accelerate: Accelerate, path: str, value: Any, plan: Plan
 
 
 def _says_nothing(top: str, name: str, value: Any, accelerate: Accelerate) -> bool:
-    """Whether a value is what counts without it."""
+    """Whether a value is the default."""
     if top == "parallelism_config":
         return value in (1, None) or not name
     if top in _DEFAULT_WORDS:

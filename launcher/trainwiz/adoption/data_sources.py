@@ -19,7 +19,7 @@ _SAME_COLUMNS = say("a plan reads the same columns of all its data; give the fil
 
 
 def read(page: Page, tool_file: ToolFile) -> None:
-    """Enter the data sets that have a path or an id, and their columns; what else is said of them is named."""
+    """Enter the data sets that have a path or an id, and their columns; everything else about them is reported."""
     found = [named for named in tool_file.tool.data(tool_file) if named.sets]
     for named in found:
         _enter(page, tool_file, named)
@@ -27,7 +27,7 @@ def read(page: Page, tool_file: ToolFile) -> None:
 
 
 def is_same(written: object, planned: object) -> bool:
-    """Whether a plan's sources are those of a file: a plan counts them from another folder."""
+    """Whether a plan's sources are those of a file, although a plan's paths are relative to another folder."""
     if not isinstance(written, str) or not isinstance(planned, str):
         return False
     pairs = list(zip(written.split(", "), planned.split(", "), strict=False))
@@ -58,7 +58,7 @@ def _enter(page: Page, tool_file: ToolFile, named: NamedData) -> None:
 
 
 def _columns(page: Page, tool_file: ToolFile, found: Sequence[NamedData]) -> None:
-    """Enter the columns, which are one plan's for all data; those that are read without being told need no word."""
+    """Enter the columns, which a plan has once for all data; those that are recognized by default need no entry."""
     sets = [each for named in found for each in named.sets if each.sources]
     if not sets:
         return

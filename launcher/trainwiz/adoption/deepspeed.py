@@ -45,7 +45,7 @@ def read(page: Page, settings: Settings, accelerate: Accelerate | None) -> None:
 
 # docs/decisions/files.md: An import keeps what the engine does, even where the file says nothing
 def compare(page: Page, settings: Settings, accelerate: Accelerate | None, plan: Plan) -> None:
-    """Enter everything that is otherwise in the files that the project gets."""
+    """Enter everything that differs in the files that the project gets."""
     if accelerate is not None and not settings.block:
         _block_beside_file(Page(page.ledger, accelerate), settings)
     project = rendered(plan, plan.deepspeed) if plan.strategy.kind == "deepspeed" else {}
@@ -171,7 +171,7 @@ def _why_lost(name: str) -> tuple[Kind, Message]:
     if top not in TOP_LEVEL_KEYS or (top == "zero_optimization" and rest and rest.split(".")[0] not in ZERO_KEYS):
         names = ZERO_KEYS if top == "zero_optimization" else TOP_LEVEL_KEYS
         near = nearest(rest.split(".")[0] if top == "zero_optimization" else top, names)
-        # At the top DeepSpeed passes by what it does not know; inside of zero_optimization it stops.
+        # At the top level, DeepSpeed ignores unknown keys; inside zero_optimization it stops.
         kind: Kind = "lost" if top == "zero_optimization" else "inert"
         if near:
             return kind, say("DeepSpeed has no such setting; did you mean {near}?", near=near)

@@ -68,7 +68,7 @@ def is_free(name: str) -> bool:
 
 
 def acts(name: str, plan: Plan) -> bool:
-    """Whether anything reads a setting under this plan."""
+    """Whether a setting has an effect under this plan."""
     strategy, precision = plan.strategy, plan.precision.mixed_precision
     if name.startswith("fp16."):
         return precision == "fp16"
@@ -92,5 +92,5 @@ def acts(name: str, plan: Plan) -> bool:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two values are equal, and 1 is not true."""
+    """Whether two values are equal, where 1 does not equal true."""
     return bool(one == other) and isinstance(one, bool) == isinstance(other, bool)

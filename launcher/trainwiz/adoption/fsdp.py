@@ -1,4 +1,4 @@
-"""accelerate's fsdp_config beside what the project gets: FSDP 2, layer by layer, sharded state dicts."""
+"""accelerate's fsdp_config, compared with what the project gets: FSDP 2, layer by layer, sharded state dicts."""
 
 from __future__ import annotations
 

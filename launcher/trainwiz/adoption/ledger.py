@@ -1,4 +1,4 @@
-"""What becomes of each value of a file: carried over into the plan, the same in any case, or left out for a reason."""
+"""What happens to each value of a file: carried over into the plan, the same in any case, or left out for a reason."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Ledger:
         self.left = [one for one in self.left if not (one.kind == "open" and one.key == key)]
 
     def open(self, key: str, path: str, value: str, place: Place, why: Message) -> None:
-        """Enter that the script decides a key in a way that cannot be read."""
+        """Record that the script decides a key in a way that cannot be read."""
         if key not in self.carried:
             self.settle(key)
             self.add("open", path, value, place, why, key=key)
@@ -111,7 +111,7 @@ class Page:
         self.ledger.carried.setdefault(key, Carried(value=value, place=place, path=path, why=why))
 
     def same(self, name: str) -> None:
-        """Enter a value that needs no word: the project does the same."""
+        """Enter a value that needs no report: the project does the same."""
         path = self.path_of(name)
         value = self.file.get(path)
         # One key of a block, or one that it leaves out, says nothing about the rest of the block.

@@ -56,7 +56,7 @@ def _optimizer(page: Page, settings: Settings) -> None:
 
 
 def _moment(page: Page, settings: Settings, full: str, keys: tuple[str, ...], usual: list[float]) -> None:
-    """How slowly an optimizer forgets, or its epsilon, in one key of the plan for each number."""
+    """An optimizer's betas or its epsilon, in one key of the plan for each number."""
     value = settings.values.get(full, usual)
     if value == "auto":
         page.leave(full, "open", say("only the script knows the value"), key=keys[0])

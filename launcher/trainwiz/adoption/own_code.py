@@ -1,4 +1,4 @@
-"""A script's own model, data and loss: what becomes of each in a project."""
+"""A script's own model, data and loss: what happens to each in a project."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _evaluations(script: Script, pieces: Pieces) -> Iterator[Left]:
 
 
 def _order(script: Script, loader: Call | None) -> Iterator[Left]:
-    """What the loader says of the order of samples, where the project's own order differs."""
+    """What the loader says about the order of samples, if the project's own order differs."""
     if loader is None:
         return
     given = {name: keyword(script, loader, name) for name in ("sampler", "batch_sampler", "shuffle", "drop_last")}
@@ -92,7 +92,7 @@ def _order(script: Script, loader: Call | None) -> Iterator[Left]:
         loader.argument("shuffle", 2) or given["shuffle"],
         loader.argument("drop_last", 8) or given["drop_last"],
     )
-    unsaid = shuffle is None and not loader.has_spread()  # else it may stand where nobody can read it
+    unsaid = shuffle is None and not loader.has_spread()  # otherwise it may be where it cannot be read
     if not own and (unsaid or (shuffle is not None and _says(script, shuffle, said=False))):
         whys["shuffle"] = shuffle or loader.node, say("the project shuffles the samples anew in each epoch")
     if drop_last is not None and _says(script, drop_last, said=True):

@@ -83,7 +83,7 @@ _KEYS = {
 
 
 def read(ledger: Ledger, script: Script, accelerate: Accelerate | None, settings: Settings | None) -> None:
-    """Enter what the script says, where no file does, and say of the rest who decides it."""
+    """Enter what the script says where no file does, and report who decides the rest."""
     found: dict[str, list[Number]] = {}
     for number in numbers(script):
         found.setdefault(number.kind, []).append(number)

@@ -47,7 +47,7 @@ class Settings:
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage, or what counts where none is given: 2 from accelerate, else 0."""
+        """The ZeRO stage; the default is 2 from accelerate, otherwise 0."""
         value = self.values.get("zero_optimization.stage", 2 if self.block else 0)
         return int(value) if str(value) in ("0", "1", "2", "3") else 2
 

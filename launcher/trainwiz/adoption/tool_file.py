@@ -183,7 +183,7 @@ def _evaluation(page: Page, tool_file: ToolFile) -> None:
 
 # docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's
 def _defaults(page: Page, tool_file: ToolFile) -> None:
-    """Enter what the tool takes for what the file leaves out, where a plan decides it otherwise."""
+    """Enter the tool's defaults for what the file leaves out, if a plan decides it differently."""
     given = page.ledger.carried
     warm = any(tool_file.value(word) is not None for word in ("warmup_steps", "warmup_ratio"))
     for word, value in tool_file.tool.defaults.items():

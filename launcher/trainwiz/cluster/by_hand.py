@@ -23,10 +23,10 @@ def known(environ: Mapping[str, str]) -> Known:
 
 
 def contradiction(_environ: Mapping[str, str], _machines: int) -> Refused | None:
-    """Nothing here contradicts a plan."""
+    """Nothing: these variables never contradict a plan."""
     return None
 
 
 def job(_environ: Mapping[str, str]) -> Job | None:
-    """None: these variables stand for no job."""
+    """None: these variables do not belong to a job."""
     return None

@@ -13,7 +13,7 @@ from trainwiz.message import say
 
 PREFIX = "OMPI_"
 ORDER = 1
-"""Before schedulers: what their job runs is mpirun, and it starts this process."""
+"""Before schedulers: their job runs mpirun, which starts this process."""
 
 
 def known(environ: Mapping[str, str]) -> Known:

@@ -1,4 +1,4 @@
-"""The lines that a person types to start a plan's world without trainwiz."""
+"""The command lines that start a plan's world without trainwiz."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ ADDRESS_PLACEHOLDER = "ADDRESS_OF_MACHINE_0"
 def equivalents(
     plan: Plan, *, script: str = "train.py", arguments: Sequence[str] = (), machine_rank: int = 0
 ) -> tuple[Equivalent, ...]:
-    """Each way to start the same world by hand: added environment and argv. The first is the plainest.
+    """Each way to start the same world by hand: added environment and argv. The first is the simplest.
 
-    Only what really does the same: `accelerate launch` starts several CPU ranks as one process, so it is missing
-    there; `python` alone is there for one rank. Over several machines the line is that of `machine_rank`.
+    Only commands that really do the same: `accelerate launch` starts several CPU ranks as one process, so it is left
+    out there; `python` alone is listed for one rank. Over several machines, the line is that of `machine_rank`.
     """
     tail = (script, *arguments)
     environ = strategies.of(plan).environment(plan.machine.device)

@@ -1,4 +1,4 @@
-"""A command whose ranks, or some of them, wait for a debugger, while nothing else loses its patience.
+"""A command whose ranks, or some of them, wait for a debugger, while timeouts elsewhere are raised.
 
 debugpy's command line: https://github.com/microsoft/debugpy/wiki/Command-Line-Reference
 """
@@ -13,7 +13,7 @@ from trainwiz.command.types import Command
 FIRST_PORT = 5678
 """Rank r is debugged on this port + r where that is free: debugpy's own default, which editors propose."""
 HOST = "127.0.0.1"
-"""Whoever reaches the port may run code as this user, so it is this machine's alone."""
+"""Anyone who reaches the port can run code as this user, so only this machine may."""
 PATIENCE_SECONDS = 7 * 24 * 3600
 
 _PATIENT = {
@@ -24,7 +24,7 @@ _PATIENT = {
     # torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp: the watchdog's own watchdog, which ends the process.
     "TORCH_NCCL_HEARTBEAT_TIMEOUT_SEC": str(PATIENCE_SECONDS),
     "TORCH_NCCL_ENABLE_MONITORING": "0",
-    # pydevd warns once for each frozen module, and finds its way without.
+    # pydevd warns once for each frozen module, but works without them.
     "PYDEVD_DISABLE_FILE_VALIDATION": "1",
 }
 

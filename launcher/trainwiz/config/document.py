@@ -55,7 +55,7 @@ class Duplicate:
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a file cannot be read."""
+    """The reason why a file cannot be read."""
 
     message: Message
     """What is wrong."""
@@ -88,7 +88,7 @@ class Document:
     reader: Literal["", "accelerate", "deepspeed"] = ""
     """What opens a file of DeepSpeed, where another file or the script says so: accelerate, or DeepSpeed by itself."""
     loose: Trouble | None = None
-    """What of a text that DeepSpeed can read stops Python's `json`: a comment, a comma; None where nothing does."""
+    """What stops Python's `json` in a text that DeepSpeed can read: a comment, a comma; None if nothing does."""
 
     def get(self, path: str, default: Any = None) -> Any:
         """The value at a dotted path; `default` where it or anything above it is missing."""

@@ -14,7 +14,7 @@ from trainwiz.config import json_reader, yaml_reader
 from trainwiz.config.document import Document, KeyPath
 
 _GONE: Any = object()
-"""In the place of a value: the key is deleted."""
+"""Used as a value: the key is deleted."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class _Edit:
 def edited(document: Document, changes: Mapping[str, Any], *, reason: str = "", keep_null: bool = False) -> str | None:
     """The text with the changes by dotted path; None if they cannot be made with certainty.
 
-    A value of None deletes its key; with `keep_null` it is written as null. With a `reason`, the comment behind each
+    A value of None deletes its key; with `keep_null` it is written as null. With a `reason`, the comment after each
     changed value becomes that reason; JSON and values inside braces have no room for one. The new text is read again,
     and must have exactly the old values with the changes.
     """
@@ -56,7 +56,7 @@ def edited(document: Document, changes: Mapping[str, Any], *, reason: str = "", 
 
 
 def with_comment(document: Document, key: str, comment: str) -> Document:
-    """The document with another comment behind the value of a dotted key; as it is where there is no room for one."""
+    """The document with another comment after the value of a dotted key; unchanged if there is no room for one."""
     path = tuple(key.split("."))
     entry = document.entries[path]
     end = max(entry.value.start + len(document.text[entry.value.start : entry.value.end].rstrip()), entry.value.start)
@@ -92,7 +92,7 @@ def _is_already(document: Document, path: KeyPath, value: Any) -> bool:
 
 
 def _renamed(document: Document, wanted: Mapping[KeyPath, Any]) -> dict[KeyPath, KeyPath]:
-    """The keys that go, each with the new key of the same block that takes over its value."""
+    """The keys that are deleted, each with the new key of the same block that takes over its value."""
     renamed: dict[KeyPath, KeyPath] = {}
     for new, value in wanted.items():
         if value is _GONE or new in document.entries:
@@ -124,7 +124,7 @@ def _replacement(document: Document, path: KeyPath, value: Any, reason: str) -> 
 
 
 def _addition(document: Document, path: KeyPath, value: Any, reason: str) -> _Edit | None:
-    """A new entry behind the last one of its mapping; the mapping itself is made where there is none."""
+    """A new entry after the last one of its mapping; the mapping is created if there is none."""
     parent, key = path[:-1], path[-1]
     siblings = [p for p in document.entries if len(p) == len(path) and p[:-1] == parent]
     if not siblings:
@@ -172,7 +172,7 @@ def _removal(document: Document, path: KeyPath) -> _Edit | None:
         if alone_before and not rest.strip():
             return _Edit(start, end + len(rest) + 1, "")
         return _Edit(entry.key.start, end + len(rest) - len(rest.lstrip()), "")
-    # The last of its mapping takes the comma before it along.
+    # The last entry of a mapping takes the comma before it along.
     before = text[: entry.key.start].rstrip()
     return _Edit(len(before) - 1 if before.endswith(",") else entry.key.start, end, "")
 

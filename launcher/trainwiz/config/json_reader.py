@@ -1,6 +1,6 @@
 """JSON as Python's `json` reads it, which is how accelerate does, with positions.
 
-DeepSpeed by itself reads Hjson: comments and commas before closing brackets are read past, and noted.
+DeepSpeed by itself reads Hjson: comments and commas before closing brackets are skipped, and recorded.
 
 YAML's parser would read most JSON too, but not its tabs, and it takes `1e-4` for a word.
 """
@@ -36,7 +36,7 @@ def read(path: str, text: str) -> Document:
 
 
 def _blanked(text: str) -> str:
-    """The text with spaces in the place of all that Hjson reads past, so that positions stay."""
+    """The text with spaces in place of everything that Hjson skips, so that positions stay."""
     text = _PAST.sub(lambda found: found.group(1) or re.sub(r"[^\n]", " ", found.group()), text)
     text = _LAST_COMMA.sub(lambda found: found.group(1) or f" {found.group()[1:]}", text)
     return text.replace(BYTE_ORDER_MARK, " ", 1) if text.startswith(BYTE_ORDER_MARK) else text

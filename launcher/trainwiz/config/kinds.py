@@ -1,4 +1,4 @@
-"""Documents with what they mean to the engine that reads them."""
+"""Documents, interpreted as the engine that reads them does."""
 
 from __future__ import annotations
 

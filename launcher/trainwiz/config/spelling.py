@@ -1,4 +1,4 @@
-"""Misspelt names, and what is said about them."""
+"""Misspelt names, and the messages about them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from trainwiz.finding import Fix, Violation, remedy, safe, violation
 
 _LONG_ENOUGH = 6
-"""Letters of a word in which one of them may be a slip."""
+"""The least letters of a word in which one may be a typo."""
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
@@ -24,7 +24,7 @@ def nearest(word: str, known: Collection[str]) -> str | None:
 
 
 def surely(word: str, known: str) -> bool:
-    """Whether a word can only be this one: it differs by case, by what joins its parts, or by a slip of one letter."""
+    """Whether a word can only be this one: it differs by case, by what joins its parts, or by a typo of one letter."""
     a, b = (re.sub(r"[\W_]", "", each.lower()) for each in (word, known))
     if a == b or {word.lower(), word.lower() + "s"} & {known.lower(), known.lower() + "s"}:
         return True
@@ -34,7 +34,7 @@ def surely(word: str, known: str) -> bool:
 
 
 def respelt(path: str, word: str, known: Collection[str]) -> Fix | None:
-    """The fix that puts the known word in the place of a misspelt value; None where none is near."""
+    """The fix that replaces a misspelt value with the known word; None if no word is near."""
     near = nearest(word, known)
     return safe(remedy("did you mean {key}?", {path: near}, key=near), surely(word, near)) if near else None
 
@@ -49,7 +49,7 @@ def renamed(old: str, new: str, value: Any, *, stops: bool = False) -> Fix:
 
 
 def not_one_of(allowed: Sequence[str], value: str, *, where: str, key: str, near: str = "") -> Violation:
-    """The violation of a word that is none of those allowed; `near` is the one that it means, if that is known."""
+    """The violation of a word that is not allowed; `near` is the one that it means, if that is known."""
     return violation(
         "{key} is {value}; it must be one of {choices}",
         respelt(where, near or value, allowed),

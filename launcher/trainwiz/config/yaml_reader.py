@@ -205,7 +205,7 @@ def _walk(node: yaml.Node | None, path: KeyPath, found: _Found) -> None:
 
 def _syntax(error: yaml.MarkedYAMLError, text: str, before: int) -> Trouble:
     mark = error.problem_mark or error.context_mark
-    # Of what is missing at the end, the end is shown, and not the empty line behind it.
+    # If something is missing at the end, show the end and not the empty line after it.
     at = min(before + (mark.index if mark else 0), max(0, len(text.rstrip()) - 1))
     problem = error.problem or error.context or ""
     if problem == "but found another document":

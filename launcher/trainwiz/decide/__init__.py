@@ -24,7 +24,7 @@ __all__ = ["YOURS", "Decided", "Method", "Option", "Source", "SourceKind", "deci
 
 @dataclass(frozen=True, kw_only=True)
 class Decided:
-    """A plan, and how it came about."""
+    """A plan, and where its values come from."""
 
     plan: Plan
     """The plan, with a value for each key."""
@@ -35,10 +35,10 @@ class Decided:
     methods: tuple[Method, ...] = ()
     """All weights and adapters, each with its bytes per rank; empty for other tasks, and where the size is unknown."""
     outlook: Outlook = field(default_factory=Outlook)
-    """Its samples, updates, memory and time, as far as they can be foretold."""
+    """Its samples, updates, memory and time, as far as they can be forecast."""
 
     def sizes(self, key: str) -> Mapping[str, Option | Method]:
-        """What each choice of a question needs, where that is known."""
+        """The memory that each choice of a question needs, if known."""
         if key == "strategy.kind":
             return {option.name: option for option in self.options}
         return {method.adapter: method for method in self.methods} if key == "model.adapter" else {}
@@ -54,7 +54,7 @@ def decide(
 ) -> Decided:
     """Complete the answers (legal values by dotted key) to a plan.
 
-    `origins` holds the sources of answers that the person did not give. `model` is what is known of a model that is not
+    `origins` holds the sources of answers that the user did not give. `model` is what is known of a model that is not
     a preset, and `data` what is known of the training data; None where they are unknown.
 
     Raises `PlanError`, naming the key, for answers that contradict each other.

@@ -1,4 +1,4 @@
-"""Who starts the machines, and what they are asked for. Only people know what their cluster is called."""
+"""Who starts the machines, and what is requested for them. Only the user knows the names in their cluster."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def decide_columns(d: Decision) -> None:
 
 
 def _decide_words(d: Decision) -> None:
-    """What columns are read as, where their names are not those that task.py knows."""
+    """What columns are read as, if their names are not those that task.py knows."""
     guess = chat_columns.guessed(d.first, compares=not d.task.talks) if d.first and d.task.chats else None
     if not guess or not guess.sure or chat_columns.problem(d.first, compares=not d.task.talks) is None:
         d.settle_default("data.columns", say("names that task.py knows, such as prompt and completion"))
@@ -83,7 +83,7 @@ def called(first: Mapping[str, Any], names: tuple[str, ...]) -> str | None:
 
 
 def shown(value: Any) -> str | None:
-    """The beginning of a value, in one line."""
+    """The beginning of a value, on one line."""
     if value is None:
         return None
     if isinstance(value, Mapping) and isinstance(value.get("bytes"), bytes):  # a picture, as tables of datasets hold it

@@ -1,4 +1,4 @@
-"""Whether layers are compiled: where a training on GPUs is long enough to earn back what that costs at each start."""
+"""Whether layers are compiled: if a training on GPUs is long enough to make up for the cost at each start."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ SourceKind = Literal["found", "default", "yours", "file"]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Where a value comes from, and why it is this one."""
+    """Where a value comes from, and why it has this value."""
 
     kind: SourceKind
     """The machine, a default, the person, or a file."""
@@ -39,7 +39,7 @@ class Decision:
     machine: Machine | None
     """Where the person will train; None where it was not looked at."""
     origins: Mapping[str, Source]
-    """Sources of answers that the person did not give."""
+    """Sources of answers that the user did not give."""
     defaults: Mapping[str, Any]
     """The plan's own defaults, for keys that have the same one everywhere."""
     model: ModelFacts | None = None
@@ -66,7 +66,7 @@ class Decision:
         return self.data.first if self.data else {}
 
     def given(self, key: str) -> bool:
-        """Whether the person answered it; an answer of None leaves it to us."""
+        """Whether the user answered it; the answer None leaves it to the default."""
         return self.answers.get(key) is not None
 
     def settle(self, key: str, default: Any, reason: Message, kind: SourceKind = "default") -> Any:

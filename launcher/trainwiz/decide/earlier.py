@@ -16,7 +16,7 @@ FAMILIES: tuple[frozenset[str], ...] = (
     frozenset({"schedule.train_strategy", "schedule.n_epochs", "schedule.n_steps"}),
     frozenset({"engine", "strategy.kind", "strategy.zero_stage"}),
 )
-"""Keys that say one thing together: who answers one of them takes back earlier answers to the others."""
+"""Keys that belong together: answering one of them drops earlier answers to the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class DroppedAnswer:
 def carry(
     firm: Mapping[str, Any], earlier: Mapping[str, Any], decide: Callable[[Mapping[str, Any]], object]
 ) -> tuple[dict[str, Any], tuple[DroppedAnswer, ...]]:
-    """The earlier answers that fit the firm ones, and those that do not. `decide` raises `PlanError`."""
+    """The earlier answers that agree with the firm ones, and those that do not. `decide` raises `PlanError`."""
     kept: dict[str, Any] = {}
     dropped = []
     for key, value in without_replaced(firm, earlier).items():

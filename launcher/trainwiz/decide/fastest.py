@@ -32,7 +32,7 @@ def fastest(d: Decision, only: str | None = None) -> Candidate | None:
     if place is None or d.transformer is None:
         return None
     samples, accumulation = _given_samples(d, place.ranks), d.answers.get(_ACCUMULATION) or 1
-    # The chunk that suits one way is too large for another: it is decided last.
+    # A chunk that suits one strategy is too large for another, so it is decided last.
     work = replace(work_of(d), optimizer_offloaded=False, parameters_offloaded=False, checkpointing="none", loss=Loss())
     how = d.answers.get("model.activation_checkpointing")
     real_batch = d.answers.get(_REAL) or _real_batch(d, place.ranks, (samples or 1) * accumulation)
@@ -72,7 +72,7 @@ def _candidates(
 
 
 def _given_samples(d: Decision, ranks: int) -> int | None:
-    """The micro-batch that the answers leave no choice about."""
+    """The micro-batch, if the answers leave no choice."""
     if d.given(_REAL) and d.given(_ACCUMULATION) and not d.given(_MICRO):
         return max(1, int(d.answers[_REAL]) // int(d.answers[_ACCUMULATION]) // ranks)
     return d.answers.get(_MICRO)

@@ -16,7 +16,7 @@ from trainwiz.strategies import Strategy
 LENGTH = 256
 """Tokens of a sample, short enough for a CPU."""
 _RANKS = 2
-"""More CPU ranks take cores from each other; two already show everything that distributed training does."""
+"""More CPU ranks compete for cores; two already exercise everything in distributed training."""
 _SHARE = 0.9
 """The part of the machine's memory that all ranks may take; the system and other programs need the rest."""
 _DECIDED_LATER = ("model.lora_rank", "model.attention")

@@ -1,4 +1,4 @@
-"""How long the training is: epochs where the data is small, else updates; and the course of the learning rate."""
+"""How long the training is: epochs if the data is small, otherwise updates; and the learning rate schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trainwiz.message import Message, say
 _EPOCHS, _EPOCHS_FROM_SCRATCH, _EPOCHS_OF_PREFERENCES = 3, 10, 1
 """Common in fine-tuning: https://github.com/tatsu-lab/stanford_alpaca, https://arxiv.org/abs/2305.18290 (DPO)."""
 _LEAST_UPDATES = 50
-"""Fewer hardly move a model, so that very small data is passed more often."""
+"""Fewer hardly change a model, so very small data is seen more often."""
 _MOST_EPOCHS, _MOST_EPOCHS_OF_PREFERENCES = 10, 3
 
 
@@ -49,7 +49,7 @@ def decide_rates(d: Decision) -> None:
 
 
 def updates_of(d: Decision) -> int | None:
-    """How many updates the training has; None where that hangs on data of unknown amount."""
+    """How many updates the training has; None if that depends on data of unknown size."""
     if d.values["schedule.train_strategy"] == "steps":
         steps = d.values["schedule.n_steps"]
         return int(steps) if steps else None

@@ -11,7 +11,7 @@ from trainwiz.vocabulary import LOSS_CHUNK
 FILLED = 0.9
 """The part of a GPU that tensors may take; the CUDA context and gaps between blocks need the rest."""
 ROOMY = 0.7
-"""The part of a GPU up to which a little speed is worth more memory: beyond it, a forecast too low costs more."""
+"""The part of a GPU up to which a little speed is worth more memory; above it, too low a forecast costs more."""
 
 
 def work_of(d: Decision, length: int | None = None) -> Work:

@@ -6,7 +6,7 @@ from trainwiz.estimate.device import Needs
 from trainwiz.message import say
 
 _LENGTH = 20
-"""Characters of a bar that is a device's whole memory."""
+"""Characters of a bar that stands for a device's whole memory."""
 PARTS = (
     ("state", "█", say("weights, gradients, optimizer")),
     ("buffers", "▓", say("gathered and cast weights, buckets")),

@@ -1,4 +1,4 @@
-"""What a plan means before it runs: samples, updates, memory and time, as far as they can be foretold."""
+"""What a plan means before it runs: samples, updates, memory and time, as far as they can be forecast."""
 
 from __future__ import annotations
 

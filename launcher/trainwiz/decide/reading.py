@@ -1,4 +1,4 @@
-"""What is read from the first row of the data, and which columns only a guess says it of."""
+"""What is read from the first row of the data, and which columns are only a guess."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def parts(d: Decision) -> tuple[Part, ...]:
 
 
 def guessed(d: Decision) -> frozenset[str]:
-    """The keys of columns whose names say nothing, so that a person should see what was made of them."""
+    """The keys of columns whose names say nothing, so that the user should see how they are read."""
     if not d.first or d.values["data.train"] == EMBEDDED:
         return frozenset()
     if d.task.chats:
@@ -51,7 +51,7 @@ def guessed(d: Decision) -> frozenset[str]:
 
 
 def proposed(d: Decision) -> str | None:
-    """What data.columns may be where nobody can be sure: a person decides."""
+    """What data.columns may be if it is ambiguous: the user decides."""
     if "data.columns" not in guessed(d) or d.values["data.columns"]:
         return None
     guess = chat_columns.guessed(d.first, compares=not d.task.talks)

@@ -81,14 +81,14 @@ def state_bytes(d: Decision) -> int | None:
 
 
 def could_fit(d: Decision, length: int) -> bool:
-    """Whether samples of this length fit with any strategy that is left to choose from; True where nobody knows."""
+    """Whether samples of this length fit with any strategy that is left to choose from; True if unknown."""
     forced = _forced(d)
     found = [each for each in options(d, length) if (each.name == forced[0] if forced else each.speed)]
     return not found or any(each.fits is not False for each in found)
 
 
 def decide_strategy(d: Decision) -> None:
-    """Kind, stage and offload. What is given of them decides the rest. Raises `PlanError`."""
+    """Kind, stage and offload. Those that are given decide the rest. Raises `PlanError`."""
     stage, kind = d.answers.get("strategy.zero_stage"), d.answers.get("strategy.kind")
     if stage is not None and kind is not None and strategies.chosen(kind, stage).zero_stage is None:
         raise PlanError(
@@ -165,7 +165,7 @@ def _rate(row: Candidate) -> str:
 
 
 def _by_memory(found: list[Option], memory: int) -> tuple[str, Message]:
-    """The first whose model state fits, and why, where the time of an update cannot be foretold."""
+    """The first whose model state fits, and why, if the time of an update cannot be forecast."""
     shown = {"memory": quantities.size(memory), "share": f"{STATE_SHARE:.0%}"}
     best = next((option for option in found if option.fits), None)
     if best is None:
@@ -235,7 +235,7 @@ def _settle_engine(d: Decision) -> None:
 
 
 def _recommended_by_engine(d: Decision) -> tuple[str, Message]:
-    """The recommendation, or what the engine that was asked for has in its place."""
+    """The recommendation, or its equivalent in the requested engine."""
     name, reason = recommend(d)
     asked = d.answers.get("engine")
     if asked in (None, strategies.labelled(name.removesuffix(OFFLOAD)).engine):

@@ -27,7 +27,7 @@ from trainwiz.tasks.preference_losses import LOSSES
 _ADAPTER_RATE = 2e-4
 """https://arxiv.org/abs/2305.14314 (QLoRA, table 9)."""
 _ADAPTER_FACTOR = 10
-"""By how much adapters learn faster than all weights."""
+"""How much higher the learning rate of adapters is than that of all weights."""
 _FINE_TUNING_RATE = 2e-5
 """https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
 _MICRO_BATCH = 8
@@ -191,7 +191,7 @@ def _kept(d: Decision, best: Candidate) -> Message:
 
 
 def _crowded(d: Decision, samples: int, room: int) -> bool:
-    """Whether the layers' inputs do not fit, however few logits are in memory beside them."""
+    """Whether the layers' inputs do not fit, even with few logits in memory."""
     work = replace(work_of(d), checkpointing="full", samples=samples)
     return needs(d.strategy, replace(work, loss=Loss(tokens_at_once=SMALLEST_CHUNK))).activations > room
 
@@ -314,7 +314,7 @@ def decide_records(d: Decision) -> None:
 
 
 def decide_supervision(d: Decision) -> None:
-    """What happens when it stands still or fails."""
+    """What happens when the training hangs or fails."""
     d.settle_default("supervision.on_hang", say("a false alarm then only prints a message; no work is lost"))
     d.settle_default("supervision.hang_limit", say("derived from the run itself"))
     d.settle_default("supervision.max_restarts", say("no automatic restart; check the failure first"))

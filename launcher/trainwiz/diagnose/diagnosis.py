@@ -1,4 +1,4 @@
-"""What was probably wrong with a run, and what to do, from how it ended and what its ranks wrote."""
+"""The probable cause of a failed run, and what to do, from how it ended and what its ranks wrote."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ABORTED = -6
 _ABORTS = ("connection_lost", "no_answer", "rendezvous_lost", "native_exception")
 """Secondary causes after which native code aborts; they say more than that."""
 _ENDED_WELL = re.compile(r"\b(?<!Abort )(?:finished|completed?|done|succe\w+|saved)\b", re.IGNORECASE)
-"""Last words of a program after which its warnings were none that it failed by."""
+"""The last words of a program that did not fail because of its warnings."""
 _GOES_ON = 50
 """Lines; a program that wrote so many after a failure went on."""
 _MIB = 2**20
@@ -72,7 +72,7 @@ class Diagnosis:
     certainty: Certainty = "unknown"
     """How sure the cause is: shown by the end of the log, logged before it, guessed from how the rank ended."""
     suspects: tuple[tuple[str, Message], ...] = ()
-    """What else the log speaks of: names and causes, the more likely one first."""
+    """Other causes that the log mentions: names and causes, the more likely one first."""
     tool: str = "trainwiz"
     """The tool that wrote the log, as far as it shows; empty: a script of somebody's own."""
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
@@ -236,7 +236,7 @@ def _certainty(chosen: Signature | None, shown: Line | None, found: Recognised |
 def _suspects(
     lines: Sequence[Line], rank: int | None, chosen: Signature | None, shown: Line | None
 ) -> tuple[tuple[str, Message], ...]:
-    """The next causes that the log speaks of, in other lines than the one that is explained."""
+    """The next causes that the log mentions, in other lines than the explained one."""
     # A launcher's report that a rank failed is no cause beside one.
     left = [s for s in SIGNATURES if s is not chosen and s.name != "child_failed"]
     suspects: list[tuple[str, Message]] = []

@@ -1,8 +1,7 @@
 """What Python's own errors mean, for an exception that no signature explains.
 
-The cause stays unknown, but not what the words say.
-
-They are asked last and are no suspects, since they say what broke and not why.
+The cause stays unknown, but the message is explained. They are tried last and are not listed as suspects, since they
+say what broke and not why.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _SHORT = 16
 _HEAD = 2
-"""Lines; whoever pastes so few as `_SHORT` may begin with the failure, whose words go on for several lines."""
+"""Lines; a text as short as `_SHORT` may begin with the failure, whose message continues over several lines."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
 # A question that quotes the exception: `after an hour it says KeyError: 'labels'`
 _NAMED_IN_WORDS = re.compile(r"(?<![A-Za-z0-9_.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
@@ -377,7 +377,7 @@ def last_words(lines: Sequence[Line]) -> tuple[str, ...]:
 
 
 def last_of_script(lines: Sequence[Line]) -> str:
-    """The last line that no launcher wrote; empty: there is none."""
+    """The last line that was not written by a launcher; empty if there is none."""
     own = lines[: _launcher_report(lines)]
     words = (line.text for line in reversed(own) if not _LAUNCHERS_LINE.match(line.text))
     return next((said for said in words if not is_progress(said)), "")

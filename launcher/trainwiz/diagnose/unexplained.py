@@ -1,4 +1,4 @@
-"""What is said of a failure that no known cause fits."""
+"""The message for a failure that no known cause explains."""
 
 from __future__ import annotations
 

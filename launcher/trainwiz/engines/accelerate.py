@@ -239,7 +239,7 @@ SETTINGS_OF_BLOCK = {
 
 
 def knows_keys_of(version: tuple[int, ...]) -> bool:
-    """Whether these lists hold for a version, as far as is known; files for other versions are judged mildly."""
+    """Whether these lists hold for a version, as far as is known; files for others are judged mildly."""
     return (1, 10) <= version < (1, 16)
 
 

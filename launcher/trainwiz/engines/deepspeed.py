@@ -278,7 +278,7 @@ STRICT_PRECISION = (0, 18)
 REMOVALS = (0, 19)
 """Since then, features are gone (`REMOVED_IN_0_19`), and a file that does not say otherwise clips at 1.0."""
 UNREAD = (0, 20)
-"""The first version that nobody has read for these lists; it may have more keys."""
+"""The first version whose source was not read for these lists; it may have more keys."""
 
 
 def default_clipping(version: Version) -> float:

@@ -47,7 +47,7 @@ MIXING = names(
     roberta-prelayernorm roformer rwkv trocr whisper xlm-roberta xlm-roberta-xl xlnet xlstm xmod zamba zamba2 zaya
     """
 )
-"""Model types that pass more from token to token than a mask can stop (5.23): states, convolutions, other positions."""
+"""Model types that pass more between tokens than a mask can stop (5.23), such as states or convolutions."""
 MASKED_LAYERS = ("full_attention", "sliding_attention")
 """The kinds of layers in a config.json that documents of one row can share."""
 ENCODERS = names(
@@ -66,7 +66,7 @@ CUT_DECODERS = names(
 
 
 def mixes(config: Mapping[str, Any]) -> str:
-    """What of a model with this config.json documents in one row would share; empty where they stay apart."""
+    """What documents in one row would share in a model with this config.json; empty if they stay apart."""
     text = text_part(config)
     kind, kinds = str(text.get("model_type") or ""), text.get("layer_types")
     others = sorted({str(one) for one in kinds} - {*MASKED_LAYERS}) if isinstance(kinds, list) else []
@@ -74,7 +74,7 @@ def mixes(config: Mapping[str, Any]) -> str:
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What a config.json says of the language model, also of one that reads pictures."""
+    """What a config.json says about the language model, also in a model that reads pictures."""
     text = config.get("text_config")
     return text if isinstance(text, Mapping) else config
 
@@ -123,7 +123,7 @@ CUT_BY_HEADS = names(
     mixtral nemotron olmo phi qwen2 qwen2_moe qwen3 qwen3_moe seed_oss smollm3 starcoder2
     """
 )
-"""Model types of whose queries, keys and values each rank keeps its rows; others gather them first."""
+"""Model types in which each rank keeps its rows of queries, keys and values; others gather them first."""
 WITHOUT_PLAN = names(
     """
     biogpt bloom codegen ctrl falcon gpt2 gpt_bigcode gpt_neo gptj mpt opt persimmon stablelm xglm

@@ -18,7 +18,7 @@ from trainwiz.vocabulary import LOSS_CHUNK
 
 _HALF = ("fp16", "bf16", "fp8")
 _LOGIT_BYTES = {"fp32": 12, "autocast": 14, "16-bit": 14}
-"""Of each token and word: logits, in 16 bits also a copy in fp32, their softmax and their gradient.
+"""For each token and word: logits (in 16 bits also an fp32 copy), their softmax and their gradient.
 
 Unfused cross-entropy holds 12 to 14 bytes per logit at its peak (seen on fake tensors with torch 2.13).
 """

@@ -1,4 +1,4 @@
-"""What an adapter (LoRA) leaves to train of a model, and what the frozen rest takes."""
+"""What an adapter (LoRA) leaves to train, and the memory that the frozen rest needs."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class GpuModel:
     memory_gib: int
     """Its memory in GiB."""
     watts: float
-    """What its maker lets it draw."""
+    """The power limit by its maker."""
     link: float
     """Bytes per second to another GPU of the machine, in one direction: NVLink, Infinity Fabric, or PCIe."""
     capability: tuple[int, int]

@@ -16,7 +16,7 @@ from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
 _HALF = ("fp16", "bf16", "fp8")
 
 _DROPPED_BYTES = 3
-"""Of each feature that dropout goes over in 16 bits: what is left of it, and its mask."""
+"""For each feature with dropout in 16 bits: its result and its mask."""
 Moment = Literal["loss", "backward", "reduction", "step"]
 """The loss at the end of the forward pass; a layer's backward pass; the last gradients; the optimizer's step."""
 
@@ -30,7 +30,7 @@ class Work:
     transformer: Transformer | None
     """Its layers; None for a model that is not a transformer."""
     generates: bool = True
-    """Whether it writes text: then each token has logits."""
+    """Whether it generates text: then each token has logits."""
     adapter: str = "none"
     """none, lora or qlora."""
     lora_rank: int = 16

@@ -1,4 +1,4 @@
-"""What one update needs by running it: from storages that were seen, with few layers, to the peak of the whole model.
+"""The memory of one update, by running it: from the storages seen with few layers to the peak of the whole model.
 
 A model of equal layers is run with two depths. What is in memory in a part of the update grows by the same bytes with
 each layer, so the difference is all that the other layers add.
@@ -50,7 +50,7 @@ class Tensors:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Moment:
-    """The most that is in memory in a part of the update."""
+    """The peak memory in a part of the update."""
 
     part: Part
     """When in the update it is."""

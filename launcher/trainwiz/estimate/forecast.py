@@ -1,4 +1,4 @@
-"""What a run is expected to need and to take: kept beside what was measured, and compared with it."""
+"""The memory and time that a run is expected to need, stored and compared with what is measured."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Forecast:
 
 
 def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: GpuModel | None) -> Forecast:
-    """What is to be expected of a plan's run; `gpu` is None on the CPU, and where its speed is unknown."""
+    """The forecast of a plan's run; `gpu` is None on the CPU, and where its speed is unknown."""
     strategy, work = strategies.of(plan), work_of(plan, parameters, transformer)
     need = needs(strategy, work)
     on_cpu = plan.machine.device == "cpu"

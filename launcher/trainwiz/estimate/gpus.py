@@ -1,4 +1,4 @@
-"""Which GPU of the table a machine or a name means; one that is not listed stays unknown."""
+"""Finds a machine's GPU, or a named one, in the table; one that is not listed stays unknown."""
 
 from __future__ import annotations
 

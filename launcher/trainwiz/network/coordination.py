@@ -63,7 +63,7 @@ class Line:
             threading.Thread(target=work, daemon=True).start()
 
     def say(self, **values: Any) -> bool:
-        """Send it; whether that was possible."""
+        """Send a message. Return whether that was possible."""
         try:
             with self._writing:
                 self._connection.sendall(json.dumps(values).encode() + b"\n")
@@ -72,7 +72,7 @@ class Line:
         return True
 
     def close(self) -> None:
-        """Hang up; the other side hears that."""
+        """Close the connection; the other side notices."""
         self._closed.set()
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
@@ -118,19 +118,19 @@ class Line:
 
 @dataclass(frozen=True)
 class Lost:
-    """A machine that is there no more."""
+    """A machine that was lost."""
 
     machine: Machine
     """Which one."""
     why: Message
-    """How that was seen."""
+    """How the loss was noticed."""
     since: float
     """When, by the monotonic clock."""
 
 
 # docs/decisions/supervision.md: The launchers of a run that may restart stay connected
 class Coordinator:
-    """Machine 0's side: who is there, what they report, and orders for them. `close` when the run is over.
+    """Machine 0's side: which machines are present, their reports, and orders. Call `close` at the end of the run.
 
     `notice` is called, from threads, whenever somebody came, went or reported.
     """
@@ -153,12 +153,12 @@ class Coordinator:
 
     @property
     def present(self) -> dict[int, Machine]:
-        """The machines that are there, by rank; this one, too."""
+        """The machines that are present, by rank, including this one."""
         with self._changed:
             return {self._me.rank: self._me} | {rank: self._lines[rank][0] for rank in sorted(self._ready)}
 
     def wait(self, until: Callable[[], bool], seconds: float) -> bool:
-        """Wait, at most so long, until something holds; whether it does."""
+        """Wait until a condition holds, at most this many seconds. Return whether it does."""
         end = time.monotonic() + seconds
         with self._changed:
             while not until():
@@ -168,14 +168,14 @@ class Coordinator:
         return True
 
     def tell(self, rank: int, **values: Any) -> None:
-        """Give a machine an order; one that is gone is known by that already."""
+        """Give a machine an order; a lost machine is noticed elsewhere."""
         with self._changed:
             found = self._lines.get(rank)
         if found:
             found[1].say(**values)
 
     def dismiss(self, rank: int) -> None:
-        """Let a machine go that said it would."""
+        """Let a machine leave that said it would."""
         with self._changed:
             found = self._lines.pop(rank, None)
             self._ready.discard(rank)
@@ -183,7 +183,7 @@ class Coordinator:
             found[1].close()
 
     def close(self) -> None:
-        """Hang up, and give the port back."""
+        """Close the connections, and free the port."""
         self._over.set()
         self._thread.join()
         for rank in [*self._lines]:

@@ -1,7 +1,7 @@
 """Machine 0's side of the roll-call: many connections at once, each of bounded size and time, and in total, too.
 
-Whoever connects may be a port scanner, a health check, or somebody who would like the launch to fail. None of them
-makes it wait longer than a machine that is missing does.
+A client may be a port scanner, a health check, or somebody who wants the launch to fail. None of them can delay it
+longer than a missing machine does.
 """
 
 from __future__ import annotations

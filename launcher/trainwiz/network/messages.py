@@ -36,7 +36,7 @@ Said = TypeVar("Said", bound=BaseModel)
 
 
 class Unacceptable(ValueError):
-    """What came is not a message, or nobody who knows the secret sent it."""
+    """What came is not a message, or its sender does not know the secret."""
 
 
 class _Checked(BaseModel):

@@ -112,7 +112,7 @@ class _Server(ThreadingHTTPServer):
             request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A browser that went away is nothing to talk about."""
+        """Say nothing about a browser that closed the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -122,7 +122,7 @@ class _Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "trainwiz", ""
 
     def do_GET(self) -> None:
-        """Send a page, or that there is none; what is not behind the token is all the same."""
+        """Send a page or 404; without the token, always 404."""
         page = self._page()
         body = page.body.encode("utf-8", "replace")
         self.send_response(page.status)

@@ -26,7 +26,7 @@ class Port:
         self._lock = lock
 
     def release(self) -> None:
-        """Let others have it."""
+        """Release the port."""
         if self._lock:
             self._lock.close()
             self._lock = None
@@ -61,7 +61,7 @@ def is_free(port: int) -> bool:
 
 
 def answers(address: str, port: int, *, within: float = 2.0) -> bool:
-    """Whether somebody listens there."""
+    """Whether a server listens there."""
     try:
         socket.create_connection((address, port), within).close()
     except OSError:
@@ -112,7 +112,7 @@ def _lock(port: int) -> IO[str] | socket.socket | None:
         folder.mkdir(mode=0o700, exist_ok=True)
         file = (folder / str(port)).open("w")
     except OSError:
-        # Nowhere to write: better without the protection than not at all.
+        # Nowhere to write: go on without the protection.
         return open(os.devnull, "w")
     with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,4 +1,4 @@
-"""The roll-call of machines: who is present, missing or there twice, and whether all have the same plan, code and data.
+"""The roll-call of machines: which are present, missing or duplicated, and whether they agree.
 
 Machine 0 listens on the rendezvous port itself, so that the roll-call also proves that this port is open; the others
 connect and say who they are. It takes seconds; the engines' rendezvous would wait 15 minutes and name nobody.
@@ -428,7 +428,7 @@ def asked(
 
 
 def _line(line: socket.socket, until: float, most: int) -> bytes:
-    """What comes up to the end of a line, by that time, and no more than `most` bytes."""
+    """What arrives up to the end of a line, until that time, and at most `most` bytes."""
     parts: list[bytes] = []
     size = 0
     while True:

@@ -148,18 +148,18 @@ CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
 Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
 """At least 0, and less than 1."""
 Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$")]
-"""Parts of parameters' names, with commas between: `embed,layers.0.`."""
+"""Parts of parameters' names, separated by commas: `embed,layers.0.`."""
 ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+)(,[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+))*$")]
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
 WrittenMetrics = Annotated[Text, Field(pattern=r"^(exact_match|bleu|rouge)(, *(exact_match|bleu|rouge))*$")]
-"""Metrics of what the model writes, with commas between: `exact_match,bleu`."""
+"""Metrics of what the model generates, separated by commas: `exact_match,bleu`."""
 NewTokens = Annotated[
     Text,
     BeforeValidator(_tokens),
     Field(pattern=r"^[^\s,]+(,[^\s,]+)*$"),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
-"""Tokens that a tokenizer gets: a list, or with commas between: `<tool_call>,</tool_call>`."""
+"""Tokens that a tokenizer gets: a list, or separated by commas: `<tool_call>,</tool_call>`."""
 SpecialTokens = Annotated[
     NewTokens,
     AfterValidator(_special),
@@ -175,7 +175,7 @@ SpecialTokens = Annotated[
 ]
 """The same, with roles: `<|im_start|>,eos_token=<|im_end|>`, or a mapping from roles to tokens."""
 Modules = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(,[A-Za-z_][A-Za-z0-9_.-]*)*$")]
-"""Names of modules, with commas between: `q_proj,v_proj`."""
+"""Names of modules, separated by commas: `q_proj,v_proj`."""
 Repository = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$")]
 """A repository of the hub: `organisation/name`."""
 TimeLimit = Annotated[

@@ -1,4 +1,4 @@
-"""What to say of a value that no plan can have: key, value, and what is legal."""
+"""The message about a value that no plan can have: key, value, and what is legal."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ _KEY_OF = {word: key for key, words in OTHER_WORDS.items() for word in words}
 
 
 def unknown_key(key: str) -> Message:
-    """What to say of a key that no plan has, with the nearest that it does have."""
+    """The message about an unknown key, with the nearest known one."""
     known, last = [*fields(), *Plan.model_fields], key.rpartition(".")[2]
     word = last.replace("-", "_").lower()
     near = [
@@ -100,12 +100,12 @@ def unknown_key(key: str) -> Message:
 
 
 def missing(keys: Sequence[str]) -> Message:
-    """What to say of keys without a default that a plan leaves out. `key` is the first one, for its place."""
+    """The message about missing keys without a default. `key` is the first one, for its place."""
     return say("required keys are missing: {keys}", keys=", ".join(keys), key=keys[0])
 
 
 def not_a_section(key: str, value: object) -> Message:
-    """What to say of a value in the place of a group of keys."""
+    """The message about a value in place of a group of keys."""
     return say("{key}: must be a section of keys, not {value}", key=key, value=_shown(value))
 
 

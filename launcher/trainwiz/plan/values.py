@@ -1,4 +1,4 @@
-"""From what a person wrote to a plan or to single values, and from one plan to another."""
+"""Parses plans and single values that a user wrote, and derives one plan from another."""
 
 from __future__ import annotations
 

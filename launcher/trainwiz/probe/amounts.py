@@ -1,4 +1,4 @@
-"""About how much text files hold: the first rows of each are read, and their size says how many more there are."""
+"""Estimates how much text files hold, from the first rows of each and the file's size."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BYTES_PER_TOKEN = 4
 def amount(
     heads: Sequence[tuple[Path, Head]], every: Sequence[Path], column: str | None, *, as_bytes: bool
 ) -> Amount | None:
-    """Of all files, by those whose first rows were read; None where nothing says how much follows them.
+    """The estimate for all files, from those whose first rows were read; None if it is unknown how much follows them.
 
     `column` holds the text; None: all of a row counts. `as_bytes` says that each byte is a token.
     """
@@ -53,7 +53,7 @@ def amount(
 
 
 def _scale(file: Path, head: Head) -> float | None:
-    """By how much all rows of a file are more than its first ones."""
+    """How many times more all rows of a file are than its first ones."""
     if head.whole or not head.rows:
         return 1
     if head.total is not None:

@@ -1,4 +1,4 @@
-"""The chat template that a plan names: whether it can be one."""
+"""Whether a plan's chat template is usable."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARKS = re.compile(r"{%-?\s*(end)?generation\s*-?%}")
 
 
 def problem(name: str, root: Path) -> str:
-    """Why a name or a file, whose path counts from `root`, is no chat template; empty: nothing is known against it."""
+    """Why a name, or a file relative to `root`, is not a chat template; empty if no reason is found."""
     if name in get_args(v.ChatTemplate):
         return ""
     try:

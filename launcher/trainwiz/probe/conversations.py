@@ -25,7 +25,7 @@ MODULES = (
 )
 """The modules whose documentation is the embedded data."""
 _OPTIONAL = frozenset({"system", "tools", "history", "input"})
-"""What few rows of a data set may hold."""
+"""Columns that only a few rows of a data set may have."""
 _LEAST_BYTES = 40
 """The size of the shortest possible conversation in a file."""
 
@@ -54,7 +54,7 @@ def _lengths(split: str) -> Iterator[int]:
 
 
 def embedded_talks(split: str) -> Iterator[list[str]]:
-    """The messages of each embedded conversation, behind the role of who says them."""
+    """The messages of each embedded conversation, each after its role."""
     documented: dict[str, str] = {}
     for module in map(importlib.import_module, MODULES.split()):
         for name, thing in sorted(vars(module).items()):
@@ -101,14 +101,14 @@ def absent(file: Path, head: Head, reading: Reading) -> str:
 
 
 def _lacks(row: Mapping[str, Any], word: str, name: str) -> bool:
-    """Whether a row has no such column or, where it cannot be read without it, nothing there."""
+    """Whether a row lacks such a column, or has no value there although it needs one."""
     if word in _OPTIONAL:
         return not {name, name.partition(".")[0]} & row.keys()
     return chat_columns.value_at(row, name) is None
 
 
 def shown(row: Mapping[str, Any]) -> str:
-    """The columns of a row that hold something."""
+    """The columns of a row that are not empty."""
     return ", ".join(sorted(name for name, value in row.items() if value is not None)) or "-"
 
 

@@ -1,4 +1,4 @@
-"""The data set of a plan: where it is, and what is known of it. What a kind of sample has of its own is a `Kind`."""
+"""The data set of a plan: where it is, and what is known about it. Each kind of sample has its `Kind`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Reading:
     two_answers: bool = True
     """Whether a sample of preferences is two answers, or one."""
     columns: str | None = None
-    """What columns of conversations and preferences are read as; None: their names say it."""
+    """What columns of conversations and preferences are read as; None: what their names say."""
     text_column: str = "text"
     """The column of the texts, or of the files of images."""
     label_column: str = "label"
@@ -199,7 +199,7 @@ def located(root: Path, name: str) -> Path:
 
 
 def missing(name: str, path: Path, root: Path) -> str:
-    """What to say of a name that is not a file, folder or hub id from `root`, the project's folder."""
+    """The message about a name that is not a file, folder or hub id, seen from `root`, the project's folder."""
     if Path(name).exists():
         there = os.path.relpath(name, root)
         return t("paths are relative to the project folder; from there it is {there}", there=there)

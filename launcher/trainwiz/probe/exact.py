@@ -17,7 +17,7 @@ _PROGRAM = Path(__file__).parent / "inside" / "one_update.py"
 
 
 def run(python: str, folder: Path, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """What the program found; `error` and `stage` say where it stopped, if it did."""
+    """The program's result; `error` and `stage` say where it stopped, if it did."""
     environ = {**os.environ, **CPU_ONLY, "PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"}
     del environ["ACCELERATE_USE_CPU"]  # would turn sharding off
     argv = [python, str(_PROGRAM), json.dumps(asked)]

@@ -1,4 +1,4 @@
-"""What must be the same on all machines of a launch: the code, the data, and the versions of what reads them."""
+"""What must be the same on all machines of a launch: the code, the data, and the versions of packages."""
 
 from __future__ import annotations
 

@@ -25,11 +25,11 @@ COMPRESSED = (".gz", ".zst")
 HEAD_BYTES = 1 << 20
 """How much of a file is looked at."""
 _FIRST_BYTES = 64
-"""How many of them say what a file is."""
+"""How many of them are enough to recognize a file."""
 _STORED_ROWS = 50
 """How many rows of a file in a binary format are looked at."""
 _STORED_BYTES = 64 << 20
-"""And of what size in all."""
+"""Their most bytes in all."""
 _BETWEEN = re.compile(r"[\s,]*")
 Row = tuple[int, Mapping[str, Any]]
 """The line (or the item) of a row, and its columns."""
@@ -53,7 +53,7 @@ class Head:
     whole: bool = False
     """Whether these are all."""
     total: int | None = None
-    """How many rows the file has, where it says so itself."""
+    """How many rows the file has, if it says so itself."""
 
 
 def kind(file: Path) -> str:
@@ -62,7 +62,7 @@ def kind(file: Path) -> str:
 
 
 def plain(file: Path) -> bool:
-    """Whether the bytes of a file are about those of its texts."""
+    """Whether the size of a file is about that of its texts."""
     return file.suffix.lower() not in COMPRESSED and kind(file) not in STORED
 
 
@@ -126,7 +126,7 @@ def _stored(file: Path) -> Head:
 
 
 def _first(batches: Iterator[Any]) -> tuple[Row, ...]:
-    """The first rows, while they are of some size. A few kB can stand for gigabytes."""
+    """The first rows, up to a limited size: a few kB can expand to gigabytes."""
     rows: list[Row] = []
     taken = 0
     for batch in batches:
@@ -195,7 +195,7 @@ def _lines(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
 
 
 def _only_object(start: bytes) -> dict[str, Any] | None:
-    """The object that a file is, if it is one over several lines, or a whole table in one."""
+    """The object that makes up a file, if it spans several lines or holds a whole table."""
     try:
         found = json.loads(start)
     except (ValueError, RecursionError):

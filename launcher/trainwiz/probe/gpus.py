@@ -32,7 +32,7 @@ class Gpus:
     cuda_driver_version: str | None = None
     """The newest version of CUDA that the driver supports."""
     problems: tuple[Problem, ...] = ()
-    """What NVML could not say, and why."""
+    """What NVML could not report, and why."""
 
 
 def gpus(nvml: Any = None, *, environ: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Gpus:

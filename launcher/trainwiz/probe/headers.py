@@ -1,4 +1,4 @@
-"""How many parameters the weights of a model have, by what their files say of themselves.
+"""How many parameters the weights of a model have, by the headers of their files.
 
 A safetensors file begins with the shapes of its tensors: https://github.com/huggingface/safetensors#format.
 """
@@ -78,7 +78,7 @@ def parameters(files: Callable[[str], list[Path]], config: Mapping[str, Any]) ->
 
 
 def header(file: Path) -> Header:
-    """What a file says of itself. Raises `OSError`, `ValueError` and `struct.error`."""
+    """The header of a file. Raises `OSError`, `ValueError` and `struct.error`."""
     with opened(file) as content:
         (length,) = struct.unpack("<Q", content.read(8))
         if length > MOST_HEADER_BYTES:

@@ -16,7 +16,7 @@ SECONDS = 4.0
 
 
 def look(environ: Mapping[str, str] = os.environ, *, seconds: float = SECONDS) -> Hub:
-    """Whether the model hub answers, asked without any token."""
+    """Whether the model hub answers a request without a token."""
     endpoint = environ.get("HF_ENDPOINT") or "https://huggingface.co"
     if variable := offline(environ):
         return Hub(endpoint=endpoint, offline=variable)

@@ -1,4 +1,4 @@
-"""What the hub says of a model that is not in the local cache: its config.json, and how many weights its files hold."""
+"""What the hub says about a model that is not in the local cache: its config.json, and the number of its weights."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _ask(name: str, found: HubModel, seconds: float) -> None:
     from huggingface_hub.utils import logging
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
-    # Its bars and warnings would stand between two questions.
+    # Its progress bars and warnings would appear between two questions.
     disable_progress_bars()
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     # Not into the cache: a model with one file there counts as downloaded.

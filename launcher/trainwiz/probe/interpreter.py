@@ -74,7 +74,7 @@ def located(python: str) -> str:
 
 # docs/decisions/launching.md: What is remembered about an interpreter, and when it is discarded
 def cache_key(python: str, environ: Mapping[str, str] = os.environ) -> str:
-    """A key that changes with everything that may change the result: interpreter, packages, driver, visible GPUs.
+    """A key that changes whenever the result may change: interpreter, packages, driver, visible GPUs.
 
     Empty if the site-packages cannot be found from outside (a wrapper script); then nothing may be remembered.
     """

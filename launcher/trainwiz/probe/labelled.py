@@ -19,7 +19,7 @@ from trainwiz.vocabulary import EMBEDDED
 CHAPTERS = ("compound", "debugger", "specialnames", "string-methods", "types")
 """The chapters of Python's language reference that are the classes of the embedded texts."""
 _MOST = 3e38
-"""What numbers of 32 bits can hold, about; NaN is not below it."""
+"""About the largest number of 32 bits; NaN is not below it."""
 _SECONDS = 0.2
 """If counting takes longer, the number of samples stays unknown."""
 

@@ -1,4 +1,4 @@
-"""Labels that a classifier cannot learn: lists, fractions, or one and the same everywhere."""
+"""Labels that a classifier cannot learn: lists, fractions, or the same label everywhere."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trainwiz.probe.first_rows import Head
 _TYPES = {b"<f8": "d", b"<f4": "f", b"<i8": "q", b"<i4": "i", b"<i2": "h", b"|i1": "b", b"|u1": "B"}
 """numpy's types of labels, as the module array names them."""
 _OTHERS = {"1": "2", "2": "1", "a": "b", "b": "a"}
-"""How names of columns that hold two texts of a pair end."""
+"""Endings of the names of columns that hold two texts of a pair."""
 _MOST_BYTES = 16 << 20
 """Of the labels in an .npz file, which may be a few kB that stand for gigabytes; these are two million numbers."""
 
@@ -56,12 +56,12 @@ def of_rows(file: Path, head: Head, reading: Reading) -> str:
 
 
 def is_empty(label: Any) -> bool:
-    """Whether a label stands for none: an empty text, or NaN, which some programs write for one."""
+    """Whether a label means none: an empty text, or NaN, which some programs write for it."""
     return bool(label != label) or (isinstance(label, str) and label.strip().lower() in ("", "nan"))
 
 
 def headless(file: Path, labels: list[Any], reading: Reading) -> str:
-    """Why the first line of a .csv file is a row and no names of columns; empty if nothing says so."""
+    """Why the first line of a .csv file is a row and not a header; empty if no reason is found."""
     name, text = reading.label_column, reading.text_column
     if is_number(text) or not (is_number(name) or name in labels):  # pandas calls columns without names 0, 1, 2
         return ""
@@ -135,7 +135,7 @@ def no_tags(found: list[Any], whole: bool) -> str:
 
 
 def _is_no_list(label: str) -> bool:
-    """Whether a text looks like a list and is none, as the generated multilabel.py judges it."""
+    """Whether a text looks like a list but is not one, as the generated multilabel.py decides."""
     if not (label.startswith("[") and label.endswith("]")) or re.search(r"[|;]", label):
         return False
     if re.fullmatch(r"\[\s*[01]([\s,;|]+[01])+\s*\]", label):
@@ -144,13 +144,13 @@ def _is_no_list(label: str) -> bool:
         return True
     try:
         ast.literal_eval(label)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the latter two of what is nested too deeply
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the latter two if it is nested too deeply
         return True
     return False
 
 
 def alike(found: list[Any]) -> str:
-    """What is wrong with labels that are all one and the same; empty if they differ."""
+    """What is wrong with labels that are all the same; empty if they differ."""
     if len(found) > 1 and len(set(map(str, found))) == 1:
         return t("all {count} labels are {label}; there is nothing to learn", count=len(found), label=found[0])
     return ""
@@ -172,7 +172,7 @@ def as_classes(labels: list[Any]) -> list[Any]:
 
 
 def look_alike(labels: list[Any]) -> str:
-    """Which two labels would be different classes, and look like one; empty if none do. As the generated labels.py."""
+    """Which two labels would be different classes but look the same; empty if none. As the generated labels.py."""
     first: dict[str, Any] = {}
     for label in labels:
         name = str(int(label) if isinstance(label, float) and label.is_integer() else label)

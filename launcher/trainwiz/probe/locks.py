@@ -1,4 +1,4 @@
-"""Lock files that killed builds of torch extensions have left; every later build waits for them forever."""
+"""Lock files that killed builds of torch extensions left behind; every later build waits for them forever."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Left:
     path: Path
     """The file."""
     inode: int
-    """By which it is known again before it is deleted."""
+    """Identifies the file again before it is deleted."""
     shared: bool
     """Whether a process on another machine, in another container or of another user may hold it."""
 

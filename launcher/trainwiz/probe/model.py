@@ -47,11 +47,11 @@ class Looking:
     root: Path
     """The project's folder, from which paths count."""
     cache: HubCache
-    """Downloaded models."""
+    """The cache of downloaded models."""
     offline: bool = False
     """Whether the hub may not be asked."""
     told: int | None = None
-    """The number of parameters that the plan gives."""
+    """The number of parameters that the plan states."""
     ask: Callable[[str], HubModel] = field(default=hub_model.look)
     """Asks the hub about a model that is not in the cache."""
 
@@ -59,8 +59,8 @@ class Looking:
 def facts(name: str, looking: Looking, *, from_scratch: bool, task: Task) -> ModelFacts:
     """The facts about the model.
 
-    Its size is that of its files, whatever the plan says; only for a model that is not here, and of which the plan says
-    none, the hub is asked.
+    Its size is that of its files, whatever the plan says; only for a model that is not here, and whose size the plan
+    does not state, the hub is asked.
     """
     presets, root = task.presets, looking.root
     if name in presets:
@@ -246,7 +246,7 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
 def _quantized(name: str, looking: Looking, beside: tuple[str, ...] = ()) -> str:
     """The method of a model whose weights are quantized; empty for others.
 
-    Of a model that is not here, the hub is asked, as for its size; of an adapter, its base counts. `beside` are the
+    For a model that is not here, the hub is asked, as for its size; for an adapter, its base counts. `beside` are the
     adapters that led here.
     """
     folder, on_hub = located(looking.root, name), is_hub_id(name, looking.root)

@@ -1,4 +1,4 @@
-"""What in a stranger's model folder would hold up or fill the program that loads it. No weight is read."""
+"""What in an untrusted model folder would hang the program that loads it, or fill its memory. No weight is read."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _BUILDS_NOTHING = "max_window_layers"
 
 
 def problem(folder: Path) -> str:
-    """Why the folder should not be loaded; empty where nothing is found."""
+    """Why the folder should not be loaded; empty if no reason is found."""
     try:
         return next(_problems(folder), "")
     except (OSError, ValueError, TypeError, AttributeError, struct.error) as error:

@@ -56,7 +56,7 @@ def building(python: str, names: Sequence[str]) -> list[str]:
 
 
 def told(line: str) -> dict[str, Any] | None:
-    """What a line of that program says; None for lines of libraries and compilers."""
+    """The meaning of a line of that program; None for lines of libraries and compilers."""
     if line.startswith("{"):
         with contextlib.suppress(ValueError):
             found = json.loads(line)

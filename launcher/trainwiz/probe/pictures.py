@@ -105,7 +105,7 @@ def _holds_pictures(folder: Path) -> bool:
 
 
 def _left_out(loose: list[str], not_read: list[str], count: int) -> str:
-    """Why pictures that are in no folder, or not read, cannot stay as they are, beside those that are read."""
+    """Why pictures that are in no folder, or are not read, cannot stay beside those that are read."""
     if not loose and not not_read:
         return ""
     if not count and not not_read:

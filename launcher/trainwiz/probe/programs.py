@@ -1,4 +1,4 @@
-"""Programs on the search path, and the schedulers that a person has set up here."""
+"""Programs on the search path, and the schedulers that are set up here."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def _reason(row: Mapping[str, Any], columns: str, *, compares: bool, is_table: b
 
 @functools.cache
 def _modules() -> tuple[ModuleType, ModuleType]:
-    """The generated conversations.py and preferences.py, as their templates; they leave no names in sys.modules."""
+    """The generated conversations.py and preferences.py, from their templates; they leave no names in sys.modules."""
     folder = resources.train_templates() / "parts"
     names = {file.stem for file in folder.glob("*.py")}
     hidden = {name: sys.modules.pop(name) for name in names & sys.modules.keys()}

@@ -23,7 +23,7 @@ class Size:
     parameters: int | None = None
     """The number of the model's parameters; None: unknown."""
     size_source: str | None = None
-    """What that number is known from: files, hub, config."""
+    """The source of that number: files, hub, config."""
     usual_parameters: int | None = None
     """The number by the model's config.json alone."""
     transformer: Transformer | None = None

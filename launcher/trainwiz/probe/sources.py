@@ -1,4 +1,4 @@
-"""Files of data, looked at by their first rows: what they lack, and what reads them."""
+"""Data files, inspected by their first rows: what they lack, and what reads them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def in_folder(
 
 
 def about(inside: splits.Inside, found: DataFacts) -> DataFacts:
-    """The facts about the files of a folder, with what there is to say of the folder."""
+    """The facts about the files of a folder, with those about the folder."""
     return replace(
         found,
         kind="folder",

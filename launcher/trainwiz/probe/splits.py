@@ -17,7 +17,7 @@ PARTS = {
 }
 _ABOUT = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json")
 _NO_DATA = re.compile(r"readme|licen[cs]e|changelog|citation|notice", re.IGNORECASE)
-"""How names begin of files that people put beside data."""
+"""Beginnings of the names of files that people put beside data."""
 
 
 @dataclass(frozen=True, kw_only=True)

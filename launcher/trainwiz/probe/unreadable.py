@@ -1,4 +1,4 @@
-"""Why a file of data cannot be read as what it is named, and what makes it readable."""
+"""Why a data file cannot be read in the format that its name says, and what makes it readable."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainwiz.message import Message, say
 
 _MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PART_OF_ZEROS = 4
-"""If more than one byte in so many is zero, a text has two bytes for each character."""
+"""If more than one byte in this many is zero, a text has two bytes per character."""
 _CONTENTS = {
     b"\x1f\x8b": "gzip",
     b"\x28\xb5\x2f\xfd": "zstd",
@@ -33,9 +33,9 @@ _CONTENTS = {
 }
 """What files are, by their first bytes."""
 _NAMED = {"gzip": ".gz", "zstd": ".zst", "Parquet": ".parquet"}
-"""How the names of those end that are read."""
+"""The endings of file names that are read."""
 _OF_ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
-"""How the names of files end that hold rows."""
+"""The endings of names of files that hold rows."""
 _MOSTLY = 0.8
 """The share of Chinese characters beyond ASCII that tells a text in GB18030 from bytes that decode by chance.
 
@@ -49,7 +49,7 @@ class Unreadable(Exception):
     def __init__(self, reason: str, remedy: Message | None = None) -> None:
         super().__init__(reason)
         self.remedy = remedy
-        """What makes it readable; None: nothing better than the formats of the task is known."""
+        """What makes it readable; None: only the formats of the task are known."""
 
 
 def separated(file: Path, separator: str) -> Unreadable:
@@ -117,13 +117,13 @@ def mistaken(file: Path, what: str) -> Unreadable:
 
 
 def _contents_of(start: bytes) -> str:
-    """What a file is by its first bytes; empty: nothing that is known."""
+    """What a file is by its first bytes; empty if it is unknown."""
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()[:20].lower()
     return next((what for begins, what in _CONTENTS.items() if start.startswith(begins) or text.startswith(begins)), "")
 
 
 def encoding_of(start: bytes) -> str:
-    """What bytes that are not UTF-8 are most likely in: UTF-16, GB18030, or unknown (empty)."""
+    """The most likely encoding of bytes that are not UTF-8: UTF-16, GB18030, or unknown (empty)."""
     if start.startswith(_MARKS):
         return "UTF-16"
     if is_of_two_bytes(start):
@@ -171,7 +171,7 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
 
 
 def _is_behind_a_comma(line: bytes) -> bool:
-    """Whether a line is an object with a comma behind it, as in a list without its brackets."""
+    """Whether a line is an object followed by a comma, as in a list without its brackets."""
     text = line.rstrip()
     if not text.endswith(b","):
         return False
@@ -186,7 +186,7 @@ def _without_commas(file: Path) -> str:
 
 
 def not_a_list(file: Path, text: str, error: ValueError | RecursionError) -> Unreadable:
-    """Of a .json file that begins like a list and is none."""
+    """Of a .json file that begins like a list but is not one."""
     if not isinstance(error, json.JSONDecodeError):
         return Unreadable(t("{file} is not valid JSON", file=file.name))
     before, after = text[: error.pos].rstrip(), text[error.pos :].lstrip()
@@ -214,7 +214,7 @@ def twice_named(file: Path, names: list[str]) -> Unreadable:
 
 
 def open_quote(file: Path, line: int) -> Unreadable:
-    """Of a table with a quote that begins a quoted text, and does not end it as it must."""
+    """Of a table with a quoted text that does not end as it must."""
     separator = "\t" if file.name.lower().endswith(".tsv") else ","
     return Unreadable(
         t(
@@ -263,7 +263,7 @@ def one_object(file: Path, row: Mapping[str, Any]) -> Unreadable:
 
 
 def rows_within(file: Path, row: Mapping[str, Any]) -> Message | None:
-    """How to get at the rows of a file whose only row has them in one of its values; None if it has none."""
+    """How to get the rows of a file whose only row has them in one of its values; None if it has none."""
     for name, value in row.items():
         if isinstance(value, list) and value and isinstance(value[0], dict) and not {"role", "from"} & value[0].keys():
             return say(

@@ -15,7 +15,7 @@ _PUSH = Path(__file__).parent / "inside" / "push_model.py"
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed:
-    """What became of an upload."""
+    """The result of an upload."""
 
     url: str = ""
     """Where it is now."""

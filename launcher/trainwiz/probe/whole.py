@@ -1,4 +1,4 @@
-"""Whether the weights in a model's folder are all there, by their names, sizes and headers."""
+"""Whether the weights in a model's folder are complete, by their names, sizes and headers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def lacking(folder: Path) -> str:
     try:
         return next(_problems(folder), "")
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return ""  # an index that nothing can be said of is the loader's to judge
+        return ""  # an index that cannot be read is left to the loader
 
 
 def _problems(folder: Path) -> Iterator[str]:
@@ -54,7 +54,7 @@ def _is_pointer(file: Path) -> bool:
 
 
 def _bytes(file: Path) -> int | None:
-    """The size that the header of a safetensors file asks for: https://github.com/huggingface/safetensors#format."""
+    """The size that the header of a safetensors file implies: https://github.com/huggingface/safetensors#format."""
     with opened(file) as content:
         try:
             length: int = struct.unpack("<Q", content.read(8))[0]

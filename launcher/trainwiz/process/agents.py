@@ -1,4 +1,4 @@
-"""Launchers such as torchrun, whose children are the ranks: whom a signal for the ranks must reach."""
+"""Launchers such as torchrun, whose children are the ranks: which processes a signal for the ranks must reach."""
 
 from __future__ import annotations
 

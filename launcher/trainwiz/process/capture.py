@@ -97,7 +97,7 @@ class Running:
     def result(self, timeout: float, *, limit: float | None = None) -> Captured:
         """Wait for it to exit; after `timeout` seconds, kill its whole process group.
 
-        `limit` is what was asked for in all, where `timeout` is what is left of it.
+        `limit` is the time given in all, if `timeout` is what is left of it.
         """
         if self._ended or self._process is None:
             return self._ended or Captured(code=COULD_NOT_START, stdout="", stderr="")
@@ -147,13 +147,13 @@ class Running:
 
 
 class Asked(Generic[T]):
-    """A program that is answering a question while something else is done."""
+    """A program that answers a question while something else is done."""
 
     def __init__(self, argv: Sequence[str], understood: Callable[[Captured], T], *, seconds: float) -> None:
         self._running, self._understood, self._seconds = Running(argv), understood, seconds
 
     def result(self, timeout: float | None = None) -> T:
-        """What its answer means, after at most `timeout` seconds (default: those that it was given)."""
+        """The meaning of its answer, after at most `timeout` seconds (default: its own limit)."""
         return self._understood(self._running.result(self._seconds if timeout is None else timeout))
 
     def cancel(self) -> None:

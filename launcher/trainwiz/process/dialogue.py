@@ -1,4 +1,4 @@
-"""A program that is talked with: one JSON object on a line in each direction."""
+"""A program that exchanges messages: one JSON object per line in each direction."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class Dialogue:
         self.close()
 
     def send(self, value: Mapping[str, Any]) -> None:
-        """Say something; if the program has ended, `receive` tells."""
+        """Send a message; if the program has ended, `receive` tells."""
         assert self._process.stdin
         with contextlib.suppress(OSError):
             self._process.stdin.write(json.dumps(value).encode() + b"\n")
             self._process.stdin.flush()
 
     def receive(self) -> dict[str, Any] | None:
-        """What it says next; None where it has ended. Lines that are no JSON come from libraries."""
+        """Its next message; None if it has ended. Lines that are not JSON come from libraries."""
         assert self._process.stdout
         for line in self._process.stdout:
             with contextlib.suppress(ValueError, RecursionError):
@@ -61,7 +61,7 @@ class Dialogue:
 
     @contextlib.contextmanager
     def on_interrupt(self, value: Mapping[str, Any]) -> Iterator[None]:
-        """Meanwhile, a first Ctrl-C says this to the program, and does nothing else; it may not be listening."""
+        """Meanwhile, a first Ctrl-C sends this to the program, and does nothing else; it may not be listening."""
 
         def stop(*_: object) -> None:
             signal.signal(signal.SIGINT, before)
@@ -82,7 +82,7 @@ class Dialogue:
         return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
     def close(self) -> None:
-        """End it: it gets a moment to leave by itself, as its input ends."""
+        """End it: its input is closed, and it gets a moment to exit by itself."""
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe:
                 with contextlib.suppress(OSError):

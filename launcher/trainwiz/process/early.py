@@ -1,4 +1,4 @@
-"""Signals that come before the ranks are there: during the preflight, or while the machines gather."""
+"""Signals that come before the ranks are started: during the preflight, or while the machines gather."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Signals that end a command: what it began is put back, and the exit code says which signal it was."""
+"""Signals that end a command: what it began is undone, and the exit code says which signal it was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A small forked process that outlives the launcher and kills its ranks, so that nothing is left running.
+"""A small forked process that outlives the launcher and kills its ranks, so nothing is left running.
 
 Process groups do not hold what torchrun or a data loader starts in a session of its own, and a parent's death signal
 reaches direct children only. So every process of a launch carries a mark in its environment, and whoever cleans up
@@ -86,7 +86,7 @@ def tied_to_parent() -> Callable[[], None] | None:
 
 
 def _guard(reading: int, mark: str) -> None:
-    # A fork of the launcher: it must touch nothing of what it inherited, and leave only by os._exit.
+    # A fork of the launcher: it must not touch anything that it inherited, and exit only by os._exit.
     try:
         os.setsid()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):

@@ -16,14 +16,14 @@ from trainwiz.record import beat
 from trainwiz.record.beat import Beat
 
 WINDOW_SECONDS = 60.0
-"""How long a rank must keep the others waiting, twice in a row, before it is named."""
+"""How long a rank must keep the others waiting, twice in a row, before it is reported."""
 WAITED_SHARE = 0.3
 """The share of looks that find each other rank waiting, minus that of the slow rank. Less than this is the ordinary
 unevenness of batches and caches; what the slow rank has as well is the time that collectives take."""
 _KEPT = 4096
 _LEAST_MOVES = 2
 _LEAST_BEATS = 0.5
-"""Beats per second: a rank with fewer was in native code, which lets nobody look."""
+"""Beats per second: a rank with fewer was in native code, which cannot be observed."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from trainwiz.engines.axolotl import KEYS, TRIED
 
 _DATA = ("datasets", "pretraining_dataset", "test_datasets")
 _DECIDED = ("load_best_model_at_end", "eval_strategy", "save_strategy")
-"""Axolotl derives what it gives to the Trainer from more keys than these, and drops what would stop it."""
+"""Axolotl derives the Trainer's arguments from more keys than these, and drops those that would stop it."""
 _OWN = ("micro_batch_size", "sequence_len", "num_epochs", "adapter", "sample_packing", "dataset_prepared_path", "rl")
 _OLD_SWITCHES = (
     "flash_attention",

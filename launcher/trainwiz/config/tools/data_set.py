@@ -19,15 +19,15 @@ class DataSet:
     """One entry: files, a folder or a data set of the hub, and what is said of its rows."""
 
     sources: tuple[str, ...] = ()
-    """Its names in a plan; none where a plan cannot name it."""
+    """Its names in a plan; empty if a plan cannot name it."""
     problem: Message | None = None
     """Why a plan cannot name it, where there is more to say."""
     columns: Mapping[str, str] = field(default_factory=dict)
     """The column that is read as each word."""
     beside: tuple[str, ...] = ()
-    """What else is said of its columns and messages, as `key: value`."""
+    """What else the file says about its columns and messages, as `key: value`."""
     fewer: tuple[str, ...] = ()
-    """What is said of the rows that count, as `key: value`."""
+    """What the file says about which rows count, as `key: value`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ class Job:
     gpus: int | None = None
     """How many GPUs it asks for on each of them."""
     gpu: str = ""
-    """What the file says of the kind of GPU."""
+    """What the file says about the kind of GPU."""
     text: str = ""
     """The commands that run on each machine."""
     at: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +68,7 @@ def launched(text: str) -> tuple[str, dict[str, str]]:
             own = commands.Command(command.words[: _script(names, at)], {})
             return names[at], {key: value for key, (value, _) in own.arguments(at + 1).items()}
         for word in command.words:
-            # What stands in quotes may be a command; a backslash before a space makes none, and no word any shorter.
+            # Text in quotes may be a command; a backslash before a space neither makes a command nor ends a word.
             is_quoted = len(word.text) < word.span.end - word.span.start
             program, options = launched(word.text) if is_quoted and " " in word.text else ("", {})
             if program:

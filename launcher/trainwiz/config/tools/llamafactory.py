@@ -78,7 +78,7 @@ _TAGS = {
     "function_tag": {"function_call"},
     "system_tag": {"system"},
 }
-"""The names in messages that a project reads without being told."""
+"""The names in messages that a project recognizes by default."""
 
 
 def _catalogue(document: Document) -> str | None:

@@ -21,7 +21,7 @@ class Tool:
     """A program that reads a training's settings from a file of its own."""
 
     name: str
-    """As its makers write it."""
+    """Its name as its makers write it."""
     version: str
     """The version whose source the facts are from."""
     recognized: Callable[[Document], bool]
@@ -33,13 +33,13 @@ class Tool:
     keys: Collection[str] = ()
     """Every key at the top that it reads; empty where this is not known."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
-    """What it takes for the things of `words` that a file leaves out, as far as a plan has keys for them."""
+    """Its defaults for the things of `words` that a file leaves out, as far as a plan has keys for them."""
     adapters: tuple[object, ...] = ("lora", "qlora")
     """The words of its key for adapters that mean LoRA."""
     usual_task: str = "sft"
     """The task of trainwiz that a file means if it does not say one."""
     leaves_defaults: bool = False
-    """Whether what the file leaves out is as transformers' Trainer has it."""
+    """Whether its defaults are those of transformers' Trainer."""
     stops_at_unknown_keys: bool = False
     """Whether it refuses a key that it does not know; else it ignores the key."""
     stops_at_duplicates: bool = False

@@ -22,7 +22,7 @@ _SOURCES = {
     "alpaca_cleaned_dataset": "yahma/alpaca-cleaned",
     "slimorca_dataset": "Open-Orca/SlimOrca-Dedup",
 }
-"""What its builders read where a file names no source."""
+"""What its builders read if a file names no source."""
 _TASKS = {
     "text_completion_dataset": "causal_lm",
     "wikitext_dataset": "causal_lm",

@@ -1,4 +1,4 @@
-"""What is missing when it is needed: groups of ranks, an optimizer, tasks, code from the Hub."""
+"""Something is missing when it is needed: groups of ranks, an optimizer, tasks, code from the Hub."""
 
 from __future__ import annotations
 

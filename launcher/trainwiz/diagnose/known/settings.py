@@ -1,4 +1,4 @@
-"""Settings that a tool refuses with words of its own; what is known more closely counts before."""
+"""Settings that a tool refuses with its own message; more specific causes are tried first."""
 
 from __future__ import annotations
 

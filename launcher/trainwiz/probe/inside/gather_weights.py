@@ -239,12 +239,12 @@ def assembled(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
 
 
 def refuse(missing: str) -> NoReturn:
-    """End with what the checkpoint does not hold: the names of weights; `unnamed` where it names none."""
+    """Exit with the names of the weights that the checkpoint lacks; `unnamed` if it names none."""
     answer(missing=missing)
 
 
 def answer(**said: str) -> NoReturn:
-    """End with why nothing is written."""
+    """Exit with the reason why nothing is written."""
     sys.stdout.write("\n" + json.dumps(said) + "\n")
     raise SystemExit(0) from None
 

@@ -1,7 +1,7 @@
-"""Follow the storages of tensors through an update: what is in memory at the peak of each part of it, and who made it.
+"""Follow the storages of tensors through an update: what is in memory at the peak of each part, and which line made it.
 
-A storage counts from the operation that makes it until its last tensor is gone. Nothing is imported that a training
-does not import, and nothing is known here about models, losses or engines.
+A storage counts from the operation that makes it until its last tensor is gone. It imports nothing that a training does
+not import, and knows nothing about models, losses or engines.
 """
 
 # mypy: disable-error-code="no-untyped-call"
@@ -76,7 +76,7 @@ class Live(TorchDispatchMode):
         return made
 
     def kind(self, tensor: Any) -> str:
-        """What a tensor was said to be; empty if it is not followed."""
+        """The kind that a tensor was given; empty if it is not followed."""
         held = self.held.get(tensor.untyped_storage()._cdata)
         return held.kind if held else ""
 
@@ -123,7 +123,7 @@ class Live(TorchDispatchMode):
             self.peaks[part] = (self.now, list(self.held.values()))
 
     def name(self, tensors: Iterable[Any], kind: str) -> None:
-        """Say what tensors are; also where they were seen before."""
+        """Set the kind of tensors, even if they were seen before."""
         for tensor in tensors:
             local = getattr(tensor, "_local_tensor", tensor)
             held = self.held.get(local.untyped_storage()._cdata)

@@ -275,7 +275,7 @@ class Run:
             self.train.build = lambda _, build_model: build_model()
 
     def alone(self) -> Any:
-        """What stands in for an engine: the model in the type that it computes in, and no step."""
+        """Replaces an engine: the model in the type that it computes in, and no step."""
         half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(self.config.mixed_precision, torch.float32)
 
         def prepare(model: Any, optimizer: Any) -> Any:
@@ -328,7 +328,7 @@ class Run:
         return [made_batch(self.asked["samples"], self.task, config) for config in configs]
 
     def label(self) -> None:
-        """Say of what is in memory whether it is a parameter, a gradient or the optimizer's."""
+        """Mark what is in memory as a parameter, a gradient or optimizer state."""
         if self.model is None:
             return
         for module in self.model.modules():
@@ -415,7 +415,7 @@ class Run:
         return computed
 
     def forget(self) -> None:
-        """Let the next run begin anew."""
+        """Reset for the next run."""
         state: Any = importlib.import_module("accelerate.state")
         self.label()
         state.AcceleratorState._reset_state(True)
@@ -430,7 +430,7 @@ def unreduced(_state, bucket):  # type: ignore[no-untyped-def]  # torch wants it
 
 
 class Quiet:
-    """Does nothing, whatever is called, but for what it is given."""
+    """An object whose methods do nothing, except those that it is given."""
 
     def __init__(self, **given: Any) -> None:
         self.__dict__.update(given)
@@ -442,7 +442,8 @@ class Quiet:
 
 
 class Guesses(TorchDispatchMode):
-    """Answers what no tensor without memory can: numbers are 1, masks are full. `seen` are the lines that asked."""
+    """Answers for tensors without memory when values are read: numbers are 1, masks full. `seen` are the lines that
+    asked."""
 
     def __init__(self, live: Any) -> None:
         super().__init__()

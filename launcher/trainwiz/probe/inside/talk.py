@@ -26,17 +26,17 @@ ROOM = 0.85
 NO_CODE = {"trust_remote_code": False}
 """Transformers would ask on standard input, where the questions come, whether to run code of the model's folder."""
 MARK = "\u2042"
-"""A word that no template has, to see what follows an answer."""
+"""A word that is in no template, to find what follows an answer."""
 TEMPLATE_SECONDS = 5.0
 """A template comes with the model, and may have loops inside loops."""
 TEMPLATE_BYTES = 512 << 20
 """Memory that a template may take: a few characters of one can make gigabytes."""
 TEMPLATE_CHARACTERS = 1 << 20
-"""What a template may add to the messages; those that describe tools add some thousands."""
+"""Characters that a template may add to the messages; those that describe tools add some thousands."""
 
 
 class Problem(Exception):
-    """What stands in the way: a name that the caller knows, and what belongs to it."""
+    """A problem: a name that the caller knows, and its details."""
 
     def __init__(self, name: str, **said: Any) -> None:
         super().__init__(name)
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def listen(questions: SimpleQueue[dict[str, Any] | None], model: Model) -> None:
-    """Pass on what is asked; a stop ends the answer at once."""
+    """Pass on the questions; a stop ends the answer at once."""
     for line in sys.stdin:
         asked = json.loads(line)
         if "stop" in asked:
@@ -105,7 +105,7 @@ class Model:
         self.ends = self.end_tokens()
 
     def facts(self) -> dict[str, Any]:
-        """What a person wants to know of it."""
+        """What a user wants to know about it."""
         import torch
 
         weight = next(self.model.parameters())
@@ -128,7 +128,7 @@ class Model:
         """Whether the template writes what the question says."""
         try:
             return MARK in self.rendered(messages)
-        except Exception:  # it is met again, and reported, where a question is asked
+        except Exception:  # it occurs again, and is reported, when a question is asked
             return False
 
     def end_tokens(self) -> list[int]:
@@ -140,14 +140,14 @@ class Model:
             try:
                 text = self.templated(talk)
                 text = text.rpartition(MARK)[2].lstrip()
-            except Exception:  # it is met again, and reported, where a question is asked
+            except Exception:  # it occurs again, and is reported, when a question is asked
                 text = ""
             special = [token for token in self.tokenizer.added_tokens_decoder.items() if token[1].special]
             ends |= {number for number, token in special if text.startswith(token.content)}
         return sorted(ends)
 
     def answer(self, question: dict[str, Any], write: Any) -> dict[str, Any]:
-        """Write an answer piece by piece; return how it went."""
+        """Write an answer piece by piece. Return how it ended."""
         import torch
 
         self.stopped = False
@@ -179,10 +179,10 @@ class Model:
         return {"tokens": len(written), "seconds": time.perf_counter() - began, "reason": reason}
 
     def ids(self, question: dict[str, Any]) -> Any:
-        """The tokens of what is asked."""
+        """The tokens of the question."""
         if "text" in question:
             found = self.tokenizer(question["text"], return_tensors="pt")["input_ids"].long()
-            if not found.shape[1]:  # most tokenizers put nothing in front of a text
+            if not found.shape[1]:  # most tokenizers add nothing before a text
                 raise Problem("empty")
             return found
         if self.tokenizer.chat_template is None:
@@ -194,7 +194,7 @@ class Model:
         return self.tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"]
 
     def templated(self, messages: list[dict[str, str]], **options: Any) -> str:
-        """What the template makes of messages."""
+        """The template's text for messages."""
         text = self.rendered([in_parts(m) for m in messages] if self.takes_parts else [*messages], **options)
         given = sum(len(message["content"]) for message in messages)
         if len(text) > 2 * given + TEMPLATE_CHARACTERS:
@@ -202,7 +202,7 @@ class Model:
         return text
 
     def rendered(self, messages: list[dict[str, Any]], **options: Any) -> str:
-        """What the template makes of messages whose content is as it takes it."""
+        """The template's text for messages whose content has the form that it takes."""
         with within(TEMPLATE_SECONDS), in_memory(TEMPLATE_BYTES):
             return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **options))
 
@@ -214,7 +214,7 @@ def in_parts(message: dict[str, str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def within(seconds: float) -> Iterator[None]:
-    """Raise `TimeoutError` in what takes longer. For the main thread."""
+    """Raise `TimeoutError` in a block that takes longer. Only for the main thread."""
 
     def over(*_: object) -> None:
         raise TimeoutError(f"its chat template takes more than {seconds:g} s")
@@ -230,7 +230,7 @@ def within(seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def in_memory(size: int) -> Iterator[None]:
-    """Raise `MemoryError` in what takes more bytes than that."""
+    """Raise `MemoryError` in a block that needs more bytes."""
     before = resource.getrlimit(resource.RLIMIT_DATA)
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[5])
@@ -303,7 +303,7 @@ def streamer(tokenizer: Any, write: Any) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """What an exception says first."""
+    """The first line of an exception's message."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
