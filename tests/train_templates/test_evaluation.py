@@ -49,7 +49,7 @@ def saved(output: Path) -> list[int]:
     return sorted(int(path.name[-8:]) for path in (output / "checkpoints").glob("checkpoint-????????"))
 
 
-# docs/decisions/loop.md: What was best is saved beside the engine's state, not in it
+# docs/decisions/loop.md: The best result is saved beside the engine's state, not in it
 @pytest.mark.train
 @pytest.mark.parametrize(("background", "updates"), [(False, (1, 3, 6)), (True, (4,))])
 def test_the_best_becomes_the_model_and_a_resumed_training_ends_where_it_would_have(

@@ -85,7 +85,7 @@ def texts(names: str, max_rows: int = 0) -> list[str]:
     return [sources().text_of(row, "text") for row in sources().Sources(names, "train", max_rows, texts=True)]
 
 
-# docs/decisions/tasks.md: Rows are read as they stand in their files
+# docs/decisions/tasks.md: Rows are read as they are in their files
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_the_same_texts(name: str, tmp_path: Path) -> None:
     """And the probe sees their columns, and nothing wrong, before."""

@@ -236,7 +236,7 @@ def test_the_environment_is_as_it_was_after_success_and_failure(
     assert dict(os.environ) == before
 
 
-# docs/decisions/checkpoints.md: A foreign checkpoint is named, not refused
+# docs/decisions/checkpoints.md: A foreign checkpoint is reported, not refused
 @pytest.mark.parametrize("module", ["foreground"], indirect=True)
 def test_a_checkpoint_of_somebody_else_is_named_and_resumed(
     start: Start,  # noqa: F811

@@ -43,7 +43,7 @@ def for_accelerate(plan: Plan) -> dict[str, Any]:
         values |= {"machine_rank": None, "main_process_ip": machine.main_process_ip}
     if strategies.of(plan).uses_deepspeed:
         return values | {"deepspeed_config": _deepspeed(plan)}
-    # docs/decisions/loop.md: fp8 is torchao's, by row, and written out
+    # docs/decisions/loop.md: fp8 comes from torchao, with a scale per row
     precision = plan.precision.mixed_precision
     values["mixed_precision"] = "bf16" if precision == "fp8" else precision
     if strategies.of(plan).uses_fsdp:

@@ -128,7 +128,7 @@ def recommend(d: Decision) -> tuple[str, Message]:
     if d.on_cpu:
         return first, say("one rank") if world == 1 else say("CPU ranks share host memory anyway")
     if d.parameters is None and d.task.from_hub and world > 1:
-        # docs/decisions/wizard.md: A model is never of unknown size
+        # docs/decisions/wizard.md: The size of a model is always known
         lean = [row.label for row in strategies.every() if row.speed and row.partitions_weights]
         return lean[0], say("the model's size is unknown; this shards the most")
     if best := fastest(d):

@@ -212,7 +212,7 @@ IN_ITS_OWN_WORDS = (EXPLANATIONS["check_failed"], EXPLANATIONS["stopped"])
 """Those that only repeat what the exception says."""
 
 
-# docs/decisions/diagnosis.md: What an unknown exception means is said, but not taken for its cause
+# docs/decisions/diagnosis.md: An unknown exception is explained, but the explanation is not taken for its cause
 def explanation(exception: str, source: str = "", *, installed: bool = True) -> tuple[Signature, re.Match[str]] | None:
     """What the line that names an exception means, and that of the code which raised it; None: nothing in general.
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from trainwiz.message import Message
 
 
-# docs/decisions/diagnosis.md: Where only the exception's own words are known, it is said what they are about
+# docs/decisions/diagnosis.md: If only the exception's own words are known, the diagnosis says what they are about
 @dataclass(frozen=True)
 class Subject:
     """One part of a training. Both texts are literal sentences."""

@@ -463,7 +463,7 @@ class Cluster(_Section):
 _UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
 
 
-# docs/decisions/house.md: Constant defaults stand in the plan, decided ones nowhere else than in `decide`
+# docs/decisions/house.md: Constant defaults are in the plan, decided ones only in `decide`
 class Plan(_Section):
     """A whole plan, as kept in `trainwiz.yaml`."""
 

@@ -28,7 +28,7 @@ PARTS = ("batches.py", "checkpoints.py", "manifest.py", "meter.py", "metrics.py"
 """What every engine's loop shares."""
 _HOOKS, _FLOPS, _KERNELS = "hooks.py", "flops.py", "kernels.py"
 
-# docs/decisions/loop.md: Options beyond the usual ones have modules of their own
+# docs/decisions/loop.md: Uncommon options have separate modules
 OPTIONAL = {
     "adapter.py": "lora",
     "attention.py": "mfu",

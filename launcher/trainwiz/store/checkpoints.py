@@ -85,7 +85,7 @@ def manifest(checkpoint: Path) -> Mapping[str, Any]:
     return said if own == digest or (own is None and "bytes" not in said) else {}
 
 
-# docs/decisions/checkpoints.md: A foreign checkpoint is named, not refused
+# docs/decisions/checkpoints.md: A foreign checkpoint is reported, not refused
 def is_own(checkpoint: Path) -> bool:
     """Whether this user's key signed the manifest; trust.py of the generated scripts makes key and signature."""
     said = dict(manifest(checkpoint))

@@ -113,7 +113,7 @@ def fp8_needs_a_library(plan: Plan, machine: Machine) -> Violations:
         )
 
 
-# docs/decisions/loop.md: fp8 is torchao's, by row, and written out
+# docs/decisions/loop.md: fp8 comes from torchao, with a scale per row
 @rule("TW209", level=Level.ERROR, field="precision.mixed_precision")
 def fp8_trains_whole_linear_layers(plan: Plan) -> Violations:
     """fp8 only helps weights that are trained and that each rank holds whole while it computes.

@@ -134,7 +134,7 @@ def _sees(project: Path, typed: str) -> bool:
     return True
 
 
-# docs/decisions/launching.md: Machines that share no folder train only what one machine saves
+# docs/decisions/launching.md: Machines without a shared folder train only what one machine saves
 def _look_at_folders(roll: Roll, must_share: bool, *, goes_on: bool = False) -> None:
     if not roll.apart:
         return

@@ -19,7 +19,7 @@ _SECONDS = 30.0
 """How long a machine that is there takes at most to write down how its part ended."""
 
 
-# docs/decisions/launching.md: A machine that only lost others asks for another start
+# docs/decisions/launching.md: A machine that only lost its peers asks for another start
 def judged(prepared: Prepared, outcome: Outcome) -> Outcome:
     """The outcome; where this machine only lost others, with the code after which its scheduler starts all again."""
     around, code = cluster.job(os.environ), prepared.request.stopped_code
