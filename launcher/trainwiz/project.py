@@ -21,7 +21,7 @@ class Amount:
     documents: int
     """Rows: documents, conversations, pairs of answers, labelled texts or pictures."""
     different: int
-    """How many of them are not equal to another one."""
+    """How many of them are distinct."""
     tokens: int
     """Of all texts together."""
     lengths: tuple[int, ...] = field(default=(), compare=False)
@@ -77,7 +77,7 @@ class ModelFacts:
     size_source: str | None = None
     """What that number is known from: shape (a preset's), files, config, hub, table, plan or name; None: unknown."""
     usual_parameters: int | None = None
-    """Where the plan gives the size: what the table of well-known models, or the name, says of it."""
+    """If the plan gives the size: the size by the table of well-known models, or by the name."""
     transformer: Transformer | None = None
     """Its layers; of a language model that also reads pictures, the language model alone."""
     assumed: bool = False

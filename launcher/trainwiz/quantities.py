@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 _DIGITS = 18
-"""Of the longest number that somebody may mean; Python refuses to read one of more than 4300."""
+"""The most digits of a number; Python refuses to read more than 4300."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -20,7 +20,7 @@ def size(count: float) -> str:
 def gib(count: float) -> str:
     """Bytes as a number of GiB, for sentences that name the unit: one decimal from 1 GiB on, two below.
 
-    Less than a hundredth shows its first two digits, so that only nothing is 0.
+    Less than a hundredth shows its first two digits, so that only zero is 0.
     """
     amount = count / 2**30
     if abs(amount) >= 0.01:
@@ -36,5 +36,5 @@ def clock_time(seconds: float) -> str:
 
 
 def whole(text: str) -> int | None:
-    """The number that a word of digits is, as programs write counts; None for any other word, and for absurdly many."""
+    """The number of a word of digits, as programs write counts; None for any other word, or too many digits."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else None

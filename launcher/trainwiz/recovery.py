@@ -1,4 +1,4 @@
-"""What to do after an attempt that failed: go on from the newest checkpoint, with a smaller micro-batch, or give up.
+"""What to do after a failed attempt: continue, perhaps with a smaller micro-batch, or give up.
 
 Decides only: it is told how each attempt ended and when, so that a test replays any history.
 """
@@ -15,7 +15,7 @@ from trainwiz.outcome import HANG_CODE, Outcome
 FIRST_DELAY_SECONDS, LONGEST_DELAY_SECONDS = 1.0, 60.0
 """Back-off: doubled from the first for every attempt in a row that trained nothing; none after one that did."""
 SAME_PLACE = 3
-"""So many attempts in a row in which the same rank ends in the same way after the same update: so would the next."""
+"""After this many attempts in a row that end at the same rank and update in the same way, so would the next."""
 HOUR_SECONDS = 3600.0
 OUT_OF_MEMORY = ("cuda_memory", "host_memory")
 """The diagnoses that a smaller micro-batch helps against."""
@@ -23,7 +23,7 @@ OUT_OF_MEMORY = ("cuda_memory", "host_memory")
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """What a person allows."""
+    """What the user allows."""
 
     max_restarts: int = 0
     """Restarts in all."""
@@ -44,7 +44,7 @@ class Attempt:
     update: int = 0
     """The last update that was trained."""
     passing: bool | None = None
-    """Whether the diagnosis holds the failure for one that may pass; None: it does not say."""
+    """Whether the diagnosis considers the failure transient; None: unknown."""
     out_of_memory: bool = False
     """Whether memory ran out."""
     lost: bool = False
@@ -56,11 +56,11 @@ class Again:
     """Try again."""
 
     why: Message
-    """The reason, for the person."""
+    """The reason, for the user."""
     delay: float = 0.0
     """Seconds to wait before."""
     batch: Batch | None = None
-    """The batch from now on, where it is another one."""
+    """The batch from now on, if it changes."""
 
 
 class Recovery:
@@ -144,7 +144,7 @@ class Recovery:
 
 
 def is_passing(attempt: Attempt) -> bool:
-    """Whether the failure may not come again: as the diagnosis holds, else a death by signal, or a hang."""
+    """Whether the failure may be transient: by the diagnosis, otherwise for a death by signal or a hang."""
     outcome = attempt.outcome
     if attempt.lost or (outcome.exit_code == HANG_CODE and outcome.hung):
         return True

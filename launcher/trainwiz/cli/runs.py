@@ -159,7 +159,7 @@ def stop(
 
 
 def share(run: str = _TARGET) -> None:
-    """Models are named only if everybody knows them; no path, host, data or time is in the row."""
+    """Models are named only if they are well known; no path, host, data or time is in the row."""
     from trainwiz.workflows import share
 
     share.share(run)

@@ -45,9 +45,9 @@ class Straggler:
 
 
 def silent_seconds(folder: Path, ranks: Sequence[int], beside: Sequence[int]) -> float | None:
-    """For how long none of the ranks has written a beat, by the times of those of `beside` in the same folder.
+    """Seconds since any of the ranks wrote a beat, by the times of those of `beside` in the same folder.
 
-    None where one side has not written any: then nothing is known.
+    None if one side has not written any.
     """
     theirs, ours = ([*_written(folder, some)] for some in (ranks, beside))
     return max(ours) - max(theirs) if theirs and ours else None
@@ -106,7 +106,7 @@ class Heartbeats:
         if waited < WAITED_SHARE:
             return None
         if last[slow].moves - first[slow].moves < _LEAST_MOVES:
-            return None  # that one hangs, which is not for this to say
+            return None  # that one hangs, which is reported elsewhere
         places = Counter(beats[slow].place for _, beats in self._history if slow in beats)
         return Straggler(rank=slow, share=waited, seconds=2 * (ended - began), place=places.most_common(1)[0][0])
 

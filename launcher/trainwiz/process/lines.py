@@ -12,7 +12,7 @@ from types import TracebackType
 from trainwiz.process.guardian import MARK, Guardian, kill_marked, new_mark, tied_to_parent
 
 _GRACE_SECONDS = 5.0
-"""To leave its files as they should be."""
+"""Seconds to clean up its files."""
 _READ_BYTES = 1 << 16
 
 

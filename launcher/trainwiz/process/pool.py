@@ -15,10 +15,9 @@ from trainwiz.process import endings
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 _LEAST = 64
-"""Fewer items are done before other processes have begun."""
+"""Fewer items are done before other processes would have started."""
 _CHUNKS = 10
-"""How many parts each process takes: neighbours have things in common, and no process may be left with much at the end.
-"""
+"""Parts per process: neighbouring items share work, and no process should have much left at the end."""
 
 
 def mapped(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
@@ -34,7 +33,7 @@ def mapped(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterato
 
 @contextlib.contextmanager
 def rarely_collecting() -> Iterator[None]:
-    """Look for garbage in circles rarely: among many trees of syntax, the looking takes time and finds nothing."""
+    """Run the cyclic garbage collector rarely: among many syntax trees it takes time and finds nothing."""
     before = gc.get_threshold()
     gc.set_threshold(1_000_000, before[1], before[2])
     try:

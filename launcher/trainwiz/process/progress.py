@@ -7,14 +7,14 @@ from collections import deque
 FLOOR_SECONDS = 300.0
 """The shortest silence that counts, whatever was learned: an evaluation or a checkpoint may be the first one."""
 FIRST_FACTOR = 3.0
-"""Before anything is learned (imports, loading, compiling, the first update): so many times the floor."""
+"""Before anything is learned (imports, loading, compiling, the first update): this many times the floor."""
 SLOWEST_FACTOR = 5.0
 WINDOW_SECONDS = 3600.0
 """How long a silence is remembered, so that one slow start does not make the limit useless for days."""
 LEARNED_UPDATES = 3
 LEARNED_SIGNS = 20
 ENDED_FACTOR = 0.2
-"""Of the floor: how long the others may go on in silence after a rank ended well."""
+"""Share of the floor: how long the others may stay silent after a rank ended well."""
 
 
 class Progress:

@@ -34,13 +34,13 @@ from trainwiz.process.watch import Resumed, Stall, Watch, Watching
 OPTIONS = "PET_"
 """Variables that torchrun reads as its options: https://docs.pytorch.org/docs/stable/elastic/run.html"""
 LEFTOVER_SECONDS = 5.0
-"""After a good end: how long what the ranks started (an uploader, a data loader) may take to end by itself."""
+"""After a good end: how long processes that the ranks started (an uploader, a data loader) may take to end."""
 _STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 """SIGUSR1 is what schedulers send ahead of a time limit (Slurm: `--signal=B:USR1@120`)."""
 
 
 class Audience(Protocol):
-    """Who sees what happens. `output` gets rank 0's bytes as they are; `tick` is called about twice a second."""
+    """The observer of a run. `output` gets rank 0's bytes as they are; `tick` is called about twice a second."""
 
     def output(self, data: bytes) -> None: ...
     def tick(self) -> None: ...
@@ -115,7 +115,7 @@ Inbox = queue.SimpleQueue[_Stopped | Stall | Resumed | Straggler | Elsewhere | i
 
 
 def pause(inbox: Inbox, seconds: float) -> int | None:
-    """Wait; the number of the signal that cut it short, None if none did."""
+    """Wait. Return the number of the signal that interrupted it, or None."""
     try:
         event = inbox.get(timeout=seconds)
     except queue.Empty:
@@ -201,7 +201,7 @@ def _spawn_all(processes: Sequence[Process], mark: str, spawn: Spawn) -> dict[in
 
 
 def _inherited(process: Process) -> dict[str, str]:
-    """Without what would decide an agent's options, such as an outer torchrun's rendezvous."""
+    """Without variables that would set an agent's options, such as an outer torchrun's rendezvous."""
     if not process.agent:
         return dict(os.environ)
     return {name: value for name, value in os.environ.items() if not name.startswith(OPTIONS)}
@@ -237,7 +237,7 @@ def _guarded(mark: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def listening() -> Iterator[Inbox]:
-    """Catch the signals that ask for the end; they wait in the inbox for whoever reads it."""
+    """Catch the signals that ask for the end, and queue them in the inbox."""
     inbox = Inbox()
     previous = {}
     for signum in _STOPPING:

@@ -45,7 +45,7 @@ class Remote:
         threading.Thread(target=self._wait, daemon=True).start()
 
     def order(self, line: str) -> None:
-        """Write a line to it; one that has ended is no error."""
+        """Write a line to it; it is not an error if it has ended."""
         assert self._process.stdin
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(line.encode() + b"\n")

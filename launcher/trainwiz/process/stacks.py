@@ -38,7 +38,7 @@ class Stacks:
         self._folder = folder.resolve()
 
     def environ(self, environ: Mapping[str, str], rank: int | None) -> dict[str, str]:
-        """The environment that makes a rank, or what an agent starts (`rank` None), answer."""
+        """The environment that makes a rank answer, or the ranks of an agent (`rank` None)."""
         if not SIGNAL:
             return dict(environ)
         paths = [str(INSIDE), *filter(None, [environ.get("PYTHONPATH")])]
@@ -75,7 +75,7 @@ class Stacks:
         return None
 
     def _answers(self, sizes: Mapping[int, int | None]) -> dict[int, str]:
-        """What each file gained, once it has stopped growing."""
+        """The text appended to each file, once it has stopped growing."""
         asked = {rank: size for rank, size in sizes.items() if size is not None}
         until, lengths = time.monotonic() + _ANSWER_SECONDS, dict(asked)
         while time.monotonic() < until:

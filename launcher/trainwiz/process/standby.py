@@ -41,7 +41,7 @@ class StandbyRanks:
         self._waiting: dict[int, _Standby] = {}
 
     def prepare(self, processes: Sequence[Process]) -> None:
-        """Start one for each of these, for the attempt after theirs."""
+        """Start one for each of these ranks, for the next attempt."""
         self.close()
         self.mark = new_mark()
         for process in processes:
@@ -49,7 +49,7 @@ class StandbyRanks:
                 self._waiting[process.rank] = self._start(process)
 
     def take(self, process: Process, environ: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
-        """The rank's standby process, made the rank; None where there is none that fits."""
+        """The rank's standby process, turned into the rank; None if none fits."""
         standby = self._waiting.pop(process.rank, None)
         if standby is None:
             return None

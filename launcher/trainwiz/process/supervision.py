@@ -1,7 +1,7 @@
 """Decide what to do with a world of ranks as events come in.
 
-Does nothing itself: it is told what happened and when, and answers with what to send and what to say. So a test
-replays any history without a process or a second of waiting.
+Does nothing itself: it is told what happened and when, and answers with the signals to send and the messages to show.
+So a test can replay any history without processes or waiting.
 
     running ── a rank fails ──→ settling ── deadline ──→ stopping ── deadline ──→ killing ── deadline ──→ given up
        └────── asked to stop ───────────────────────────→    └─── asked again ───→
@@ -23,8 +23,8 @@ from trainwiz.process.watch import Stall
 GRACE_SECONDS = 30.0
 """After a Ctrl-C: how long the ranks may take to finish their update, save and end."""
 SETTLE_SECONDS = 0.5
-"""After a rank failed: how long the others may end by themselves. Who raised may end after those who lost it, since a
-process group closes its connections before the interpreter is gone; a signal would hide how it ends."""
+"""After a rank failed: how long the others may end by themselves. A rank that raised may end after those that lost it,
+since a process group closes its connections before the interpreter exits; a signal would hide how it ends."""
 # docs/decisions/supervision.md: Ranks get 4 s after another rank has died
 TEARDOWN_SECONDS = 3.5
 """Then, how long the others may take. They cannot save without it, and within 5 s nothing is left."""
@@ -47,7 +47,7 @@ class Send:
 
 @dataclass(frozen=True, kw_only=True)
 class Elsewhere:
-    """What happened on another machine ends this attempt here."""
+    """An event on another machine ends this attempt here."""
 
     why: Message
     """What happened."""
@@ -260,7 +260,7 @@ class Supervisor:
         if self.asked_by is None:
             return SIGNAL_BASE + signal.SIGKILL
         if self.first_failed is not None and self.codes[self.first_failed] == -signal.SIGTERM:
-            return SIGNAL_BASE + self.asked_by  # it could not save yet; how the others then fail is its doing
+            return SIGNAL_BASE + self.asked_by  # it could not save yet, and caused the failures of the others
         others = {*self._orderly, None, -signal.SIGTERM, -signal.SIGKILL}
         own = [code for code in self.codes.values() if code not in others]
         # Ended by a signal of ours, on behalf of the one that came in: the shell should see that one.

@@ -1,5 +1,4 @@
-"""A thread that looks for signs of life, asks the ranks where they are when there are none for too long, and names the
-one that keeps the others waiting."""
+"""A thread that watches for signs of life, asks ranks where they are after a long silence, and names the slow one."""
 
 from __future__ import annotations
 
@@ -172,7 +171,7 @@ class Watch:
         return Stall(silence=silence, limit=limit, verdict=verdict, machine=machine)
 
     def _silent_machines(self, silence: float) -> Iterator[Message]:
-        """The other machines, none of whose ranks shows that it lives: also a rank that waits or hangs does that."""
+        """The other machines of which no rank shows a sign of life; even a rank that waits or hangs shows one."""
         here = self._watching
         for machine, ranks in here.others.items():
             seconds = silent_seconds(here.stacks, ranks, here.ranks)

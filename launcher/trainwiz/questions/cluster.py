@@ -1,4 +1,4 @@
-"""The questions on who starts the machines, and on what they are asked for."""
+"""The questions about who starts the machines, and what is requested for them."""
 
 from __future__ import annotations
 

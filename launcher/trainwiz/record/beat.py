@@ -10,7 +10,7 @@ class Beat:
     """One rank's counts so far."""
 
     looks: int
-    """How often its main thread was looked at."""
+    """How often its main thread was sampled."""
     waits: int
     """Looks that found it waiting for other ranks."""
     moves: int

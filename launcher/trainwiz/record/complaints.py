@@ -12,7 +12,7 @@ _HARMLESS = re.compile(
     r"Setting accelerator to CPU|Setting OMP_NUM_THREADS|async_io requires|libaio|untested triton version"
     r"|sparse_attn requires|`torch_dtype` is deprecated|Redirects are currently not supported"
 )
-"""Lines of libraries that look like warnings, and mean nothing for the training."""
+"""Lines of libraries that look like warnings but do not matter for the training."""
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")
 _CHANGING = re.compile(r"\d+")
 

@@ -71,7 +71,7 @@ def _dots(values: Sequence[float | None], low: float, high: float, height: int) 
         if value is None:
             before = None
             continue
-        # What is too large for the scale stands at its end.
+        # Values beyond the scale are drawn at its end.
         share = (high - max(low, min(value, high))) / (high - low)
         row = round(share * (height - 1))
         start = row if before is None else before + (row > before) - (row < before)

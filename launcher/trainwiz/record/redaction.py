@@ -26,7 +26,7 @@ _WITHIN = re.compile(
     r"s?_(?!(?:\w+_)?(?:count|dir|directory|disabled?|enabled?|expires?|file|folder|home|host|ids?|len|length|limit|manager|map|max"
     r"|min|name|parallelism|path|port|provider|size|sock|store|timeout|ttl|type|ur[il]|user|version)s?$)"
 )
-"""The same where the name goes on, as in `TORCH_SECRET_X`, but not to what a secret is kept in or measured by."""
+"""The same if the name continues, as in `TORCH_SECRET_X`, unless it then names a container or a measure of a secret."""
 _TOKENS = re.compile(r"(?i)tokens?$")
 _OF_A_TOKENIZER = re.compile(r"(?i)(?:add|added|special|stop|bos|eos|pad|unk|sep|cls|mask|image|audio|video)_tokens?$")
 """Names of words and marks of a vocabulary."""

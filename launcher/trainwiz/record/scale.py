@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 _FARTHEST, _NEAREST = 1e300, 1e-300
-"""Further out and nearer, differences are no numbers any more."""
+"""Beyond these limits, differences are not representable."""
 _SAME = 1e-14
 
 

@@ -1,4 +1,4 @@
-"""What may stand in command.json, outcome.json and the records of tokenized data; reading leaves out the rest."""
+"""What command.json, outcome.json and the records of tokenized data may contain; the rest is ignored."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 _LARGEST = 1 << 63
-"""No count, size or time of a run is as large, and numbers much larger cannot be shown."""
+"""Larger than any count, size or time of a run; much larger numbers cannot be shown."""
 _SHAPES: dict[str, type | tuple[type, ...]] = {
     "argv": list,
     "arguments": list,
@@ -37,7 +37,7 @@ _SHAPES: dict[str, type | tuple[type, ...]] = {
 
 
 def readable(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without numbers that are none and values of another type than trainwiz writes."""
+    """The record without NaN and values of a type that trainwiz does not write."""
     kept: dict[str, Any] = _finite(record)
     for path, shape in _SHAPES.items():
         *above, key = path.split(".")

@@ -1,4 +1,4 @@
-"""A run as one row of a table of measurements, without what says whose it is."""
+"""A run as one row of a table of measurements, without anything that identifies its owner."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def header() -> str:
 def row(run: Recorded) -> str | None:
     """The run as a line of CSV; None where nothing was measured, or no plan says of what.
 
-    Models are named only if everybody knows them; paths, hosts, data and times are not in it.
+    Models are named only if they are well known; paths, hosts, data and times are not in it.
     """
     plan, seen = run.command.get("plan"), measurements(run.outcome)
     if not isinstance(plan, Mapping) or not seen:

@@ -1,4 +1,4 @@
-"""Secrets that are recognised by their shape, wherever they stand."""
+"""Secrets that are recognised by their shape, wherever they occur."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MADE_BY_SERVICES = (
     r"[A-Za-z0-9_-]{8,512}"
     r"|(?:dckr_pat_|pplx-|lsv2_pt_|wandb_v\d_|dop_v1_|hvs\.|AGE-SECRET-KEY-1|shp(?:at|ca|pa|ss)_|sq0[a-z]{3}-)[A-Za-z0-9_-]{8,512}"
     r"|eyJhcGlfYWRkcmVzcyI6[A-Za-z0-9+/=_-]{8,4096}"  # Neptune's
-    # Addresses to which whoever knows them may send.
+    # Addresses that anybody who knows them may send to.
     r"|hooks\.slack\.com/(?:services|workflows|triggers)/[A-Za-z0-9/_+-]{8,512}"
     r"|discord(?:app)?\.com/api/webhooks/\d{1,32}/[A-Za-z0-9_-]{8,512}"
     r"|webhook\.office\.com/[A-Za-z0-9/@_-]{8,512}"

@@ -1,4 +1,4 @@
-"""What a job's output says of its run: lines of JSON amid all others, for those who do not see the run's folder.
+"""What a job's output says about its run: lines of JSON among others, for machines that cannot read the run's folder.
 
 Schedulers put names before lines, and colours around them, so that such a line is found wherever it begins.
 """
@@ -21,7 +21,7 @@ _OUTCOME = ("exit_code", "stopped", "interrupted", "signal", "seconds")
 
 @dataclass(frozen=True, kw_only=True)
 class Told:
-    """What an output says of the newest run in it."""
+    """What an output says about the newest run in it."""
 
     run: Mapping[str, Any] = field(default_factory=dict)
     """Its name, when it was started, how many updates it has; empty where nothing was said."""
@@ -70,7 +70,7 @@ def read(output: str) -> Told:
 
 
 def _is_again(before: Record, record: Record, update: int) -> bool:
-    """Whether a record takes the place of an earlier one, since a restart went back behind that."""
+    """Whether a record replaces an earlier one, because a restart went back before it."""
     return before["update"] > update or (before["update"] == update and before.keys() == record.keys())
 
 

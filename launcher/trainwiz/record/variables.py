@@ -1,4 +1,4 @@
-"""The environment variables that a run's record may hold, by name.
+"""The environment variables that a run's record may contain, by name.
 
 A prefix would also let through `NCCL_AUTH_STRING` or the `HF_BEARER` of tomorrow.
 """

@@ -1,4 +1,4 @@
-"""Whether a change of a plan must leave the training as it is, and whether two rehearsed runs show that it does."""
+"""Whether a change of a plan must not change the training, and whether two rehearsed runs confirm it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEUTRAL = frozenset(
         "version",
     }
 )
-"""With the sections: how and where is computed, saved and shown, not what. Every other key decides the training."""
+"""With the sections: they decide how and where things are computed, saved and shown. All others decide the training."""
 _SPLIT = ("batch.gradient_accumulation_steps", "batch.per_device_batch_size", "machine.num_processes")
 _UNSEEN = ("model.compile", "machine.", "cluster.", "strategy.nvme_path")
 """What CPU ranks cannot show: a rehearsal sets it itself."""
@@ -82,7 +82,7 @@ def _split(before: Setup, after: Setup, changed: Change) -> Batch:
 
 
 def check(before: RunResult, after: RunResult, setups: tuple[Setup, Setup]) -> Check:
-    """Hold losses and gradients of the two runs against each other."""
+    """Compare losses and gradients of the two runs."""
     for result in (before, after):
         if not result.succeeded:
             return judged(

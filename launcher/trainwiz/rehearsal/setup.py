@@ -62,9 +62,9 @@ class TrialRun:
     """One training of the small copy, from its start to its end."""
 
     name: str
-    """By which its folder is named."""
+    """The name of its folder."""
     title: Message
-    """By which it is shown."""
+    """The name that is shown."""
     split: Batch
     """How its real batch is cut over ranks and micro-batches."""
     killed_at: int = 0
@@ -84,7 +84,7 @@ class Setup:
     values: Mapping[str, Any]
     """Fields of Config that are made small."""
     planned: Mapping[str, Any]
-    """Fields of Config that decide the planned learning rate, as they stand in train.py."""
+    """Fields of Config that decide the planned learning rate, as they are in train.py."""
     real_batch: int
     """Samples per update."""
     samples: int

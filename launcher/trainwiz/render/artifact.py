@@ -12,9 +12,9 @@ class Artifact:
     path: str
     """Where it goes."""
     text: str
-    """All of it."""
+    """The whole text."""
     generated: str | None = None
-    """What the plan alone would make of it, where the text is somebody's own already; empty: nothing."""
+    """What the plan alone would generate, if the text is already edited; empty: nothing."""
 
     @property
     def as_generated(self) -> str:

@@ -19,7 +19,7 @@ _NVME = {
     "offload_optimizer": {"buffer_count": 4, "fast_init": False, "pipeline_read": False, "pipeline_write": False},
     "offload_param": {"buffer_count": 5, "buffer_size": NVME_BUFFER_ELEMENTS, "max_in_cpu": 1_000_000_000},
 }
-"""What is said of offloading to nvme beside its path."""
+"""The settings of offloading to nvme besides its path."""
 
 
 # docs/decisions/deepspeed.md: ds_config.json has no `auto` and smaller buckets
@@ -62,7 +62,7 @@ def _put(values: dict[str, Any], path: str, value: Any) -> None:
     *blocks, name = path.split(".")
     for block in blocks:
         if not isinstance(values.get(block), dict):
-            values[block] = {}  # also in the place of a number: what DeepSpeed thinks of it, a rule says
+            values[block] = {}  # even in place of a number: a rule judges whether DeepSpeed accepts it
         values = values[block]
     if value is None:
         values.pop(name, None)

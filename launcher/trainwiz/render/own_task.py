@@ -89,7 +89,7 @@ def files(
 
 
 class _Marks:
-    """What stands in place of a piece that could not be taken."""
+    """The code in place of a piece that could not be taken over."""
 
     def __init__(self, name: str, lines: list[str]) -> None:
         self._name, self._lines = name, lines
@@ -133,7 +133,7 @@ def _loss(pieces: Pieces, marks: _Marks) -> str:
 
 
 def _stepped(found: Lightning) -> str:
-    """A module whose forward is the step, so that what the engine does around a forward is around all of it."""
+    """A module whose forward is the step, so that the engine's work around a forward covers all of it."""
     given = "batch, 0" if found.takes_index else "batch"
     return (
         "class Stepped(nn.Module):\n"

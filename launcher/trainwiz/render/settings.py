@@ -75,7 +75,7 @@ def key_of(plan: Plan, field: str) -> str | None:
     """The plan's key whose value a field repeats; None for a field that follows from others."""
     shape = tasks.of(plan).shape(plan.model.name)
     if field == "mixed_precision" and plan.precision.mixed_precision == "fp8":
-        return None  # what the script calls bf16, beside fp8.py
+        return None  # the script says bf16, in addition to fp8.py
     if field in {**strategies.of(plan).settings, **(shape.settings if shape else {})}:
         return None
     keys = {key.rpartition(".")[2]: key for key in flat(plan)}
@@ -83,7 +83,7 @@ def key_of(plan: Plan, field: str) -> str | None:
 
 
 def used(plan: Plan, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """What the plan's keys come to if a script has other values in these fields, by dotted key."""
+    """The plan's values that match a script with other values in these fields, by dotted key."""
     found = {key: value for field, value in fields.items() if (key := key_of(plan, field))}
     if plan.precision.mixed_precision == "fp8" and fields.get("mixed_precision", "bf16") != "bf16":
         found["precision.mixed_precision"] = fields["mixed_precision"]

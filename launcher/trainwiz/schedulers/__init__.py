@@ -1,4 +1,4 @@
-"""Where a plan can be submitted: each scheduler's file, its commands, and what it says of a job.
+"""Where a plan can be submitted: each scheduler's file, its commands, and what it says about a job.
 
 Each scheduler is one module, found by folder: one with a `SCHEDULER` is one.
 """

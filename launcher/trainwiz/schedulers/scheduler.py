@@ -40,7 +40,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What the scheduler says of a job."""
+    """What the scheduler says about a job."""
 
     phase: Phase
     """Whether it waits, runs or has ended."""
@@ -59,7 +59,7 @@ class Scheduler:
     """One way to get machines. Every command is a list of arguments; nothing is run here."""
 
     name: str
-    """The word in `cluster.kind`."""
+    """Its value of `cluster.kind`."""
     order: int
     """Its place in the wizard's list."""
     summary: Message
@@ -98,7 +98,7 @@ class Scheduler:
         raise NotImplementedError
 
     def outside(self, environ: Mapping[str, str]) -> dict[str, str]:
-        """An environment without what says of a job that a process runs in it: another job must not inherit that."""
+        """An environment without the variables that mark a process as part of a job, for starting another job."""
         return dict(environ)
 
     def overriding(self, environ: Mapping[str, str]) -> tuple[str, ...]:  # noqa: ARG002 (most read no such variables)
@@ -114,11 +114,11 @@ class Scheduler:
         raise NotImplementedError
 
     def details(self, job: Job) -> Argv:  # noqa: ARG002 (most need none)
-        """The command that says more of why a job waits or failed; empty where `questions` say it all."""
+        """The command that says more about why a job waits or failed; empty if `questions` suffice."""
         return ()
 
     def explained(self, job: Job, seen: Seen, stdout: str) -> Seen:  # noqa: ARG002 (the same)
-        """What was seen of a job, with what the command of `details` printed."""
+        """The job's state, completed by the output of the command of `details`."""
         return seen
 
     def output(self, job: Job, machine: int, *, follow: bool, since: str) -> Argv:  # noqa: ARG002 (the same)

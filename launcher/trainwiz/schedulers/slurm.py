@@ -23,7 +23,7 @@ _EARLY_SECONDS = 90
 _WANTED = {"JobState": "RUNNING", "Requeue": "1", "BatchFlag": "1"}
 """Of a job that its owner has not cancelled, that may be queued again, and that has a script to begin with."""
 _OF_NO_JOB = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_JWT", "SLURM_TIME_FORMAT")
-"""Variables with which people, not jobs, tell Slurm's commands something."""
+"""Variables by which users, not jobs, configure Slurm's commands."""
 _OF_SBATCH = ("SBATCH_DEBUG", "SBATCH_EXPORT", "SBATCH_WAIT")
 """Variables of sbatch that change nothing of what its script asks for."""
 _PHASES = {
@@ -99,7 +99,7 @@ _WAITS = {
     "Cleaning": say("its last run is still being cleaned up"),
     "Prolog": say("the nodes are being prepared"),
 }
-"""Reasons that people meet: https://slurm.schedmd.com/job_reason_codes.html"""
+"""Common reasons: https://slurm.schedmd.com/job_reason_codes.html"""
 _LIMIT = re.compile(r"(Assoc|QOS)(Grp|Max)\w+|Max\w+PerAccount|Association\w+Limit|QOS\w+Limit")
 """Reasons of many names: some limit of an account or a QOS."""
 _NO_OUTPUT = "53"
@@ -220,7 +220,7 @@ def _is_ending(fields: Mapping[str, str], now: float, notice: float) -> bool:
         return False
     try:
         return datetime.fromisoformat(end).timestamp() - now <= notice
-    except ValueError:  # SLURM_TIME_FORMAT can ask for any form
+    except ValueError:  # SLURM_TIME_FORMAT can set any format
         return True
 
 
@@ -260,7 +260,7 @@ def _asked_for(plan: Plan) -> list[str]:
         options.append(f"gres={cluster.gpu_type or plan.machine.device}:{plan.machine.ranks_per_machine}")
     given = {
         "cpus-per-task": cluster.cpus,
-        # Slurm's units are binary, without saying so.
+        # Slurm's units are binary, although they do not say so.
         "mem": cluster.memory.removesuffix("i") if cluster.memory else None,
         "time": _clock(cluster.time_limit_seconds) if cluster.time_limit_seconds else None,
         "partition": cluster.partition,

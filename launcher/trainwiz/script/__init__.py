@@ -71,13 +71,13 @@ class Part:
 
     @cached_property
     def tells_ranks_apart(self) -> bool:
-        """Whether it has a word without which it does the same on all ranks."""
+        """Whether it contains a word without which it does the same on all ranks."""
         text = self.text.lower()
         return any(stem in text for stem in STEMS)
 
     @cached_property
     def ignored(self) -> Mapping[int, tuple[str, ...]]:
-        """What its comments leave out, by line."""
+        """The rules that its comments leave out, by line."""
         return _ignored(self.text)
 
 
@@ -120,7 +120,7 @@ class Script:
 
     @cached_property
     def values(self) -> Values:
-        """What its expressions come to."""
+        """The values of its expressions."""
         return Values(self.tree, self.names, self.arguments)
 
     @cached_property
@@ -277,7 +277,7 @@ class Script:
         return found
 
     def is_reached(self, place: Place) -> bool:
-        """Whether the script may come to a place: one of its own, or of what it names in its modules."""
+        """Whether the script may reach a place: one of its own, or of what it names in its modules."""
         if place.file == self.file:
             return True
         part = next((i for i, part in enumerate(self.parts[:-1]) if part.file == place.file), None)
@@ -365,7 +365,7 @@ def module_outline(module: ast.Module) -> Outline:
 
 @contextlib.contextmanager
 def _told(file: str) -> Iterator[None]:
-    """Say what keeps Python from reading a text. Raises `UsageError`."""
+    """Report why Python cannot read a text. Raises `UsageError`."""
     try:
         yield
     except SyntaxError as error:
@@ -384,7 +384,7 @@ def _told(file: str) -> Iterator[None]:
 
 def _parsed(file: str, text: str) -> ast.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # an invalid escape in a user's string is not ours to tell
+        warnings.simplefilter("ignore")  # invalid escapes in a user's strings are not reported
         return ast.parse(text.removeprefix("\ufeff"), filename=file)
 
 

@@ -1,4 +1,4 @@
-"""What a script that trains on import only defines: imports, functions, classes and constants can be had alone."""
+"""The definitions of a script that trains on import: imports, functions, classes and constants can be used alone."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class Engines:
         return self._of_class(kind) if "." in kind else ""
 
     def is_prepared(self, node: ast.AST, depth: int = DEPTH) -> bool:
-        """Whether the name holds what an engine wrapped or sharded, at this line; `depth` names are followed."""
+        """Whether an engine wrapped or sharded what the name holds at this line; `depth` names are followed."""
         if not self.prepares_any:
             return False
         name = dotted(node)

@@ -1,4 +1,4 @@
-"""Which functions and classes of a project's modules a script may come to, by their names."""
+"""Which functions and classes of a project's modules a script may reach, by their names."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from trainwiz.script.tree import Tree, constant
 
 
 class Liveness:
-    """What a script may come to; all of it where it has no modules."""
+    """What a script may reach; everything if it has no modules."""
 
     def __init__(self, tree: Tree, names: Names) -> None:
         self.tree, self.names = tree, names

@@ -144,7 +144,7 @@ def _groups(script: Script, call: Call) -> list[ast.expr]:
 
 
 def _moments(script: Script, call: Call, last: str, defaults: Mapping[str, Any]) -> Iterator[Number]:
-    """How slowly an optimizer forgets, and its epsilon."""
+    """An optimizer's betas, and its epsilon."""
     for name, kind in (("momentum", "beta1"), ("eps", "epsilon")):
         if name in defaults:
             given = call.keyword(name)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from trainwiz.script import Call, Script
 
 Counted = Literal["samples", "labels", "next_labels"]
-"""What a mean loss is the mean of: samples, labels, or labels without the first of each row."""
+"""What a mean loss is averaged over: samples, labels, or labels without the first of each row."""
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _LOOP = """
 append backward clip_grad_norm_ clip_grad_value_ cuda debug detach empty_cache float format free_memory gather
@@ -68,7 +68,7 @@ class Pieces:
     batch: str = ""
     """What the loop unpacks a micro-batch into, as it is written; empty: the loss takes all of it by itself."""
     counted: Counted = "samples"
-    """What a mean loss is the mean of."""
+    """What a mean loss is averaged over."""
     sums: ast.AST | None = None
     """Where the loss is a sum over the samples and not a mean."""
     loader: Call | None = None
@@ -76,7 +76,7 @@ class Pieces:
     evaluation: tuple[ast.AST, ...] = ()
     """The other loaders."""
     rest: tuple[ast.stmt, ...] = ()
-    """Statements of the loop that the project's loop has no counterpart for."""
+    """Statements of the loop without a counterpart in the project's loop."""
     optimizer: Piece | None = None
     """The only optimizer, where the script makes it from the model's name."""
     schedule: Schedule | None = None
@@ -88,7 +88,7 @@ class Pieces:
     late_warmup: bool = False
     """Whether the first update has rate 0, as in the schedules of transformers."""
     definitions: tuple[str, ...] = ()
-    """Of a script that trains on import: what can be had of it without that."""
+    """For a script that trains on import: what can be used without running it."""
     whole_loader: Slice | None = None
     """The loader of a data module; data and collate function are taken from it."""
 

@@ -83,7 +83,7 @@ class Module:
     file: Path
     """Its path."""
     text: str
-    """All of it."""
+    """The whole text."""
     seen: tuple[int, int, int]
     """What the file looked like when it was read."""
     _parts: dict[str, script.Part] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""While somebody debugs a rank, the others wait: widens torch.distributed's timeouts, also those that a script gives.
+"""Raises torch.distributed's timeouts, even those that a script sets, so that ranks can wait while one is debugged.
 
 Nothing is imported here that the script would not import: torch's module is changed right after it was run.
 """
@@ -45,7 +45,7 @@ def widen(module: Any) -> None:
         if (function := getattr(module, name, None)) is not None:
 
             def patient(*given: Any, _function: Any = function, _most: int = most, **named: Any) -> Any:
-                # Given by position it stays: then it comes right after so many others.
+                # Not changed if it is given by position, right after this many others.
                 return _function(*given, **(named if len(given) > _most else {**named, "timeout": patience}))
 
             setattr(module, name, wraps(function)(patient))

@@ -1,6 +1,6 @@
 """Runs first in every rank: lets trainwiz ask for its Python stack by a signal, and beats once a second.
 
-When a rank ends by itself, it leaves the most memory that it held. Where ranks are debugged, this also widens the
+When a rank ends by itself, it writes down the most memory that it held. Where ranks are debugged, this also widens the
 others' timeouts.
 
 Python imports the first `sitecustomize` on its path. This one steps aside at once: its folder leaves the path, and the
@@ -63,8 +63,9 @@ def leave_agent() -> None:
 def look(descriptor: int, main: int) -> None:
     """Look at the main thread once a second; keep the counts of looks, waits for other ranks, and moves in a file.
 
-    Backward passes wait inside for other ranks' gradients; they count as waiting only where they do not compute. Who is
-    seen in the same calls again has moved if it computed a little in between: who waits does not, or spins without end.
+    Backward passes wait inside for other ranks' gradients; they count as waiting only where they do not compute. A rank
+    in the same calls as before has moved if it computed a little in between: one that waits does not compute, or spins
+    without end.
     """
     import time
 
@@ -95,7 +96,7 @@ def look(descriptor: int, main: int) -> None:
 
 # docs/decisions/supervision.md: A thread in each rank records where it is; stacks still need a signal
 def beat(folder: str, rank: str) -> None:
-    """Begin to beat, unless somebody already does for this rank: what a rank starts inherits its environment."""
+    """Begin to beat, unless another process already does for this rank: what a rank starts inherits its environment."""
     import _thread
 
     file = os.path.join(folder, f"rank-{rank}.beat")
@@ -103,7 +104,7 @@ def beat(folder: str, rank: str) -> None:
     main = _thread.get_ident()
 
     def quietly() -> None:
-        # A platform without clocks of threads, an interpreter that is ending: then there are no beats.
+        # No beats on a platform without thread clocks, or if the interpreter is ending.
         try:  # noqa: SIM105
             look(descriptor, main)
         except Exception:
@@ -124,7 +125,7 @@ def leave_peak(folder: str, rank: str) -> None:
     def write() -> None:
         if os.getpid() != own:
             return
-        # A full disk, a system without /proc, a GPU that is gone: then nothing is left.
+        # Nothing is written on a full disk, without /proc, or if the GPU is lost.
         try:
             lines = [f"{name} {count}\n" for name, count in peaks()]
             with open(os.path.join(folder, f"rank-{rank}.peak"), "w") as file:
@@ -161,7 +162,7 @@ def step_aside() -> None:
 
 
 if "TRAINWIZ_STACKS" in os.environ or "TRAINWIZ_PATIENCE" in os.environ:
-    # Whatever goes wrong here (a full disk, a signal that is taken) is no reason for a training to fail.
+    # A problem here (a full disk, a signal in use) must not make a training fail.
     try:
         leave_agent()
         _open = listen()

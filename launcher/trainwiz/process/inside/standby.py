@@ -2,7 +2,7 @@
 
 `python standby.py DESCRIPTOR SCRIPT METRICS`. It waits until the training writes METRICS, so that it does not slow the
 start of the others, then imports. What it reads from DESCRIPTOR, JSON with `argv`, `environ` and `log`, makes it the
-rank; the end of the pipe without a word ends it.
+rank; the end of the pipe without a message ends it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def changed(file: str) -> float:
 
 
 def wait_for_the_others(descriptor: int, metrics: str) -> None:
-    """Until they have begun to train, or this one is needed."""
+    """Wait until they have begun to train, or this one is needed."""
     before = changed(metrics)
     while changed(metrics) == before and not select.select([descriptor], [], [], LOOK_SECONDS)[0]:
         pass
@@ -86,7 +86,7 @@ def main() -> None:
     """Wait, import, wait, become."""
     descriptor, script, metrics = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("1000")  # where memory runs out, the one that does nothing yet goes first
+        file.write("1000")  # if memory runs out, the kernel ends this one first
     # Loaded before its variable is set, so that it does nothing yet.
     spec = importlib.util.spec_from_file_location("_stacks", Path(__file__).with_name("sitecustomize.py"))
     assert spec
