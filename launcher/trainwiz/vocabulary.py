@@ -153,4 +153,4 @@ PLAN_SECTIONS = (
     "deepspeed",
     "ignore",
 )
-"""The keys at the top of a plan, for those who look at a file without the plan's model."""
+"""The keys at the top of a plan, for code that reads a file without the plan's model."""

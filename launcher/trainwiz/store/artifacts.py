@@ -1,4 +1,4 @@
-"""Writing a project's files: atomically, and never over a person's edits without asking.
+"""Writing a project's files: atomically, and never over a user's edits without asking.
 
 `.trainwiz/manifest.json` holds the sha256 of each file as it was generated, and the values in it. An unchanged file is
 updated silently. An edited one follows as far as that is certain: it stays where the new text is the old one, and only
@@ -24,7 +24,7 @@ from trainwiz.store import atomic, edits, manifest
 from trainwiz.store.manifest import MANIFEST, Manifest, digest_of, sha256
 
 Choice = Literal["keep", "overwrite", "beside"]
-"""What to do with a file that a person edited: leave it, replace it, or write the new one beside it as .new."""
+"""What to do with a file that a user edited: leave it, replace it, or write the new one beside it as .new."""
 
 
 BASE = ".trainwiz/base"
@@ -59,7 +59,7 @@ class Conflict:
 
 
 Resolve = Callable[[Conflict], Choice | Merged]
-"""What to do with a conflict."""
+"""How to resolve a conflict."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class Prepared:
     root: Path
     """The project's folder."""
     outcomes: Written
-    """What becomes of each file."""
+    """What happens to each file."""
     texts: Mapping[str, str]
     """What is to be written, by path: the files, and what is remembered of them."""
 
@@ -123,7 +123,7 @@ def prepare(
     partial: bool = False,
     follow: bool = True,
 ) -> Prepared:
-    """Find out what becomes of each file, and resolve every conflict.
+    """Find out what happens to each file, and resolve every conflict.
 
     Generated files that are no longer needed are removed unless they were edited; with `partial` only the artifacts
     themselves are touched. Without `follow`, every edited file is a conflict. Raises `TrainwizError`.
@@ -140,7 +140,7 @@ def prepare(
         done[outcome].append(target)
         if outcome not in ("kept", "unchanged"):
             texts[target] = text
-        # Of a file that was kept the old base stays: else a later merge would take what it lacks for deleted.
+        # A file that was kept keeps its old base: otherwise a later merge would take what it lacks for deleted.
         base = f"{BASE}/{artifact.path}"
         is_new = digest_of(root / base) != sha256(artifact.as_generated.encode())
         if is_new and outcome not in ("kept", "beside") and not artifact.path.startswith(".trainwiz/"):
@@ -185,7 +185,7 @@ def changed(folder: str | Path) -> tuple[str, ...]:
 
 
 def is_untouched(folder: str | Path, path: str) -> bool:
-    """Whether a file is as it was generated; False where nothing is known of it."""
+    """Whether a file is as it was generated; False if nothing is known about it."""
     root = Path(folder)
     digest = manifest.read(root).files.get(path)
     return digest is not None and digest == digest_of(root / path)
@@ -245,7 +245,7 @@ def _outcome(
     *,
     follow: bool,
 ) -> tuple[str, str]:
-    """What becomes of a file, as a field of `Written`, and the text to write."""
+    """What happens to a file, as a field of `Written`, and the text to write."""
     path = root / artifact.path
     if not path.exists():
         return "written", artifact.text
@@ -279,7 +279,7 @@ def _digest_if_kept(root: Path, artifact: Artifact, remembered: Manifest, outcom
     """The sha256 of a file that stays as it is while more than values in it should change; None for any other."""
     path, before = root / artifact.path, remembered.kept.get(artifact.path)
     if artifact.generated is not None:
-        return None  # it is somebody's own from the beginning
+        return None  # it was the user's own from the beginning
     if outcome in ("kept", "beside"):
         is_known = remembered.files.get(artifact.path) == sha256(artifact.text.encode())
         only_values = is_known or edits.values_before(artifact, remembered) is not None

@@ -1,4 +1,4 @@
-"""How far forecasts were off on a machine: the ratios of its last runs, in the user's cache."""
+"""How wrong forecasts were on a machine: the ratios of its last runs, in the user's cache."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def made_of(runs: list[dict[str, Any]]) -> dict[str, Correction]:
 
 
 def measured(machine: Machine, bus_bandwidth: float) -> None:
-    """Remember what an all-reduce between all of a machine's GPUs reached, in bytes per second."""
+    """Remember the bandwidth of an all-reduce between all of a machine's GPUs, in bytes per second."""
     cache.remember(_LINKS, key(machine), bus_bandwidth)
 
 

@@ -22,7 +22,7 @@ from trainwiz.store import cache, runs
 
 MANIFEST = "manifest.json"
 KEY = Path("training-checkpoints", "signing.key")
-"""In the user's folder of state, readable by that user only. Generated scripts make it, which do not name trainwiz."""
+"""In the user's state folder, readable only by that user. Generated scripts create it; they do not mention trainwiz."""
 FOLDER = "checkpoints"
 OUTPUT = "output"
 """The folder that train.py writes to when it is run by hand."""
@@ -116,7 +116,7 @@ def verify(
     hashes = manifest(checkpoint).get("sha256")
     if not isinstance(hashes, dict) or _is_of_another(checkpoint):
         return NOTHING
-    # Only what lies in the folder is opened, whatever the manifest names.
+    # Only files in the folder are opened, whatever the manifest names.
     there = _files(checkpoint)
     read, damaged = 0, sorted(there - hashes.keys() - {MANIFEST})
     # The smallest first, so that as many as possible are read in the time.

@@ -23,7 +23,7 @@ KEPT = f"{RUNS}/.files"
 _OUTPUTS = frozenset({RUNS, "output", "exported", "__pycache__"})
 _SETTINGS = frozenset({PLAN_FILE, "accelerate.yaml", "ds_config.json", "requirements.txt"})
 _APART = ("pyvenv.cfg", PLAN_FILE)
-"""What makes a folder something of its own: an environment, or another project."""
+"""Files that mark a folder as separate: an environment, or another project."""
 _MOST_BYTES = 1 << 20
 _MOST_FILES = 200
 _MOST_ENTRIES = 2000

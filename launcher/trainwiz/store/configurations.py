@@ -22,7 +22,7 @@ _MARKS = (
     '"zero_optimization"',
     '"train_micro_batch_size_per_gpu"',
 )
-"""What only these files say, wherever they break off."""
+"""Words that only these files contain, even if they are cut off."""
 _PASSED_BY = {"node_modules", "runs", "site-packages", "__pycache__", "wandb", "checkpoints"}
 _DEEPEST = 6
 
@@ -94,7 +94,7 @@ def _broken(document: Document) -> bool:
 
 
 def default_path() -> str:
-    """Where accelerate looks for its file when it is given none."""
+    """Where accelerate looks for its file by default."""
     home = os.environ.get("HF_HOME") or os.path.join(
         os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "huggingface"
     )

@@ -22,7 +22,7 @@ _BRIEF_BYTES = 1 << 19
 
 
 def find(word: str, project: Path = Path()) -> Run:
-    """The run that a word names: `latest`, a name or its unique beginning, a run's folder, or a project's folder.
+    """The run that a word refers to: `latest`, a name or its unique beginning, a run's folder, or a project's folder.
 
     Raises `UsageError`, which names the runs that exist.
     """
@@ -103,7 +103,7 @@ def with_memory(recorded: Recorded, run: Run) -> Recorded:
 
 
 def stamp(run: Run) -> tuple[tuple[int, int], ...]:
-    """What changes whenever a file of the run that is shown does: times and sizes."""
+    """Times and sizes of the files that are shown, which change whenever one of them does."""
     found = []
     for file in (run.folder / "command.json", run.folder / "outcome.json", run.metrics, run.memory, run.log(0)):
         try:
@@ -148,7 +148,7 @@ def logs(run: Run) -> dict[int, Path]:
 
 
 def place(run: Run, rank: int = 0) -> str:
-    """Where a rank's own code was a second ago: function, file and line; empty where it does not say."""
+    """Where a rank's own code was a second ago: function, file and line; empty if unknown."""
     with contextlib.suppress(OSError, ValueError):
         return beat.parsed(_beginning(run.logs / f"rank-{rank}.beat")).place
     return ""

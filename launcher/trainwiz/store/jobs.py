@@ -86,6 +86,6 @@ def _job(value: object) -> Job | None:
     scheduler, id = value.get("scheduler"), value.get("id")
     if not isinstance(scheduler, str) or not isinstance(id, str):
         return None
-    # An id becomes an argument of a command: one that could be an option, or mean several jobs, is nobody's.
+    # An id becomes an argument of a command: one that could be an option, or mean several jobs, is ignored.
     known = schedulers.named(scheduler)
     return Job(scheduler=scheduler, id=id) if known is None or re.fullmatch(known.id_pattern, id) else None

@@ -14,17 +14,17 @@ from trainwiz import files
 from trainwiz.record.shapes import counted
 
 WHOLE_BYTES = 8 << 20
-"""Up to this size a file is read whole; of a larger one, so many lines that a curve of it looks the same."""
+"""Up to this size a file is read in full; of a larger one, enough lines for the same curve."""
 MOST_BYTES = 1 << 30
 """Up to this size each line is looked at; of a larger one, so many bytes, in equal parts of each stretch."""
 _STRETCHES = 1000
 """Of a larger file: into how many pieces it is cut, each of which gives a few lines."""
 _GLANCE_BYTES = 1 << 12
 _NEWEST_BYTES = 1 << 20
-"""Of a larger file, at its end: what is read whole."""
+"""The bytes at the end of a larger file that are read in full."""
 _BUFFER_BYTES = 1 << 22
 _LONGEST_LINE = 1 << 20
-"""Longer ones are no records."""
+"""Longer lines are not records."""
 _LOSS = re.compile(rb'"loss": ?(-?[0-9.eE+-]+|NaN|-?Infinity)')
 _EVALUATION = b'"eval_'
 _MOST_EVALUATIONS = 64
@@ -101,7 +101,7 @@ def thinned(path: Path) -> list[dict[str, Any]]:
 
 
 def unread_bytes(path: Path) -> int:
-    """How much of a file `thinned` does not look at."""
+    """The bytes of a file that `thinned` skips."""
     with contextlib.suppress(OSError):
         return max(0, path.stat().st_size - MOST_BYTES)
     return 0

@@ -13,7 +13,7 @@ from typing import Any
 
 BEAT_SECONDS = 10.0
 STALE_SECONDS = 120.0
-"""Nobody touches a file that is as old: caches of network file systems hide a touch for a minute."""
+"""A file this old is no longer touched: caches of network file systems hide a touch for a minute."""
 
 
 class Beating:
@@ -84,7 +84,7 @@ def is_of(pid: int, record: Path) -> bool:
 
 
 def _keeps_owners(folder: Path) -> bool:
-    """Whether files belong to whoever made them: NFS may squash root, and CIFS and FUSE give all files one owner."""
+    """Whether files belong to their maker: NFS may squash root, and CIFS and FUSE give all files one owner."""
     try:
         with tempfile.TemporaryFile(dir=folder) as made:
             return os.fstat(made.fileno()).st_uid == os.geteuid()

@@ -36,7 +36,7 @@ _FAILURES = (
     b"NCCL WARN",
     b": Xid (",
 )
-"""Looked for one by one, in a quarter of the time that one pattern takes."""
+"""Searched one by one, in a quarter of the time that one pattern takes."""
 _BINARY_SHARE = 0.3
 _WIDE_SHARE = 0.3
 """Of the bytes at even or at odd places that are zero in UTF-16, whose text may be half Chinese."""
@@ -54,7 +54,7 @@ class Excerpt:
     tail_line: int = 1
     """The number of the first line of `tail`, from 1."""
     between: tuple[tuple[int, bytes], ...] = ()
-    """Pieces between them that speak of a failure, each with the number of its first line."""
+    """Pieces between them that mention a failure, each with the number of its first line."""
 
     def lines(self) -> tuple[Line, ...]:
         """The lines of both, with their numbers in the whole log."""
@@ -62,7 +62,7 @@ class Excerpt:
         return (*head, *log_text.read(self.tail.decode(errors="replace"), first=self.tail_line))
 
     def pieces(self) -> tuple[Line, ...]:
-        """The lines of what speaks of a failure between head and tail: where many lines follow it."""
+        """The lines that mention a failure between head and tail: many lines follow it."""
         return tuple(
             line for first, raw in self.between for line in log_text.read(raw.decode(errors="replace"), first=first)
         )
@@ -192,7 +192,7 @@ def _chunk(stream: BinaryIO) -> bytes:
 
 
 def _failures(text: bytes, end: int, line: int, *, room: int) -> list[tuple[int, bytes]]:
-    """Whole lines around what speaks of a failure before `end`; the first failures are the causes of the others."""
+    """Whole lines around mentions of a failure before `end`; the first failures cause the others."""
     found: list[tuple[int, bytes]] = []
     behind = 0
     for at in sorted(at for words in _FAILURES for at in _places(text, words, end)):

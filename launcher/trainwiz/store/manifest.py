@@ -1,4 +1,4 @@
-"""`.trainwiz/manifest.json`: what was generated, so that a person's edits can be told from it."""
+"""`.trainwiz/manifest.json`: what was generated, so that a user's edits can be recognized."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from trainwiz import files
 
 _CONFIG, _ADAPTER = "config.json", "adapter_config.json"
 _WEIGHTS = {_CONFIG: ("model.safetensors", "model.safetensors.index.json"), _ADAPTER: ("adapter_model.safetensors",)}
-"""What transformers reads, and no pickle beside it, by what the folder holds."""
+"""The files that transformers reads, without pickles, by what the folder holds."""
 _WRITERS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
-"""How transformers ends the names of the classes that write text."""
+"""Endings of transformers' class names for models that generate text."""
 
 
 def is_model(folder: Path) -> bool:

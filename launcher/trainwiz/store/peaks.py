@@ -1,4 +1,4 @@
-"""What each rank held at most, as it left it at its end: `logs/rank-N.peak` of a run."""
+"""The peak memory of each rank, as it wrote it at its end: `logs/rank-N.peak` of a run."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def places_of(document: Document, problems: Sequence[Message]) -> list[Place | N
 
 
 def mistakes(document: Document) -> tuple[Violation, ...]:
-    """What keeps a document that can be read from being a plan: keys given twice, wrong values, missing keys."""
+    """Why a readable document is not a plan: keys given twice, wrong values, missing keys."""
     duplicates = []
     for duplicate in document.duplicates:
         first, path = document.at(duplicate.first), ".".join(duplicate.path)

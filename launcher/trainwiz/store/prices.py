@@ -1,4 +1,4 @@
-"""What a GPU costs an hour, as this user typed it, by its name: XDG_CONFIG_HOME/trainwiz/prices.json.
+"""What a GPU costs per hour, as this user typed it, by its name: XDG_CONFIG_HOME/trainwiz/prices.json.
 
 No price ships with trainwiz. A damaged file, and a price that is no positive number, count as none.
 """

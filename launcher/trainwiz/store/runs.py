@@ -78,7 +78,7 @@ class Run:
 
     @property
     def stop_mark(self) -> Path:
-        """The file that `trainwiz stop` leaves: a person wanted the end, so that nothing goes on by itself."""
+        """The file that `trainwiz stop` leaves: a user wanted the run to end, so nothing continues it automatically."""
         return self.folder / ".stopped"
 
     @property
@@ -240,7 +240,7 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
 
 # docs/decisions/supervision.md: A run counts as preempted if its launcher was asked to stop and a checkpoint exists
 def begun(project: Path) -> tuple[Run, ...]:
-    """All runs but those that were stopped before their ranks were started, and so have no record."""
+    """All runs except those that were stopped before their ranks were started, which have no record."""
     return tuple(run for run in every(project) if run.file("command").exists())
 
 

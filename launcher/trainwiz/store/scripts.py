@@ -1,4 +1,4 @@
-"""Reading a person's training script. Its text is taken as data; nothing of it ever runs."""
+"""Reading a user's training script. Its text is data; none of it is ever run."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _FOLLOWED = re.compile(
     r"lightning|Trainer|torch\.optim|from_pretrained|lr_scheduler|barrier|reduce|gather|broadcast|seed|wandb|Writer|"
     r"loss|save|load|open\("
 )
-"""Words without which a module of a package has nothing that a rule follows."""
+"""Words without which a module of a package has nothing that concerns a rule."""
 _TOPS = (".git", "setup.py", "pyproject.toml", "requirements.txt")
 """What lies in a project's uppermost folder."""
 _MOST_ABOVE = 2
@@ -56,12 +56,12 @@ def read(path: str, arguments: Sequence[str] = ()) -> script.Script:
 def with_modules(path: str, text: str | None = None) -> script.Script | None:
     """The script in this file, with the modules of its own project that it imports. Raises `UsageError`.
 
-    It is good until the next one is read. `text` counts in place of what is in the file. None where neither it nor they
-    have a word about training.
+    It is valid until the next one is read. `text` counts in place of what is in the file. None where neither it nor
+    they have a word about training.
     """
     _MODULES.forget()
     given, text = text, read_text(path) if text is None else text
-    # What is not in the file, or is too much for a module, is nothing that another script imports.
+    # A text that is not in the file, or is too long for a module, cannot be imported by another script.
     shared = given is None and Path(path).stat().st_size <= _MOST_BYTES
     own = _MODULES.of(Path(path), text) if shared else Module(Path(path), text, (0, 0, 0))
     if own.tree is None:
@@ -85,11 +85,11 @@ class Module:
     text: str
     """The whole text."""
     seen: tuple[int, int, int]
-    """What the file looked like when it was read."""
+    """The file's stat when it was read."""
     _parts: dict[str, script.Part] = field(default_factory=dict)
 
     def part(self, name: str) -> script.Part:
-        """It as scripts import it by this name."""
+        """The module as scripts import it under this name."""
         if name not in self._parts:
             self._parts[name] = script.part(name, str(self.file), self.text, self.imported)
         return self._parts[name]
@@ -164,7 +164,7 @@ class Modules:
         return found
 
     def forget(self) -> None:
-        """Let go of those that were not read for long; no script that was read before may be in use."""
+        """Drop those that were not read for long; no script that was read before may be in use."""
         while self._bytes > _MOST_KEPT:
             first = self._kept.pop(next(iter(self._kept)))
             self._bytes -= len(first.text)

@@ -24,7 +24,7 @@ def made() -> str:
 
 @contextlib.contextmanager
 def shared(project: Path, secret: str) -> Iterator[None]:
-    """Let who can read this user's files read the secret meanwhile; a folder that cannot be written is not an error."""
+    """Share the secret meanwhile with those who can read this user's files; a read-only folder is not an error."""
     file = project / RUNS / _FILE
     is_new = not file.parent.exists()
     aside = file.with_name(f"{_FILE}.{os.getpid()}")

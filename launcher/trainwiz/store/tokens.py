@@ -18,7 +18,7 @@ _REMOVED = "removed-"
 
 
 def every(cache: Path) -> list[TokenFolder]:
-    """The folders of a cache, the one that was used last first; and what is left of those whose removal was ended."""
+    """The folders of a cache, the one that was used last first; and remains of those whose removal was interrupted."""
     paths = [*cache.glob("tokens-*"), *cache.glob(f"{_REMOVED}tokens-*")]
     found = []
     for path in filter(Path.is_dir, paths):

@@ -17,7 +17,7 @@ def replicated_bytes(training: Training) -> int:
 
 
 class Plain(Strategy):
-    """What the strategies without sharding have in common."""
+    """The base of the strategies without sharding."""
 
     keeps_frozen_dtype: ClassVar[bool] = True
     keeps_trained_dtype: ClassVar[bool] = True

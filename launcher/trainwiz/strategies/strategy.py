@@ -22,7 +22,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Training:
-    """What the bytes of training state depend on."""
+    """The quantities that the bytes of training state depend on."""
 
     parameters: int
     """Trained parameters."""
@@ -250,7 +250,7 @@ class Strategy:
         return {}
 
     def ops(self, plan: Plan) -> tuple[str, ...]:  # noqa: ARG002
-        """Ops of DeepSpeed, by its names, that ranks compile where no other process has."""
+        """DeepSpeed's names of the ops that ranks compile unless another process has."""
         return ()
 
     def stands_in_for(self, label: str, *, bf16_on_gpu: bool) -> bool:  # noqa: ARG002
@@ -258,7 +258,7 @@ class Strategy:
         return False
 
     def sharded_in_rehearsal(self, device: str) -> bool:  # noqa: ARG002
-        """Whether a rehearsal on CPU ranks must persuade accelerate to shard on the CPU."""
+        """Whether a rehearsal on CPU ranks must make accelerate shard on the CPU."""
         return False
 
     @property

@@ -1,4 +1,4 @@
-"""Columns of conversations and preferences: the names that task.py reads, and what other names may stand for."""
+"""Columns of conversations and preferences: the names that task.py reads, and what other names may mean."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
         *("worse_response", "answer_rejected", "坏回答", "差回答", "较差回答", "拒绝", "拒绝回答", "非偏好回答"),
     ),
 }
-"""What other data sets call them, the best names first, in lower case and without a language behind them."""
+"""Names in other data sets, the best first, in lower case and without a language suffix."""
 _PAIRED = {"source": ("target", "tgt"), "src": ("target", "tgt"), "user": ("assistant", "bot")}
 """Names of a prompt that elsewhere say where a row comes from or whose it is, and the answers that they go with."""
 _LANGUAGE = re.compile(r"_(zh|cn|en|chinese|english|text|str|content)$")
@@ -81,7 +81,7 @@ class Guess:
     columns: Mapping[str, str]
     """A column for each word, or a path into one."""
     sure: bool
-    """Whether each has a name of its word, no other column has, and it holds what is read."""
+    """Whether each has a usual name, no other column has, and its content fits."""
 
     @property
     def spelled(self) -> str:

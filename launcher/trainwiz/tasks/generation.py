@@ -1,4 +1,4 @@
-"""The metrics of what a language model writes: what each measures, and the package that computes it."""
+"""The metrics of text that a language model generates: what each measures, and the package that computes it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Written:
-    """One way to compare what the model writes with the data."""
+    """One way to compare generated text with the data."""
 
     measures: tuple[str, ...]
     """The metrics of an evaluation, which are all better when large."""

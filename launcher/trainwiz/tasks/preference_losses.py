@@ -19,7 +19,7 @@ class Loss:
     two_answers: bool = True
     """A sample is two answers to one prompt; else one answer that is good or bad."""
     reference: bool = True
-    """It compares with what the model said before the training."""
+    """It compares with the model's log-probabilities before the training."""
     real_batch_mean: bool = False
     """It needs a mean over the real batch before the first micro-batch."""
 

@@ -1,4 +1,4 @@
-"""What became of imported files: how much was taken over, and everything that was not, with its line."""
+"""The result of an import: how much was taken over, and everything that was not, with its line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def show(files: Sequence[str], carried: int, left: Sequence[Left], decided: Decided) -> None:
-    """On stderr: what was left, by what is to be done about it."""
+    """On stderr: what was left out, grouped by what to do about it."""
     settings = len(decided.plan.deepspeed)
     words = t(
         "{files}: imported plan keys: {n}, DeepSpeed settings: {settings}",

@@ -1,4 +1,4 @@
-"""How far the forecasts of a machine were off, run by run, and the corrections that this makes."""
+"""How wrong the forecasts of a machine were, run by run, and the resulting corrections."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ Row = tuple[Checkpoint, Verified | None]
 """A checkpoint and what reading its files found; None if they were not read."""
 _DAY_SECONDS = 86_400
 _MOST_NAMES = 3
-"""Damaged files that are named."""
+"""The most damaged files that are listed."""
 
 
 def show(rows: Sequence[Row], now: float) -> None:

@@ -69,8 +69,8 @@ def excerpt(place: Place, style: str, stream: TextIO) -> list[str]:
         return []
     number = f"  {place.line} | "
     room = (width(stream) if stream.isatty() else _PIPED) - columns.width(number)
-    # What moves the cursor must not reach the terminal; a tab is as wide as the spaces it becomes.
-    # Before anything is cut: a secret is known by what stands around it.
+    # Control characters must not reach the terminal; a tab is as wide as the spaces that replace it.
+    # Before anything is cut: a secret is recognized by its context.
     clean = ["    " if c == "\t" else c if c.isprintable() else "�" for c in tokens.starred(place.source)]
     start, end = place.column - 1, place.column - 1 + place.width
     before, piece, behind = "".join(clean[:start]), "".join(clean[start:end]), "".join(clean[end:])
@@ -97,12 +97,12 @@ _rows_talked = 0
 
 
 def rows_talked() -> int:
-    """A number that grows with what is said to the person: by the lines that it takes of the terminal."""
+    """A number that grows with each line printed for the user."""
     return _rows_talked
 
 
 def talk(message: Message | str = "", *, style: str | None = None) -> None:
-    """Print a line for the person, on stderr."""
+    """Print a line for the user, on stderr."""
     global _rows_talked
     shown = safe(styled(text(message), style or ""))
     if columns_left := room(sys.stderr):

@@ -27,7 +27,7 @@ class Covered:
         self._open, self._since, self._in_key = b"", 0.0, False
 
     def passed(self, data: bytes) -> bytes:
-        """What of the new output, and of an unfinished line before it, is to be shown now."""
+        """The part of the new output, and of an unfinished line before it, to show now."""
         if not self._open:
             self._since = self._clock()
         self._open += data

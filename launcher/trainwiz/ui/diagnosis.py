@@ -37,7 +37,7 @@ class Fix:
     line: str
     """The command that applies it."""
     saves: Message | None = None
-    """What it changes of the forecast memory; None where it makes it no smaller, or nobody knows."""
+    """The change of the forecast memory; None if it does not shrink, or is unknown."""
 
 
 def show(diagnosis: Diagnosis, *, log: str, fix: Fix | None = None, stream: TextIO | None = None) -> None:
@@ -109,7 +109,7 @@ def _wrapped(words: str, first: str, stream: TextIO, *, style: str | None = None
 
 def _cut(line: str, stream: TextIO) -> str:
     """The line, cut at the terminal's edge, since the log has all of it; a pipe gets all of it, too."""
-    line = tokens.without_passwords(line)  # before it is cut: a password is known by what follows it
+    line = tokens.without_passwords(line)  # before it is cut: a password is recognized by what follows it
     if not stream.isatty():
         return line
     width = console.width(stream)

@@ -1,4 +1,4 @@
-"""Output that waits: a traceback of rank 0 is shown when it is known whether rank 0 is to blame.
+"""Output that waits: a traceback of rank 0 is shown once it is known whether rank 0 failed by itself.
 
 If another rank dies, rank 0 loses its connection, and its traceback of gloo or NCCL would come before the card that
 names the cause. It stays in the rank's log in any case.
@@ -22,7 +22,7 @@ class Held:
         self._clock, self._kept, self._since = clock, b"", 0.0
 
     def passed(self, data: bytes) -> bytes:
-        """What of the new output, and of what was held, is to be shown now."""
+        """The part of the new output, and of what was held, to show now."""
         if self._kept:
             self._kept += data
             return self.due()
@@ -39,6 +39,6 @@ class Held:
         return self.taken() if self._kept and late else b""
 
     def taken(self) -> bytes:
-        """All that is held; nothing is held any more."""
+        """Everything that is held; then nothing is held any more."""
         kept, self._kept = self._kept, b""
         return kept

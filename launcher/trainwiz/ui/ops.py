@@ -19,7 +19,7 @@ _EVERY_SECONDS = 30.0
 
 
 class Progress:
-    """What is compiled and for how long: in one line that disappears at the end, or in lines where nobody looks."""
+    """What is compiled and for how long: in one line that disappears at the end, or in lines without a terminal."""
 
     def __init__(self, missing: Sequence[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._began = clock, clock()
@@ -30,7 +30,7 @@ class Progress:
             console.talk(t("compiling DeepSpeed's ops for this machine, once (takes a few minutes): {ops}", ops=names))
 
     def show(self, op: str, step: tuple[int, int] | None, *, waits: bool) -> None:
-        """Say where it is: at an op, and there at a step of so many; `waits` for another process that compiles it."""
+        """Report progress: the op, and its step of how many; `waits` for another process that compiles it."""
         seconds = self._clock() - self._began
         if not op and self._missing:
             words = t("importing DeepSpeed, {time}", time=clock_time(seconds))
@@ -57,16 +57,16 @@ class Progress:
             console.talk(words)
 
     def aside(self, words: str) -> None:
-        """Say something that stays."""
+        """Print a line that stays."""
         self._wipe()
         console.talk(words)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         self._wipe()
 
     def done(self) -> None:
-        """Say that all is compiled, where somebody was told of it."""
+        """Say that everything is compiled, if it was announced."""
         self._wipe()
         if self._missing:
             words = t("compiled in {time}; later launches reuse them", time=clock_time(self._clock() - self._began))

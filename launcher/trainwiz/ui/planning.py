@@ -150,7 +150,7 @@ def tell_assumed(plan: Plan) -> None:
 
 
 def tell_counted(plan: Plan, shape: Transformer) -> None:
-    """Say what of the model is not counted as it is."""
+    """Say which parts of the model are not counted exactly."""
     name = plan.model.name
     if shape.model_type in FAMILIES:
         said = t("for {model}, only the language model is counted, not the parts for images or sound", model=name)
@@ -164,7 +164,7 @@ def tell_counted(plan: Plan, shape: Transformer) -> None:
 
 
 def tell_project(file: Path) -> None:
-    """Say where the settings are from that nobody typed."""
+    """Say where settings that were not typed come from."""
     console.talk(t("all other settings come from {file}", file=file), style="dim")
 
 

@@ -33,7 +33,7 @@ def safe(text: str) -> str:
 
 
 def still_json(text: str) -> str:
-    """JSON with what a terminal would obey as escapes."""
+    """JSON in which control characters are escaped."""
     return re.sub(f"[{_SHOWN}]", lambda found: f"\\u{ord(found.group()):04x}", text)
 
 

@@ -1,4 +1,4 @@
-"""What a model writes, as it comes: on stdout, free of what would move the cursor."""
+"""What a model writes, as it comes: on stdout, without control characters."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def end_answer() -> None:
 
 
 def aside(words: str) -> None:
-    """What trainwiz says beside the conversation, in lines that fit the terminal."""
+    """trainwiz's own messages during the conversation, in lines that fit the terminal."""
     for line in console.fitted(words, first="", rest="", stream=sys.stderr):
         console.talk(line, style="dim")
 

@@ -58,7 +58,7 @@ def frame(view: View, width: int, height: int) -> list[str]:
     below = [*_memory(view.memory, view.most, width), *_complaints(view.complaints, width)]
     if view.live:
         below.append(console.styled(columns.cut(t("q quits; the training continues"), width), "dim", sys.stdout))
-    # What is below gives way before the run's name and numbers do.
+    # The lower parts are dropped before the run's name and numbers.
     below = below[: max(0, height - len(above) - 1)]
     room = height - len(above) - len(below) - 4
     loss = metrics.series(view.records, "loss")

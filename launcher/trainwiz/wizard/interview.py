@@ -46,7 +46,7 @@ _QUESTIONS: Mapping[str, Question] = {q.key: q for q in (*BASIC, *ADVANCED)}
 # docs/decisions/wizard.md: Enter accepts a default without pinning it
 @dataclass(kw_only=True)
 class Interview:
-    """A person's way through the questions, back and forth."""
+    """A user's way through the questions, back and forth."""
 
     decide: Callable[[Mapping[str, Any]], Decided]
     """Completes answers to a plan. May wait for the machine, so that it is not called before the first question."""
@@ -73,7 +73,7 @@ class Interview:
     trail: Trail = field(default_factory=Trail)
     """Where each question stands on the terminal, so that the way back can erase it."""
     _told: Sequence[str] = ()
-    """What was said last of the data's first row."""
+    """The last message about the data's first row."""
 
     def run(self, step: str = _ORDER[0], *, until: str = REVIEW) -> None:
         """Ask from one step on, up to the review or another step."""
@@ -222,7 +222,7 @@ class Interview:
 
     # docs/decisions/wizard.md: Enter accepts a default without pinning it
     def _held(self, question: Question, given: Mapping[str, Any], values: Values) -> Mapping[str, Any]:
-        """What was chosen before by Enter and would be another choice with this answer, which came later."""
+        """Choices that were accepted with Enter and would change with this later answer."""
         earlier = [each for each in self._before(question) if each.choices and self._applies(each.key, values)]
         keys = {key for each in earlier for key in each.sets} - given.keys()
         try:

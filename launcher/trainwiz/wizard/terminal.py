@@ -1,4 +1,4 @@
-"""What is asked on a terminal, what comes back, and the terminal's size. Light: questionary is not imported here."""
+"""Questions on a terminal, their answers, and the terminal's size. Light: questionary is not imported here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from enum import Enum
 
 
 class Action(Enum):
-    """What a person can do instead of answering."""
+    """What a user can do instead of answering."""
 
     BACK = "back"
     HELP = "help"
@@ -46,7 +46,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a person answered or did instead."""
+    """What the user answered or did instead."""
 
     value: str = ""
     """What was typed or chosen; empty for Enter alone."""

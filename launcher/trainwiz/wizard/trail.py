@@ -1,4 +1,4 @@
-"""What questions left on the terminal: a person who goes back sees no answer that was taken back."""
+"""The rows of past questions on the terminal: going back erases answers that were taken back."""
 
 from __future__ import annotations
 

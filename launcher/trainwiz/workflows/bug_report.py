@@ -25,7 +25,7 @@ def write(error: BaseException) -> str:
         except metadata.PackageNotFoundError:
             lines.append(f"{name} -")
     lines += ["arguments " + " ".join(sys.argv[1:]), "", *traceback.format_exception(error)]
-    # The file and the message are made to be passed on.
+    # The file and the message are meant to be passed on.
     secrets = redaction.known(sys.argv, os.environ)
     with tempfile.NamedTemporaryFile("w", prefix="trainwiz-bug-", suffix=".log", delete=False) as file:
         file.write(redaction.text("\n".join(lines), secrets))

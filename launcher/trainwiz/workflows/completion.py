@@ -1,4 +1,4 @@
-"""What Tab offers for a value on the command line. Only a shell that completes asks for it."""
+"""Completions of values on the command line. Only a shell that completes asks for them."""
 
 from __future__ import annotations
 

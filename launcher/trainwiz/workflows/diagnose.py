@@ -37,7 +37,7 @@ def diagnose(target: str, *, json: bool) -> int:
     if target == "-" or (path.exists() and not path.is_dir()):
         with _patiently(target):
             excerpt = logs.read(target)
-        # Between head and tail only where they show nothing: what a training survived is not a failure.
+        # Between head and tail only if these show nothing: a training may have survived those failures.
         found = of_log(excerpt.lines(), log=target) or of_log(excerpt.pieces(), log=target)
         return _show(found, target, json)
     if elsewhere := output.meant(target):
@@ -82,7 +82,7 @@ def _only_lost(outcome: Outcome) -> bool:
 
 @contextlib.contextmanager
 def _patiently(target: str) -> Iterator[None]:
-    """Say what is waited for where the input goes on and on, or nothing comes."""
+    """Say what is awaited if the input does not end, or nothing comes."""
     waiting = threading.Timer(_PATIENCE_SECONDS, console.talk, (t("reading stdin until it ends; Ctrl-C stops"),))
     waiting.daemon = True
     if target == "-":

@@ -1,4 +1,4 @@
-"""What is known before a command begins: the machine, and what lies around a plan."""
+"""The facts before a command begins: the machine, and the surroundings of a plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from trainwiz.rules import Facts
 
 _NAMED = re.compile(r"\s*\d+\s*[x×*][^./\\]+", re.IGNORECASE)
-"""A machine that is named by its GPUs; a name with a dot or a slash is a file's."""
+"""A machine that is named by its GPUs; a name with a dot or a slash is a file."""
 _pending: dict[str, PendingInterpreter] = {}
 """Interpreters that `machine(wait=False)` began to look at; the next call takes them up."""
 
@@ -151,7 +151,7 @@ def _compared(
 
     files = training_files(plan, templates.load())
     stale = artifacts.outdated(folder, files) if PLAN_FILE in changed else ()
-    # A stale file is told as a whole, and one that was not edited says what the plan said.
+    # A stale file is reported as a whole, and one that was not edited says what the plan said.
     present = {path: text for path, text in edited.items() if path not in stale}
     return stale, agreement.in_texts(plan, files, present)
 
@@ -182,7 +182,7 @@ def _recalled(python: str) -> Interpreter | None:
 def _looked_at(python: str) -> Interpreter:
     found = _pending.pop(python).result(interpreters.SECONDS)
     key = interpreters.cache_key(python)
-    # A failure may be mended without a trace in site-packages (a driver, a library path): look again next time.
+    # A failure may be repaired without a trace in site-packages (a driver, a library path): look again next time.
     _seen[key or python] = found
     if key and found.error is None and found.cuda_error is None:
         cache.remember("interpreters", key, records.plain(found))

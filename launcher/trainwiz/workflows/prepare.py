@@ -1,4 +1,4 @@
-"""`trainwiz prepare`: download and tokenize a project's data ahead, exactly as its training would."""
+"""`trainwiz prepare`: download and tokenize a project's data in advance, exactly as its training would."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainwiz check`: judge plans and configuration files by the rules, mend them if asked to, and show what is left."""
+"""`trainwiz check`: judge plans and configuration files by the rules, fix them if asked to, and show what is left."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Files:
     documents: Mapping[str, Document] = field(default_factory=dict)
     """The files, by path."""
     mistakes: Mapping[str, Sequence[Violation]] = field(default_factory=dict)
-    """Those of them that were meant as plans and are none: why, beside their trouble."""
+    """Those that were meant as plans but are not: the reason, beside their trouble."""
     script: Script | None = None
     """The training script that they are for, where it is known."""
     versions: Mapping[str, str] = field(default_factory=dict)

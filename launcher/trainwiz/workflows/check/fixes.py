@@ -18,7 +18,7 @@ from trainwiz.ui import console
 from trainwiz.workflows.check.configurations import Files
 
 _MOST = 200
-"""Changes; a file that still has something to mend then is going round in circles."""
+"""The most changes; a file that needs more is going round in circles."""
 
 
 # docs/decisions/files.md: `--fix` changes only what needs no question

@@ -29,7 +29,7 @@ def lint(
     fix: bool = False,
     yes: bool = False,
 ) -> int:
-    """Lint, mend if asked to, and return the exit code: 1 on a finding of level error, 2 where a script cannot be read.
+    """Lint, fix if asked to, and return the exit code: 1 on a finding of level error, 2 where a script cannot be read.
 
     Of several scripts, the others are judged nevertheless. Raises `UsageError`.
     """

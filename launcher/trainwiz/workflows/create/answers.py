@@ -174,7 +174,7 @@ def _json(typed: str) -> Any:
 
 
 def _file(file: str, problems: list[Message], places: dict[int, Place]) -> dict[str, Any]:
-    """The answers in a file. What is wrong is added to `problems`, and its place to `places` by its number there."""
+    """The answers in a file. Mistakes are added to `problems`, and their places to `places` by their number there."""
     document = plans.document(file)
     try:
         found = parse_values(dotted(document.values))

@@ -42,9 +42,9 @@ class Imported:
     answers: Mapping[str, Any]
     """What makes the plan, by key."""
     decided: Decided
-    """The plan, and whence its values are."""
+    """The plan, and where its values come from."""
     left: Sequence[Left]
-    """What the files say and the plan does not."""
+    """What the files say but the plan does not."""
     findings: Sequence[Finding]
     """What is wrong with the plan."""
 

@@ -125,7 +125,7 @@ def _collect(request: InitRequest, saved: store.Saved | None, recipe: Recipe | N
 
 
 def _refuse_incomplete(request: InitRequest, answers: Answers) -> None:
-    """Name everything that a person would be asked, at once."""
+    """Name everything that a user would be asked, at once."""
     missing = [] if request.yes else [say("--yes: confirm that the project may be written")]
     if not request.defaults:
         known = {**answers.earlier, **answers.given}

@@ -1,4 +1,4 @@
-"""The plan of a project after an edit of its file, or with other values for some keys: all else stays as it is."""
+"""The plan of a project after an edit of its file, or with new values for some keys: everything else stays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class NextPlan:
     answers: Mapping[str, Any]
     """What makes the plan."""
     decided: Decided
-    """The plan to come, and whence its values are."""
+    """The new plan, and where its values come from."""
     reasons: Mapping[str, str]
     """The comment of each value: a new one only where its reason changed."""
     comments: Mapping[str, str]

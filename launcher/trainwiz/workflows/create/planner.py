@@ -1,4 +1,4 @@
-"""Answers become a plan, on the machine and for the folder where it will train.
+"""Makes plans from answers, for the machine and the folder where they will train.
 
 Rules and probes are imported when they are needed: the first question is asked without them.
 """

@@ -89,7 +89,7 @@ def write(
     if resolution is None and not may_ask:
         _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed])
     resolver = _Resolver(folder=folder, resolution=resolution, agreed=agreed)
-    # Who asks for the new files gets them whole.
+    # A user who asks for the new files gets all of them.
     written = artifacts.write(folder, files, resolver, follow=resolution in (None, "keep"))
     if completed is not None and agreed in written.kept:
         kept = tuple(path for path in written.kept if path != agreed)

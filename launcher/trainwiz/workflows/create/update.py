@@ -1,4 +1,4 @@
-"""`trainwiz update`: generate a project's files again from its plan, and keep what a person changed in them."""
+"""`trainwiz update`: generate a project's files again from its plan, and keep what a user changed in them."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def update(request: UpdateRequest) -> int:
 
 
 def _proof(folder: Path, plan: NextPlan, prepared: artifacts.Prepared, python: str) -> Proof:
-    """Show that what must not matter does not. `Proof` says why nothing is claimed where something else changes."""
+    """Show that neutral changes do not matter. `Proof` says why nothing is claimed if something else changes."""
     from trainwiz.workflows.create import update_proof
 
     return update_proof.of(folder, plan.decided.plan, prepared, python)

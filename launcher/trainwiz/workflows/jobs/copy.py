@@ -1,4 +1,4 @@
-"""A run whose folder is elsewhere, made anew here from what its job's output says of it."""
+"""A run whose folder is elsewhere, rebuilt here from what its job's output says about it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from trainwiz.workflows.jobs import output
 _EVERY_SECONDS = 15.0
 """Each time the whole output is fetched."""
 _ELSEWHERE = {"hostname": "", "pid": 0}
-"""Of the launcher: on no machine that is known here."""
+"""The launcher's host: none that is known here."""
 _ENDED = (Phase.DONE, Phase.FAILED, Phase.STOPPED, Phase.PREEMPTED)
 
 

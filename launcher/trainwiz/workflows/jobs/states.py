@@ -17,7 +17,7 @@ from trainwiz.store.jobs import Submitted
 from trainwiz.store.runs import Run
 
 _SECONDS = 20.0
-"""A scheduler that is busy answers late; `trainwiz runs` does not wait for ever."""
+"""A busy scheduler answers late; `trainwiz runs` does not wait forever."""
 _MOST = 20
 """Jobs that are asked for, the newest: each costs a command or two."""
 _OPEN = (State.RUNNING, State.UNKNOWN, State.KILLED)
@@ -31,7 +31,7 @@ STATES = {
     Phase.FAILED: State.FAILED,
     Phase.STOPPED: State.STOPPED,
 }
-"""What a run's state is called, by its job's."""
+"""A run's state, by that of its job."""
 
 
 def seen(wanted: Iterable[Job]) -> dict[Job, Seen]:
@@ -44,7 +44,7 @@ def asked(wanted: Iterable[Job]) -> dict[Job, Seen | Message | None]:
     silent: dict[str, Message] = {}
     found: dict[Job, Seen | Message | None] = {}
     for job in dict.fromkeys(wanted):
-        # A scheduler that let one question wait would let each of them wait.
+        # A scheduler that is slow to answer one question is slow for all of them.
         found[job] = silent.get(job.scheduler) or _asked(job, silent)
     return found
 

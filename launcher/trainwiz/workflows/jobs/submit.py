@@ -62,7 +62,7 @@ def submit(request: Request) -> int:
         words = t("variables that override {file}: {names}", file=scheduler.file, names=", ".join(names))
         console.talk(words, style="warning")
     asking: list[Running] = []
-    # A job that the scheduler has taken, and that nobody knows of, would train unseen.
+    # A job that the scheduler accepted but that is not recorded would train unnoticed.
     with endings.all_held(ctrl_c_waits=lambda: bool(asking) and asking[-1].code is not None) as came:
         job = _submitted(scheduler, plan, folder, commands, asking, came)
         jobs.add(folder, Submitted(job=job, submitted=time.strftime("%Y-%m-%dT%H:%M:%S%z")))

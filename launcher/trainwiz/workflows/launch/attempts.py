@@ -30,7 +30,7 @@ _BATCH = ("per_device_batch_size", "gradient_accumulation_steps", "num_processes
 
 @dataclasses.dataclass
 class Attempts:
-    """What became of a run's attempts."""
+    """The result of a run's attempts."""
 
     prepared: Prepared
     """What runs."""
@@ -40,7 +40,7 @@ class Attempts:
     """The processes that the next attempt starts from."""
 
     def run(self, once: Callable[[Prepared, Inbox], Outcome], audience: Audience, update: Callable[[], int]) -> Outcome:
-        """Try until it ends, or must. `once` runs one attempt; `update` is the last one that was trained."""
+        """Repeat attempts until the run ends or must. `once` runs one; `update` is the last one that was trained."""
         prepared, began, started = self.prepared, time.time(), time.monotonic()
         policy = recovery.Policy(
             max_restarts=prepared.max_restarts,

@@ -1,4 +1,4 @@
-"""Build locks that no process holds: whoever waits for one waits for ever."""
+"""Build locks that no process holds: waiting for one never ends."""
 
 from __future__ import annotations
 

@@ -52,7 +52,7 @@ class _Leading:
         self._others = {m.rank: m for m in coordinator.expected if m.rank}
 
     def look(self) -> None:
-        """Pass on what a machine says that cannot build, or that one is lost."""
+        """Pass on that a machine cannot build, or that one is lost."""
         for rank, machine in self._others.items():
             lost, said = self._coordinator.lost.get(rank), self._coordinator.reports.get(rank, {})
             if why := said.get("problem") or (lost and text(lost.why)):
@@ -121,7 +121,7 @@ class _Following:
 
 
 def part(link: Coordinator | Participant) -> None:
-    """Hang up, where nothing holds the machines together any more; machine 0 last, which needs the port again."""
+    """Close the connections that are no longer needed; machine 0 last, which needs the port again."""
     if isinstance(link, Coordinator):
         link.wait(lambda: len(link.present) == 1, _PART_SECONDS)
     link.close()

@@ -31,7 +31,7 @@ from trainwiz.workflows.launch.request import Request
 
 _SSH = "ssh"
 _OPTIONS = ("-o", "BatchMode=yes", "-o", "ServerAliveInterval=15", "-o", "ServerAliveCountMax=4")
-"""Nobody is there to type several passwords; a host that went away is noticed after a minute."""
+"""Passwords cannot be typed for several hosts; a host that disappeared is noticed after a minute."""
 _SECONDS = 20.0
 _HOST = re.compile(r"(?P<name>(?:[\w.+-]+@)?(?:[A-Za-z0-9_][\w.-]*|\[[0-9A-Fa-f:.]+\]))(?::(?P<slots>\d{1,4}))?")
 _NOT_STARTED = (COULD_NOT_CONNECT, 126, 127)
@@ -47,7 +47,7 @@ class Host:
     name: str
     """As ssh takes it."""
     slots: int | None = None
-    """How many ranks it is said to take."""
+    """The number of its ranks, if given."""
 
     @property
     def address(self) -> str:
@@ -199,7 +199,7 @@ class _Fleet:
                     asked += 1
                     self._pass_on(signum, remotes, asked)
         code = self._codes[0]
-        if not self._goes_on:  # else the first host knows how the run ended, whatever became of the others
+        if not self._goes_on:  # otherwise the first host knows how the run ended, whatever happened to the others
             code = code or next((code for code in self._codes.values() if code), 0)
         return shell_code(code)
 
@@ -213,7 +213,7 @@ class _Fleet:
         )
 
     def _print(self, line: str, on_stderr: bool) -> None:
-        # Whoever reads this may be gone; what the hosts say must still be taken from them.
+        # The reader may be gone; the hosts' output must still be read.
         with self._printing, contextlib.suppress(OSError):
             (console.talk if on_stderr else console.data)(line)
 

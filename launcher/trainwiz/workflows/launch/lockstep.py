@@ -1,4 +1,4 @@
-"""Attempts of a run over several machines: machine 0 decides when one begins and what follows it, the others obey."""
+"""Attempts of a run over several machines: machine 0 decides when one begins and what follows, the others follow."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ class Leading(Attempts):
     _last: Formation | None = None
     _growing = False
     _left: frozenset[int] = frozenset()
-    """Machines that were asked to stop: nobody waits for them."""
+    """Machines that were asked to stop, and are not waited for."""
 
     def run(self, once: Once, audience: Audience, update: Callable[[], int]) -> Outcome:
-        """Try until it ends, or must. `once` runs one attempt; `update` is the last one that was trained."""
+        """Repeat attempts until the run ends or must. `once` runs one; `update` is the last one that was trained."""
         coordinator, began, started = self._coordinator, time.time(), time.monotonic()
         policy = recovery.Policy(
             max_restarts=self.prepared.max_restarts,
@@ -250,7 +250,8 @@ class Leading(Attempts):
     def _merged(self, formation: Formation, own: Outcome) -> Outcome:
         """The attempt's outcome over all its machines, with the one that failed first."""
         coordinator, others = self._coordinator, formation.machines[1:]
-        # One that was asked before it could save did not end in order, and the others wait for it in a collective.
+        # One that was asked to stop before it could save did not end in order, and the others wait for it in a
+        # collective.
         orderly = all(code in (0, STOPPED_CODE) for code in own.codes.values()) and not any(map(self._failed, others))
         if not orderly:
             for rank in others:
@@ -363,7 +364,7 @@ class Following(Attempts):
         return True
 
     def _is_reached(self, participant: Participant, audience: Audience, inbox: Inbox) -> bool:
-        """Whether machine 0 answers again in time, as after a network that was away."""
+        """Whether machine 0 answers again in time, as after a network outage."""
         limit, start = self.prepared.request.rejoin, time.monotonic()
         audience.say(say("machine 0 does not respond: trying to reach it again, for at most {limit:g} s", limit=limit))
         while time.monotonic() < start + limit and not ranks.pause(inbox, _POLL_SECONDS):
@@ -373,7 +374,7 @@ class Following(Attempts):
         return False
 
     def _without_machine_0(self, outcome: Outcome, how: Message, audience: Audience) -> Outcome:
-        """The outcome where machine 0 is there no more: that of the run if it has ended, as far as seen here."""
+        """The outcome if machine 0 is lost: that of the run if it has ended, as far as known here."""
         over = Outcome.of_record(self.prepared.run.read("outcome"))
         if over is None:
             audience.say(say("machine 0 is lost ({how})", how=how))
@@ -447,7 +448,7 @@ def _not_begun(prepared: Prepared, signum: int) -> Outcome:
 
 def _culprits(prepared: Prepared, outcome: Outcome) -> Sequence[int]:
     """The ranks that failed by themselves, by what they wrote."""
-    from trainwiz.diagnose import culprits  # it brings all signatures: not before a rank has ended
+    from trainwiz.diagnose import culprits  # it imports all signatures: not before a rank has ended
 
     failed = [rank for rank, code in outcome.codes.items() if code not in (0, None)]
     found = culprits(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in failed})

@@ -57,13 +57,13 @@ class Call:
     """What a machine brings to the roll-call."""
 
     place: Place
-    """Where it stands."""
+    """Its place among the machines."""
     project: Path
     """The project's folder."""
     digest: str
     """That of the plan."""
     facts: Mapping[str, str]
-    """What must be the same everywhere, as the plan must."""
+    """Facts that must be the same everywhere, like the plan."""
     wait: float
     """For how many seconds."""
     typed: str
@@ -178,7 +178,7 @@ def _host(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple
         # Where fewer machines are enough, one that cannot build is only missing.
         BUILDS: "1" if call.builds and call.least >= place.machines else "",
     }
-    # Another machine 0 may be at it in this folder: it is to be recognised, and named.
+    # Another machine 0 may be active in this folder: it must be recognised, and named.
     there = secret.read(project)
     own = typed or there or secret.made()
     if not typed:

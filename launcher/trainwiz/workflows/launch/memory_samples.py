@@ -1,4 +1,4 @@
-"""What the ranks hold of memory, written down from time to time while they train: `memory.jsonl` of a run."""
+"""The memory of the ranks, recorded from time to time while they train: `memory.jsonl` of a run."""
 
 from __future__ import annotations
 

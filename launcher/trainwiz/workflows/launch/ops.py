@@ -34,7 +34,7 @@ _KEPT_LINES = 2000
 
 
 def remove_left_locks(plan: Plan) -> None:
-    """Remove the locks of builds that ended without a word, where this plan would wait for them."""
+    """Remove the locks of builds that died, if this plan would wait for them."""
     if strategies.of(plan).uses_deepspeed:
         build_locks.remove_left_locks({}, 0.0, console.talk)
 
@@ -65,7 +65,7 @@ def build(
     build = _Build(progress=Progress(missing), environ=environ, missing=frozenset(missing), look=look)
     code = build.run(ops.building(python, wanted))
     if code and (build.lock_removed or build.waited):
-        # Whoever waits for a lock takes for granted that its holder has compiled the op.
+        # A process that waits for a lock assumes that its holder has compiled the op.
         build = dataclasses.replace(
             build, files={}, lines=[], op="", lock_removed=False, waited=False, _step=None, _waits=False
         )

@@ -83,7 +83,7 @@ def saved_memory(plan: Plan, changed: Plan, folder: Path, machine: Machine) -> M
 def apply(request: Request) -> Request | None:
     """Change the plan as the newest run's failure asks, and return how to launch it; None after --dry-run.
 
-    Raises `UsageError` where there is nothing to mend, and `Refused` where files hold somebody's edits.
+    Raises `UsageError` if there is nothing to fix, and `Refused` if files hold a user's edits.
     """
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent
@@ -165,7 +165,7 @@ def _write(plan_file: Path, old: Plan, new: Plan, change: PlanChange, *, dry_run
 
 
 def _refuse(edited: Sequence[Conflict], folder: Path, change: PlanChange) -> None:
-    from trainwiz.workflows.create import project_files  # it brings the wizard's questions with it
+    from trainwiz.workflows.create import project_files  # it imports the wizard's questions
 
     for conflict in edited:
         project_files.show(folder, conflict)

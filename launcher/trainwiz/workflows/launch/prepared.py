@@ -60,7 +60,7 @@ class Prepared:
 
     @property
     def launcher_log(self) -> Path:
-        """What torchrun says on this machine, beside its workers' logs."""
+        """torchrun's own output on this machine, besides its workers' logs."""
         return self.run.logs / f"launcher-{self.ranks.start}.log"
 
     @property
@@ -92,7 +92,7 @@ class Prepared:
     def total_updates(self) -> int | None:
         """Updates until the end, where the plan decides them."""
         arguments = " ".join(self.request.arguments)
-        # An overridden length is the script's to know.
+        # Only the script knows an overridden length.
         if self.plan is None or "n_steps" in arguments or "n_epochs" in arguments:
             return None
         return self.plan.schedule.n_steps if self.plan.schedule.train_strategy == "steps" else None

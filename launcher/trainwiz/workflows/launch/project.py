@@ -47,7 +47,7 @@ from trainwiz.workflows.launch.request import Request
 from trainwiz.workflows.launch.team import Team
 
 _WAIT_SECONDS = 30.0
-"""How long a person's machines wait for each other."""
+"""How long machines wait for each other when launched by hand."""
 _JOB_WAIT_SECONDS = 600.0
 """The same in a scheduler's job: a machine may still be pulling its image when another is ready."""
 _LENGTHS = frozenset({"--n_steps", "--n_epochs"})

@@ -72,7 +72,7 @@ def keep_plan(prepared: Prepared) -> None:
 
 
 def secrets(prepared: Prepared) -> frozenset[str]:
-    """What must not stand in any record of this prepared."""
+    """The secrets that must not be in any record of this launch."""
     return redaction.known(prepared.command.argv, {**os.environ, **prepared.command.environ})
 
 
@@ -147,7 +147,7 @@ def fix(fix: Fix) -> dict[str, Any]:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    # Its English, and what another language makes it anew from.
+    # In English, and as the parts that other languages are made from.
     return {
         "text": str(message),
         "template": message.template,

@@ -14,7 +14,7 @@ from trainwiz.workflows.weights import hub
 from trainwiz.workflows.weights.gathered import MERGED, MODEL
 
 _ABOUT = ("model.", "data.", "schedule.n_steps", "schedule.n_epochs", "schedule.train_strategy")
-"""What makes a run another training than the one whose model the plan gives away."""
+"""Differences that make a run another training than the one whose model the plan publishes."""
 
 
 def publish(python: str, plan: Plan, run: Run) -> None:

@@ -19,7 +19,7 @@ from trainwiz.workflows.launch import machines
 from trainwiz.workflows.launch.request import Request
 
 _SECONDS = 5.0
-"""How long a person's machine tries to tell the others, whose own limit is short."""
+"""How long a machine launched by hand tries to tell the others, whose own limit is short."""
 _JOB_SECONDS = 60.0
 """The same in a scheduler's job: its machines do not come at the same moment, and wait for minutes."""
 
@@ -31,7 +31,7 @@ def told(request: Request, plan: Plan, folder: Path) -> Iterator[None]:
         yield
     except TrainwizError as error:
         if not request.dry_run and plan.machine.num_machines > 1:
-            # Nothing could be told, or nobody wants to wait for that; the error itself matters.
+            # Telling the others failed, or was interrupted; the error itself matters.
             with contextlib.suppress(TrainwizError, OSError, KeyboardInterrupt):
                 _tell(request, plan, folder, why(error))
         raise

@@ -23,7 +23,7 @@ _SECONDS = 20.0
 IDLE_STARTS = 3
 """So many starts of a job that trained nothing are not followed by another one."""
 MOST_LOSSES = 10
-"""As often as a job of Kubernetes: one that loses a machine each time would train for ever."""
+"""As often as a job of Kubernetes: one that loses a machine each time would train forever."""
 _NOTICE_SECONDS = 3600.0
 """Where the job's file does not say when it is asked to stop: a job whose end is farther away than this, and than twice
 the grace, was not stopped by its scheduler."""
@@ -106,7 +106,7 @@ def after(prepared: Prepared, outcome: Outcome, *, trained: bool) -> None:
 
 # docs/decisions/launching.md: A job that lost a machine is queued again
 def _replace(prepared: Prepared, *, trained: bool) -> None:
-    """Ask for other nodes; what froze on the lost one would else keep the job's nodes until its time is over."""
+    """Ask for other nodes; otherwise frozen processes on the lost one keep the job's nodes until its time is over."""
     around = cluster.job(os.environ)
     if around and around.restarts >= MOST_LOSSES:
         words = t("the job is not queued again: it was started {n} times already", n=around.restarts + 1)

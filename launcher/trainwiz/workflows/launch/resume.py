@@ -56,7 +56,7 @@ def _automatic(request: Request, plan: Plan, folder: Path) -> Run | None:
     newest, name = run.checkpoint(), run.name
     found = state(history.without_metrics(run))
     if found is State.RUNNING and _of_this_job(run):
-        found = State.KILLED  # what runs under another start of this job is over, however fresh its traces are
+        found = State.KILLED  # a run under another start of this job is over, however fresh its traces are
     if found is State.DONE:
         console.talk(t("run {name} is done: starting a new one at update 0", name=name))
     elif found is State.RUNNING:

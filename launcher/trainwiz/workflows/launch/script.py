@@ -28,9 +28,9 @@ from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.request import Request
 
 _TAKEN_CARE_OF = ("TW657", "TW658", "TW667")
-"""What accelerate would stumble over, and a launch by trainwiz does not: an unquoted no, several CPU processes."""
+"""What stops accelerate but not a launch by trainwiz: an unquoted no, several CPU processes."""
 _ABOUT = ("machine.", "precision.", "strategy.", "python")
-"""What a configuration decides of a plan."""
+"""The keys of a plan that a configuration decides."""
 _LEFT_OUT: Mapping[str, Any] = {
     "machine.num_processes": 1,
     "strategy.kind": "single",

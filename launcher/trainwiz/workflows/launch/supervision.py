@@ -48,7 +48,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     def news() -> Sequence[Mapping[str, Any]]:
         statement.look()
         found = metrics.new()
-        if not metrics.first:  # it may be waiting for a build that nobody makes
+        if not metrics.first:  # it may be waiting for a build that does not run
             locks.look()
         return found
 
@@ -109,7 +109,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
 
 def _watching(prepared: Prepared) -> Watching | None:
     if prepared.debug_ports:
-        return None  # who steps through a rank is silent
+        return None  # a rank under a debugger is silent
     run, place = prepared.run, prepared.place
     return Watching(
         files=lambda: [run.log(rank) for rank in prepared.ranks],

@@ -1,4 +1,4 @@
-"""A job says in its output what its run records, where those who look at it fetch nothing but that output."""
+"""A job writes its run's records into its output, for schedulers from which only the output can be fetched."""
 
 from __future__ import annotations
 

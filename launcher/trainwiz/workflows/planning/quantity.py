@@ -1,4 +1,4 @@
-"""Numbers as they are typed: GPUs, times, tokens, prices."""
+"""Parses typed numbers: GPUs, times, tokens, prices."""
 
 from __future__ import annotations
 

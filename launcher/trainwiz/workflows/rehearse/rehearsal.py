@@ -57,7 +57,7 @@ def rehearse(request: Request) -> int:
 
 
 def _refuse_conflicts(folder: Path) -> None:
-    """Raise `UsageError` for a file that a merge left with both sides: task.py would be blamed for it."""
+    """Raise `UsageError` for a file in which a merge left a conflict: task.py would be blamed for it."""
     for path, line in artifacts.conflict_markers(folder, sorted(file.name for file in folder.glob("*.py"))):
         raise UsageError(
             say("{file} still contains both sides of a conflict", file=f"{path}:{line}"),

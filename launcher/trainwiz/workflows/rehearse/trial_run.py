@@ -28,7 +28,7 @@ from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.rehearsals import Workspace
 
 HANGING_SECONDS = 60.0
-"""A run without a sign of life for so long (three times as long before the first update) is ended."""
+"""A run without a sign of life for this long (three times as long before the first update) is ended."""
 _GRACE_SECONDS = 5.0
 
 
@@ -41,7 +41,7 @@ class Environment:
     python: str
     """The Python that trains."""
     workspace: Workspace
-    """Where its runs are put, and thrown away."""
+    """The temporary folder of its runs."""
     machine: Machine
     """This one."""
 

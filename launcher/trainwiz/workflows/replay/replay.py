@@ -35,7 +35,7 @@ from trainwiz.workflows.replay import sources
 from trainwiz.workflows.replay.request import LATEST, Request
 
 _TOLERANCE_32, _TOLERANCE_16 = 1e-5, 2e-2
-"""Relative: what another order of additions makes of a loss (`rehearse` holds splits of a batch against the same)."""
+"""Relative: how much another order of additions changes a loss (`rehearse` uses the same)."""
 _NOT_SAME = 1
 
 

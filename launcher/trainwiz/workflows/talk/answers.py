@@ -29,9 +29,9 @@ class Choice:
     """How the tokens of an answer are chosen."""
 
     max_tokens: int = 512
-    """After so many the answer ends."""
+    """The most tokens of an answer."""
     temperature: float = 0.7
-    """0 takes the likeliest token always."""
+    """0 always takes the most likely token."""
     top_p: float = 0.9
     """The share of probability that is chosen from."""
     seed: int | None = None

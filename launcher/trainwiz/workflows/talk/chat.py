@@ -37,7 +37,7 @@ def chat(wanted: Wanted, choice: Choice, system: str) -> int:
 
 
 def told(target: str, prompts: list[str]) -> tuple[str, list[str]]:
-    """What is meant by the words of `sample`: a lone one with spaces that names no path is a prompt."""
+    """Interprets the words of `sample`: a single one with spaces that names no path is a prompt."""
     lone = not prompts and any(map(str.isspace, target)) and not os.path.exists(os.path.expanduser(target))
     return (LATEST, [target]) if lone else (target, prompts)
 
@@ -134,7 +134,7 @@ def _message(role: str, content: str) -> dict[str, Any]:
 
 
 def _lines() -> Iterator[str]:
-    """What the person types, without empty lines, until the input ends."""
+    """What the user types, without empty lines, until the input ends."""
     if not sys.stdin.isatty():
         yield from filter(None, (line.strip() for line in sys.stdin))
         return

@@ -1,4 +1,4 @@
-"""The folder of the model that a person means, gathered from a checkpoint where the training has not written it."""
+"""The folder of the model that is meant, gathered from a checkpoint if the training has not written it."""
 
 from __future__ import annotations
 
