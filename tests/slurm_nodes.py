@@ -137,7 +137,12 @@ class Nodes:
 
     def asked(self, *argv: str) -> str:
         done = subprocess.run(
-            argv, env={**os.environ, **self.environ}, capture_output=True, text=True, check=False, timeout=60
+            argv,
+            env={**os.environ, **self.environ},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=60 * patience(),
         )
         return done.stdout
 

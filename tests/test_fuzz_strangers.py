@@ -15,6 +15,7 @@ import pytest
 import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
+from patience import patience
 from plans import BASE
 from test_fuzz import BOUNDED, SCALARS, VALUES, _in_bounds, changed, dumped, quickly
 
@@ -330,7 +331,7 @@ def test_requests_to_the_board(
 ) -> None:
     token = served.token if knows else "x" * len(served.token)
     lines = [f"{method} /{token}/{path}?{query} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
-    with socket.create_connection(("127.0.0.1", served.port), timeout=90) as line:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=90 * patience()) as line:
         line.sendall("\r\n".join([*lines, "", ""]).encode(errors="replace"))
         line.shutdown(socket.SHUT_WR)
         answer = b""
@@ -340,7 +341,7 @@ def test_requests_to_the_board(
     is_page = answer.startswith(b"HTTP/1.0 200")
     assert not is_page or (knows and headers.get("Host", "").rpartition(":")[0] in ("localhost", "127.0.0.1", "[::1]"))
     assert b"Traceback" not in answer
-    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=90)
+    connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=90 * patience())
     connection.request("GET", f"/{served.token}/runs")
     assert connection.getresponse().status == 200  # it still answers
     connection.close()

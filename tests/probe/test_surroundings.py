@@ -67,7 +67,7 @@ def test_a_hub_that_never_answers_is_given_up() -> None:
         found = hub.look({"HF_ENDPOINT": f"http://127.0.0.1:{silent.getsockname()[1]}"}, seconds=0.5)
     assert found.reachable is False
     assert found.detail
-    assert time.monotonic() - begin < 60
+    assert time.monotonic() - begin < 60 * patience()
 
 
 @pytest.mark.parametrize("endpoint", ["file:///etc/passwd", "nonsense", "http://", "http://[::1"])

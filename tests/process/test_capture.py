@@ -39,13 +39,15 @@ GRANDCHILD = (
 
 
 def test_it_keeps_both_streams_and_the_code() -> None:
-    ended = capture(python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"), timeout=20)
+    ended = capture(
+        python("import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)"), timeout=20 * patience()
+    )
     assert (ended.code, ended.stdout, ended.stderr, ended.timed_out) == (3, "out\n", "err\n", False)
     assert ended.last_line == "err"
 
 
 def test_a_signal_is_a_negative_code() -> None:
-    assert capture(python("import os; os.kill(os.getpid(), 15)"), timeout=20).code == -15
+    assert capture(python("import os; os.kill(os.getpid(), 15)"), timeout=20 * patience()).code == -15
 
 
 @pytest.mark.parametrize("program", ["/no/such/program", "/etc/passwd", "/", "a\0b"])
@@ -57,22 +59,24 @@ def test_what_cannot_be_started_is_an_outcome(program: str) -> None:
 
 
 def test_bytes_that_are_no_text_survive() -> None:
-    assert capture(python("import sys; sys.stdout.buffer.write(b'a\\xffb')"), timeout=20).stdout == "a\ufffdb"
+    assert (
+        capture(python("import sys; sys.stdout.buffer.write(b'a\\xffb')"), timeout=20 * patience()).stdout == "a\ufffdb"
+    )
 
 
 def test_output_larger_than_a_pipe_does_not_block() -> None:
-    ended = capture(python("import sys; sys.stderr.write('x' * 1_000_000); print('done')"), timeout=30)
+    ended = capture(python("import sys; sys.stderr.write('x' * 1_000_000); print('done')"), timeout=30 * patience())
     assert ended.stdout == "done\n"
     assert len(ended.stderr) == 1_000_000
 
 
 def test_it_reads_no_terminal() -> None:
-    assert capture(python("import sys; print(repr(sys.stdin.read()))"), timeout=20).stdout == "''\n"
+    assert capture(python("import sys; print(repr(sys.stdin.read()))"), timeout=20 * patience()).stdout == "''\n"
 
 
 def test_environment_and_folder(tmp_path: Path) -> None:
     code = "import os; print(os.environ.get('A'), os.environ.get('HOME'), os.getcwd())"
-    ended = capture(python(code), timeout=20, env={"A": "1"}, cwd=str(tmp_path))
+    ended = capture(python(code), timeout=20 * patience(), env={"A": "1"}, cwd=str(tmp_path))
     assert ended.stdout.split() == ["1", "None", str(tmp_path)]
 
 
@@ -136,5 +140,5 @@ while not os.path.exists(file) or not open(file).read():
 
 def test_nothing_survives_a_parent_that_never_asked(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    assert capture([*python(PARENT), str(file)], timeout=30).code == 0
+    assert capture([*python(PARENT), str(file)], timeout=30 * patience()).code == 0
     assert gone(int(file.read_text()))

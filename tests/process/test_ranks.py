@@ -189,7 +189,7 @@ def launcher(folder: Path, script: str, grace: float = 20) -> tuple[subprocess.P
 def test_one_signal_lets_the_ranks_save(tmp_path: Path, signum: int) -> None:
     process, pids = launcher(tmp_path, SAVES)
     process.send_signal(signum)
-    out, _ = process.communicate(timeout=90)
+    out, _ = process.communicate(timeout=90 * patience())
     assert process.returncode == 0, out
     assert (tmp_path / "saved-0").exists()
     assert (tmp_path / "saved-1").exists()

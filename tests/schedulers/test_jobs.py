@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from patience import patience
 
 from trainwiz.cli import run
 from trainwiz.record import told
@@ -105,7 +106,7 @@ def test_a_signal_while_the_scheduler_is_asked_loses_no_job(project: Path, signu
     program(project, "sbatch", f"kill -{signum.value} $PPID; sleep 0.3; echo 17")
     command = [sys.executable, "-m", "trainwiz", "submit"]
     environ = {**os.environ, "TRAINWIZ_LANG": "en"}
-    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60 * patience(), check=False)
     assert done.returncode == 128 + signum, done.stderr
     recorded = project / "runs" / "jobs.jsonl"
     if signum is signal.SIGINT:

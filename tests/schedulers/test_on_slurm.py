@@ -14,6 +14,7 @@ import pytest
 import slurm_nodes
 import warm
 from engine_children import claimed
+from patience import patience
 from projects import REGRESSION
 from slurm_nodes import ON_BOTH, Nodes, eventually, pages
 
@@ -73,7 +74,7 @@ def test_a_submitted_plan_follows_the_curve_of_one_machine(
     line = slurm.state(folder)
     assert (line["state"], line["updates"], line["job"]) == ("done", 8, job)
     if followed:
-        said, problem = followed.communicate(timeout=60)
+        said, problem = followed.communicate(timeout=60 * patience())
         log = folder / "runs" / "latest" / "logs" / "rank-3.log"
         nothing = f"rank 3 of run {log.parents[1].resolve().name} has no output yet\n"
         assert (followed.returncode, said) == (0, log.read_bytes())

@@ -34,7 +34,7 @@ def head(model: Any) -> Tensor:
         (["bad", "good"], "its head is kept, since it was trained for the same classes: 2 (bad, good)", [0, 1]),
         (["GOOD", "Bad"], "its head is kept, since it was trained for the same classes: 2 (bad, good)", [1, 0]),
         (["sport", "news"], "its head was for 2 (sport, news), so a new one is trained for 2 (bad, good)", None),
-        (["LABEL_0", "LABEL_1"], "its head was for 2 (LABEL_0, LABEL_1); a new one", None),
+        (["LABEL_0", "LABEL_1"], "its head was for 2 (LABEL_0, LABEL_1), so a new one", None),
         (["bad", "good", "so so"], "its head was for 3 (bad, good, so so), so a new one is trained for 2", None),
     ],
 )

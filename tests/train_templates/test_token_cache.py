@@ -98,7 +98,7 @@ def test_what_is_tokenized_before_an_interruption_is_kept(
         time.sleep(0.01)
     began = time.monotonic()
     first.send_signal(signum)
-    said = first.communicate(timeout=60)[0]
+    said = first.communicate(timeout=60 * patience())[0]
     if signum != signal.SIGKILL:
         assert first.returncode == 75
         assert "stopped while preparing the data; the next start continues from here" in said

@@ -14,6 +14,7 @@ import pexpect
 import plans
 import pytest
 import yaml
+from patience import patience
 
 from trainwiz import config, render
 from trainwiz.cli import run
@@ -525,7 +526,7 @@ def test_the_action_runs_what_there_is(folder: Path) -> None:
             env={**environ, "TRAINWIZ_IGNORE": ignored},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=60 * patience(),
         )
         assert done.returncode == 0, done.stderr
         assert expected in done.stdout

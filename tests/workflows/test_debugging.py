@@ -211,7 +211,7 @@ def test_ctrl_c_while_nobody_attaches_ends_it(tmp_path: Path) -> None:
         began = time.monotonic()
         run.process.send_signal(signal.SIGINT)
         assert run.code(90) == 130
-        assert time.monotonic() - began < 60
+        assert time.monotonic() - began < 60 * patience()
     assert all(gone(pid) for pid in pids)
 
 

@@ -92,7 +92,7 @@ def test_ctrl_c_keeps_what_is_done(tmp_path: Path) -> None:
             assert time.monotonic() < until
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
-        said = process.communicate(timeout=60)[1]
+        said = process.communicate(timeout=60 * patience())[1]
     assert process.returncode == 130, said
     assert f"to continue: trainwiz prepare {folder}\n" in said
     listed = json.loads(trainwiz("cache", str(folder), "--json").out)

@@ -11,11 +11,14 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from trainwiz.cluster.types import Job, Known, Place, Target
 from trainwiz.errors import Refused, UsageError
 from trainwiz.message import say
-from trainwiz.plan import Plan
+
+if TYPE_CHECKING:
+    from trainwiz.plan import Plan
 
 __all__ = [
     "Job",
