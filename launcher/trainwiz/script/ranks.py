@@ -130,7 +130,7 @@ class Ranks:
         if not name or name in self._asking:
             return False
         values = [a.value for a in self.names.assigned(name, node) if a.alone]
-        self._asking.add(name)  # `a = a or b` must not be asked for ever
+        self._asking.add(name)  # `a = a or b` must not recurse forever
         answer = bool(values) and all(
             isinstance(value, ast.Compare | ast.BoolOp | ast.Attribute | ast.Call) and self.differs(value, True)
             for value in values
@@ -158,7 +158,7 @@ class Ranks:
             return False
         key = name, self.tree.scope(node)
         if key not in self._numbers:
-            self._numbers[key] = False  # `a = a or b` must not be asked for ever
+            self._numbers[key] = False  # `a = a or b` must not recurse forever
             self._numbers[key] = self._holds_rank(name, node)
         return self._numbers[key]
 
