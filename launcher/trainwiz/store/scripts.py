@@ -26,7 +26,7 @@ _MOST_MODULES = 20
 _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
 _MOST_TOGETHER = 300_000
-"""Bytes of all modules of one script; what a library imports of itself has no end."""
+"""The most bytes of all modules of one script; the imports of a library itself may be endless."""
 _MOST_KEPT = 1_800_000
 """Bytes of modules that are kept for the next script; their trees take fifty times as much."""
 _MOST_NAMED = 1000
