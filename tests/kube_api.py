@@ -1,6 +1,7 @@
 """An API server for the real kubectl, and what stands behind one: the pods of a Job run as processes of this machine.
 
-A test double: it knows pods and Jobs, judges a Job by the few rules that its files rely on, and keeps nothing.
+A test double: it judges a Job by the few rules that its files rely on. Of custom resources it keeps the objects, as an
+API server does where no controller runs.
 https://kubernetes.io/docs/reference/using-api/api-concepts/ https://kubernetes.io/docs/concepts/workloads/controllers/job/
 """
 
@@ -29,10 +30,12 @@ users: [{{name: here, user: {{}}}}]
 """
 JOBS, PODS = "/apis/batch/v1/namespaces/default/jobs", "/api/v1/namespaces/default/pods"
 VERBS = ["create", "delete", "get", "list", "patch", "watch"]
-RESOURCES = {
-    "/api/v1": ("v1", [("pods", "Pod"), ("pods/log", "Pod")]),
-    "/apis/batch/v1": ("batch/v1", [("jobs", "Job")]),
+GROUPS = {
+    "batch/v1": {"jobs": "Job"},
+    "trainer.kubeflow.org/v1alpha1": {"trainjobs": "TrainJob", "trainingruntimes": "TrainingRuntime"},
+    "jobset.x-k8s.io/v1alpha2": {"jobsets": "JobSet"},
 }
+CUSTOM = re.compile(r"/apis/([a-z0-9.-]+/v\w+)/namespaces/([a-z0-9-]+)/(trainjobs|trainingruntimes|jobsets)(?:/(.+))?")
 
 
 @dataclass
@@ -74,17 +77,25 @@ class Cluster:
     environ: dict[str, str]
     jobs: dict[str, dict[str, Any]] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
+    custom: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """By path."""
+    patched: list[str] = field(default_factory=list)
+    """The paths of objects that were applied again, with changes."""
     unknown: list[str] = field(default_factory=list)
     """What was asked for that this server does not know."""
     _count: itertools.count[int] = field(default_factory=itertools.count)
 
     def create(self, job: dict[str, Any]) -> dict[str, Any]:
-        metadata = job["metadata"]
-        metadata["name"] = metadata.get("name") or f"{metadata['generateName']}x{next(self._count)}"
-        metadata["namespace"] = "default"
-        self.jobs[metadata["name"]] = job
+        self.jobs[self.named(job)] = job
         self._start(job)
         return job
+
+    def named(self, created: dict[str, Any], space: str = "default") -> str:
+        """The name of a new object, made up where it asks for that."""
+        metadata = created["metadata"]
+        metadata["name"] = metadata.get("name") or f"{metadata['generateName']}x{next(self._count)}"
+        assert metadata.setdefault("namespace", space) == space
+        return str(metadata["name"])
 
     def _start(self, job: dict[str, Any]) -> None:
         spec, name = job["spec"]["template"]["spec"], job["metadata"]["name"]
@@ -155,11 +166,19 @@ class Answers(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urllib.parse.urlsplit(self.path)
         asked, cluster = dict(urllib.parse.parse_qsl(url.query)), self.cluster
-        if url.path in RESOURCES:
-            self._say(resources(*RESOURCES[url.path]))
+        if url.path == "/api/v1":
+            self._say(resources("v1", {"pods": "Pod", "pods/log": "Pod"}))
+        elif (group := url.path.removeprefix("/apis/")) in GROUPS:
+            self._say(resources(group, GROUPS[group]))
+        elif (
+            url.path.startswith("/openapi/v3/apis/") and (group := url.path.removeprefix("/openapi/v3/apis/")) in GROUPS
+        ):
+            self._say(openapi(group))
+        elif url.path in self.cluster.custom:
+            self._say(self.cluster.custom[url.path])
         elif url.path in FIXED:
             self._say(FIXED[url.path])
-        elif url.path == PODS:
+        elif re.fullmatch(r"/api/v1/namespaces/[a-z0-9-]+/pods", url.path):
             wanted = dict(part.split("=", 1) for part in asked["labelSelector"].split(","))
             found = [pod.object() for pod in cluster.pods.values() if wanted.items() <= pod.labels.items()]
             self._say({"apiVersion": "v1", "kind": "PodList", "metadata": {}, "items": found})
@@ -170,22 +189,35 @@ class Answers(http.server.BaseHTTPRequestHandler):
         elif url.path.startswith(f"{JOBS}/") and (job := cluster.jobs.get(url.path.split("/")[-1])):
             self._say({**job, "status": cluster.status(job)})
         else:
-            self._refuse(404, "NotFound", f"{url.path} not found", known=url.path.startswith((JOBS, PODS)))
+            known = url.path.startswith((JOBS, PODS)) or bool(CUSTOM.fullmatch(url.path))
+            self._refuse(404, "NotFound", f"{url.path} not found", known=known)
 
     def do_POST(self) -> None:
         url = urllib.parse.urlsplit(self.path)
         job = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if url.path != JOBS:
+        if (found := CUSTOM.fullmatch(url.path)) and GROUPS[found[1]][found[3]] == job["kind"]:
+            self.cluster.custom[f"{url.path}/{self.cluster.named(job, found[2])}"] = job
+            self._say(job, 201)
+        elif url.path != JOBS:
             self._refuse(404, "NotFound", f"{url.path} not found", known=False)
         elif not job["spec"]["template"]["spec"]["containers"][0]["image"]:
             self._refuse(422, "Invalid", "spec.template.spec.containers[0].image: Required value")
         else:
             self._say(self.cluster.create(job), 201)
 
+    def do_PATCH(self) -> None:
+        """Of `kubectl apply` to what is there and differs: a merge patch, of custom resources."""
+        self.rfile.read(int(self.headers["Content-Length"]))
+        assert self.headers["Content-Type"] == "application/merge-patch+json"
+        self.cluster.patched.append(self.path.split("?")[0])
+        self._say(self.cluster.custom[self.cluster.patched[-1]])
+
     def do_DELETE(self) -> None:
         name = self.path.split("?")[0].split("/")[-1]
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if name in self.cluster.jobs:
+        if self.cluster.custom.pop(self.path.split("?")[0], None):
+            self._say({"apiVersion": "v1", "kind": "Status", "status": "Success"})
+        elif name in self.cluster.jobs:
             self.cluster.delete(name)
             self._say({"apiVersion": "v1", "kind": "Status", "status": "Success"})
         else:
@@ -221,37 +253,45 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self._say({**status, "reason": reason, "message": words, "code": code}, code)
 
 
-def resources(version: str, listed: list[tuple[str, str]]) -> dict[str, Any]:
+def resources(version: str, listed: dict[str, str]) -> dict[str, Any]:
     """What kubectl learns of a group."""
-    found = [{"name": name, "singularName": "", "namespaced": True, "kind": k, "verbs": VERBS} for name, k in listed]
+    found = [
+        {"name": name, "singularName": kind.lower(), "namespaced": True, "kind": kind, "verbs": VERBS}
+        for name, kind in listed.items()
+    ]
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": found}
 
 
-_BATCH = {"groupVersion": "batch/v1", "version": "v1"}
-_KIND = {"group": "batch", "version": "v1", "kind": "Job"}
-_CHECKED = [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]
+def openapi(version: str) -> dict[str, Any]:
+    """That the server itself looks at the fields of objects, which kubectl then leaves to it."""
+    group, _, name = version.partition("/")
+    checked = [{"name": "fieldValidation", "in": "query", "schema": {"type": "string"}}]
+    paths = {
+        f"/apis/{version}/namespaces/{{namespace}}/{resource}/{{name}}": {
+            "patch": {
+                "x-kubernetes-group-version-kind": {"group": group, "version": name, "kind": kind},
+                "parameters": checked,
+                "responses": {"200": {"description": "OK"}},
+            }
+        }
+        for resource, kind in GROUPS[version].items()
+    }
+    return {"openapi": "3.0.0", "info": {"title": "Kubernetes", "version": "v1.32.0"}, "paths": paths}
+
+
+_VERSIONS = {
+    version.partition("/")[0]: {"groupVersion": version, "version": version.partition("/")[2]} for version in GROUPS
+}
 FIXED: dict[str, dict[str, Any]] = {
     "/version": {"major": "1", "minor": "32", "gitVersion": "v1.32.0"},
     "/api": {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []},
     "/apis": {
         "kind": "APIGroupList",
         "apiVersion": "v1",
-        "groups": [{"name": "batch", "versions": [_BATCH], "preferredVersion": _BATCH}],
+        "groups": [{"name": name, "versions": [v], "preferredVersion": v} for name, v in _VERSIONS.items()],
     },
-    "/openapi/v3": {"paths": {"apis/batch/v1": {"serverRelativeURL": "/openapi/v3/apis/batch/v1"}}},
-    "/openapi/v3/apis/batch/v1": {
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": "v1.32.0"},
-        "paths": {
-            f"/apis/batch/v1/namespaces/{{namespace}}/jobs{more}": {
-                verb: {
-                    "x-kubernetes-group-version-kind": _KIND,
-                    "parameters": _CHECKED,
-                    "responses": {"200": {"description": "OK"}},
-                }
-            }
-            for more, verb in (("", "post"), ("/{name}", "patch"))
-        },
+    "/openapi/v3": {
+        "paths": {f"apis/{version}": {"serverRelativeURL": f"/openapi/v3/apis/{version}"} for version in GROUPS}
     },
 }
 

@@ -113,3 +113,37 @@ def test_a_stopped_pod_goes_on_and_a_failed_one_says_why(server: kube_api.Server
     eventually(lambda: "failed" in state(), within=120, says=state)
     diagnosed = projects.trainwiz("diagnose", str(project), env=environ)
     assert "no data on this volume" in diagnosed.out + diagnosed.err
+
+
+@pytest.mark.parametrize("workload", ["trainjob", "jobset"])
+def test_custom_resources_are_created_and_deleted_by_kubectl(
+    workload: str, server: kube_api.Server, tmp_path: Path
+) -> None:
+    """Twice from the same folder, in a namespace of its own; a runtime that differs is applied again."""
+    environ = {"KUBECONFIG": str(server.config)}
+    values = {
+        **REGRESSION,
+        "machine.num_machines": 2,
+        "cluster.kind": "kubernetes",
+        "cluster.workload": workload,
+        "cluster.namespace": "team-a",
+        "cluster.image": "example.com/train:1",
+        "cluster.volume": "claim",
+    }
+    folder = str(projects.make(tmp_path / "p", values))
+    first = projects.trainwiz("submit", folder, env=environ)
+    assert first.code == 0, first.err
+    assert projects.trainwiz("update", folder, "--set", "cluster.memory=8Gi", env=environ).code == 0
+    second = projects.trainwiz("submit", folder, env=environ)
+    assert second.code == 0, second.err
+    jobs = [path for path in server.cluster.custom if f"/team-a/{workload}s/" in path]
+    assert [done.out.strip().rpartition("/")[2] for done in (first, second)] == [path.split("/")[-1] for path in jobs]
+    runtimes = [path for path in server.cluster.custom if "/trainingruntimes/" in path]
+    assert server.cluster.patched == runtimes
+    assert len(runtimes) == (workload == "trainjob")
+
+    listed = projects.trainwiz("runs", folder, env=environ).out
+    assert listed.count("queued") == 2, listed
+    assert projects.trainwiz("stop", folder, env=environ).code == 0
+    assert projects.trainwiz("stop", folder, "--run", first.out.strip(), env=environ).code == 0
+    assert [path for path in server.cluster.custom if path not in runtimes] == []
