@@ -244,6 +244,15 @@ def test_an_adapter_has_a_converter_of_its_own(
     assert "convert_lora_to_gguf.py" in capfd.readouterr().err
 
 
+def test_an_adapter_of_a_folder_is_converted_with_that_folder(converter: Path, tmp_path: Path) -> None:
+    (base := tmp_path / "a base").mkdir()
+    for name, given in (("whole", str(base)), ("beside", "../a base")):
+        targets = {"model": adapter(tmp_path / name, 8, given), "merged": tmp_path / "merged"}
+        file = gguf.convert(sys.executable, converter, targets, "bf16")
+        words = file.read_text().removeprefix("--outtype bf16 --base ")
+        assert Path(words).resolve() == base
+
+
 @pytest.mark.usefixtures("converter")
 def test_a_checkpoint_becomes_a_gguf_file(tmp_path: Path) -> None:
     """Of a whole model; what is wrong with the wish is said before the weights are gathered."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -19,6 +20,7 @@ TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 """What the converter writes; smaller types are made by `llama-quantize` from its file."""
 CONVERTER = "convert_hf_to_gguf.py"
 _OF_ADAPTERS = "convert_lora_to_gguf.py"
+_ADAPTER = "adapter_config.json"
 _FOLDER = "LLAMA_CPP"
 """The variable that names a checkout of llama.cpp."""
 
@@ -56,11 +58,11 @@ def converter_for(kind: str, file: Path) -> Path:
 def convert(python: str, converter: Path, targets: Mapping[str, Path], kind: str) -> Path:
     """Write the GGUF file beside the exported folder: of the merged model where there is one."""
     folder = next(each for each in (targets[MERGED], targets[MODEL]) if each.is_dir())
-    program = converter
-    if (folder / "adapter_config.json").is_file():
-        program = converter.with_name(_OF_ADAPTERS)
+    program, base = converter, []
+    if (folder / _ADAPTER).is_file():
+        program, base = converter.with_name(_OF_ADAPTERS), _base(folder)
     file = file_of(targets)
-    argv = [python, str(program), str(folder.absolute()), "--outfile", str(file.absolute()), "--outtype", kind]
+    argv = [python, str(program), str(folder.absolute()), "--outfile", str(file.absolute()), "--outtype", kind, *base]
     console.talk(t("converting to GGUF with {program}", program=program))
     code, _ = foreground.run(argv, cwd=str(folder), environ=os.environ)
     if code or not file.is_file():
@@ -73,3 +75,10 @@ def convert(python: str, converter: Path, targets: Mapping[str, Path], kind: str
             ),
         )
     return file
+
+
+def _base(folder: Path) -> list[str]:
+    """What tells the converter of an adapter where its base model is: it takes any name for one of the hub."""
+    name = json.loads((folder / _ADAPTER).read_text("utf-8")).get("base_model_name_or_path")
+    base = folder / str(name or "")
+    return ["--base", str(base.absolute())] if name and base.is_dir() else []
