@@ -22,9 +22,10 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "launcher")]
 
+from published import spelling  # noqa: E402
 from published.recipes import Recipe, Unknown, recipe  # noqa: E402
 
-from trainwiz.estimate.device import Work, needs  # noqa: E402
+from trainwiz.estimate.device import Needs, Work, needs, training_of  # noqa: E402
 from trainwiz.estimate.gpus import gpu_model  # noqa: E402
 from trainwiz.estimate.reserve import device_bytes, reserved_bytes  # noqa: E402
 from trainwiz.estimate.speed import FITTED, Rates, pace  # noqa: E402
@@ -38,6 +39,7 @@ COLUMNS = (
 )
 _GIB = 2**30
 _ALIKE = 1.1
+_TENSOR_CORES_IN_FP32 = (8, 0)
 _FSDP1_BLOCKS = 1.15
 """Blocks for each byte of tensors under FSDP 1, whose gathers are on a stream of their own: 1.10 to 1.16 where the rows
 of fms-acceleration on several GPUs say both, with 3.2 GiB of context.
@@ -105,10 +107,12 @@ def forecast(line: int, row: dict[str, str]) -> Forecast:
 
 def tokens_per_second(found: Recipe, name: str, rates: Rates = FITTED) -> float | None:
     """Of one GPU with this name; None for one that is not listed."""
-    gpu = gpu_model(name)
+    gpu = gpu_model(spelling.model_of_gpu(name))
     if gpu is None:
         return None
     gpu = replace(gpu.limited(found.watts), attention_share=gpu.attention_share * found.attention)
+    if found.tensor_cores and gpu.capability >= _TENSOR_CORES_IN_FP32:
+        gpu = replace(gpu, single_flops=gpu.half_flops / 2)
     seconds, tokens = [], 0
     for work in _ways(found, "none"):
         speed = pace(
@@ -124,9 +128,17 @@ def tokens_per_second(found: Recipe, name: str, rates: Rates = FITTED) -> float 
         )
         if speed is None:
             return None
-        seconds.append(speed.seconds)
+        between = _between(found, work, (found.network or gpu.network) * rates.ring)
+        seconds.append(replace(speed, communication=speed.communication + between).seconds)
         tokens = speed.tokens
     return tokens / statistics.mean(seconds)
+
+
+def _between(found: Recipe, work: Work, link: float) -> float:
+    """Seconds to add up the gradients of shards that several machines hold."""
+    training = training_of(work)
+    shard = training.compute_bytes * training.parameters / work.world
+    return 2 * (found.replicas - 1) / found.replicas * shard / link
 
 
 def _ways(found: Recipe, less: Checkpointing) -> list[Work]:
@@ -137,13 +149,25 @@ def _ways(found: Recipe, less: Checkpointing) -> list[Work]:
 
 def _shown(found: Recipe) -> float:
     """The peak as the source measures it."""
-    totals = [needs(found.strategy, work).total for work in _ways(found, found.kept)]
-    tensors = statistics.fmean(totals, weights=(found.share, 1 - found.share)[: len(totals)])
+    works, shares = _ways(found, found.kept), (found.share, 1 - found.share)
+    totals = [_peak(found, work) for work in works]
+    tensors = statistics.fmean(totals, weights=shares[: len(totals)])
     if found.meter == "allocated":
         return tensors
     if found.meter == "reserved" and found.strategy.kind == "colossal_fsdp":
         return _FSDP1_BLOCKS * tensors
     return reserved_bytes(tensors) if found.meter == "reserved" else device_bytes(tensors, ranks=found.work.world)
+
+
+def _peak(found: Recipe, work: Work) -> int:
+    """Bytes of tensors; where the optimizer steps in the backward pass, with no gradients but the largest."""
+    said: Needs = needs(found.strategy, work)
+    if not found.steps_early:
+        return said.total
+    training = training_of(work)
+    gradients, largest = found.strategy.gradient_bytes(training), training.weight_bytes * training.table
+    step = said.state - gradients + largest * (1 if work.fused_step else 2)
+    return max(said.at("loss") + largest, said.at("backward") + largest, step)
 
 
 def _peers(found: Recipe) -> dict[str, float]:
@@ -175,8 +199,9 @@ def _number(text: str) -> float | None:
 
 def read(path: Path) -> list[Forecast]:
     """All rows of a file, forecast; `row` counts lines, the header is line 1."""
-    with path.open(encoding="utf-8-sig", newline="") as file:
+    with path.open(encoding="utf-8-sig", errors="replace", newline="") as file:
         reader = csv.DictReader(file)
+        reader.fieldnames = [name.strip().lower() for name in reader.fieldnames or ()]
         missing = {"model", "strategy", "micro_batch", "seq_len"} - set(reader.fieldnames or ())
         if missing:
             raise SystemExit(f"{path}: the columns {', '.join(sorted(missing))} are missing")

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from published import spelling
 from published.shapes import shape
 from trainwiz import strategies
 from trainwiz.estimate.activations import Loss
@@ -17,7 +18,7 @@ from trainwiz.estimate.device import Work
 from trainwiz.estimate.gpus import gpu_model
 from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing
-from trainwiz.strategies import Strategy
+from trainwiz.strategies import Strategy, Training
 from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
 
 Row = Mapping[str, str]
@@ -42,6 +43,10 @@ class Tool:
     """Of each token and word: logits in 16 bits and fp32, softmax or gradient. 14 where the 16-bit logits stay, too."""
     engine_logit_bytes: int | None = None
     """The same under DeepSpeed and for QLoRA, where its tool computes the loss in another way."""
+    compiled_logit_bytes: int | None = None
+    """The same where the loss is compiled."""
+    whole_logit_bytes: int | None = None
+    """The same where a row says that the loss is not chunked."""
     moment_bytes: int = 8
     """Of the optimizer, for each parameter, where all weights are trained."""
     first_micro_batches: int | None = None
@@ -90,7 +95,22 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
             whole_frozen=True,
         ),
     ),
-    ("torchtune", Tool(meter="reserved", pure=True, loss_parts=8, checkpointing="full", paged_moments=True)),
+    # Its loss in eight chunks has the 16-bit logits of all tokens and one chunk: 2 + 12 / 8 bytes, compiled 2 + 4 / 8.
+    (
+        "torchtune",
+        Tool(
+            meter="allocated",
+            pure=True,
+            pure_autocast=False,
+            logit_bytes=4,
+            compiled_logit_bytes=3,
+            whole_logit_bytes=12,
+            checkpointing="full",
+            paged_moments=True,
+        ),
+    ),
+    # thunder/benchmarks/benchmark_litgpt.py: weights in bf16, and no autocast.
+    ("lightning-thunder", Tool(meter="allocated", pure=True, pure_autocast=False, checkpointing="none", untied=True)),
     ("202412_torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=14, halves=True)),
     # Since 2025 torchtitan compiles the loss as well: the logits and nothing in fp32.
     ("torchtitan", Tool(meter="reserved", checkpointing="full", logit_bytes=4, halves=True)),
@@ -110,25 +130,14 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
     ("trainwiz", Tool(meter="reserved")),
+    # Its loss has logits in fp32 at hand to the end of the backward pass, and none in 16 bits.
+    ("prime-rl", Tool(meter="reserved", logit_bytes=16)),
     # Its submit_benchmarks.py took Triton's FlashAttention of 2022 until January 2024; the speed is fitted on its rows.
     ("llm-foundry", Tool(checkpointing="none", attention=0.56)),
     ("Megatron", Tool(checkpointing="none")),
     ("fms-fsdp", Tool(checkpointing="none", halves=True)),
     ("ColossalAI", Tool(meter="allocated")),
 )
-_LABELS = (
-    ("zero3", "zero3"),
-    ("zero2", "zero2"),
-    ("zero1", "zero1"),
-    ("gemini", "gemini"),
-    ("fsdp2", "fsdp"),
-    ("hsdp", "fsdp"),
-    ("fsdp1", "colossal_fsdp"),
-    ("fsdp", "colossal_fsdp"),
-    ("ddp", "ddp"),
-)
-_LARGEST = 1e8
-"""Nothing in a row is larger; what claims to be does not overflow."""
 _FIRST_FLASH = 0.5
 """The speed of FlashAttention 1, of its successor: https://arxiv.org/abs/2307.08691, section 4.1."""
 _FUSED = re.compile("Megatron|NeMo|nemo|Transformer ?Engine")
@@ -140,6 +149,13 @@ Hopper: 1.5 to 2 times forward, 1.5 to 1.75 backward (https://arxiv.org/abs/2407
 Blackwell: 1,418 TFLOP/s forward and 1,118 to 1,209 backward, of 313 to 346
 (https://github.com/Dao-AILab/flash-attention/pull/2280 and issues/1589).
 """
+_FUSED_LAYERS = r"fused(?![ _-]*(?:adam|optim|step|cross|linear|loss|head|lm|ce))"
+_EARLY = (
+    r"(?:low[ _-])?memory recipe|optimi[sz]er(?: step)? (?:fused )?in(?:to)?(?: the)? (?:backward|bwd)"
+    r"|optimizer_in_bwd|opt_in_bwd"
+)
+_RECOMPUTES = r"(?:gradient|activation)[ _]?(?:checkpoint|recomput)\w*"
+_NO_LOGITS = r"liger|fused[ _-]*linear[ _-]*cross|cut[ _-]*cross|\bcce\b"
 _BOUND = ("a bound", "short samples", "vary", "not stated in the table")
 
 
@@ -173,93 +189,196 @@ class Recipe:
     """What each GPU may draw, where a row says that it is less than usual."""
     machine: int
     """Ranks of a machine, where a row has more than one."""
+    replicas: int
+    """Groups of ranks that hold the same shards, each within a machine (HSDP)."""
+    steps_early: bool
+    """The optimizer steps inside the backward pass: no gradient outlives its layer."""
+    tensor_cores: bool
+    """Products in fp32 run as TF32."""
+
+
+class _WholeWeights:
+    """FSDP that frees what it gathered at the end of the backward pass: SHARD_GRAD_OP, reshard_after_forward=False."""
+
+    layers_at_once = 0
+    gathered_bytes: int | None = None
+    """Of a gathered weight; None: those that it is computed with."""
+
+    def loss_buffer_bytes(self, training: Training) -> int:
+        """All layers, beside what is outside of them."""
+        layers = training.model_parameters - training.root
+        each = training.compute_bytes if self.gathered_bytes is None else self.gathered_bytes
+        return super().loss_buffer_bytes(training) + each * layers  # type: ignore[misc]
+
+    def link_bytes(self, training: Training, accumulation: int) -> float:
+        """Weights are gathered once in each micro-batch."""
+        spared = training.ring_share * training.compute_bytes * accumulation * training.model_parameters
+        return super().link_bytes(training, accumulation) - spared  # type: ignore[misc]
+
+
+def _strategy(said: spelling.Sharding, extras: str) -> Strategy:
+    found = strategies.labelled(said.label)
+    if not said.gathered:
+        return found
+    in_fp8 = re.search(r"(fp8|float8)[ _-]all[ _-]?gather", extras)
+    again = re.search(r"cast again in backward|recompute_fp8_weight", extras)
+    each = 0 if again else 1 if in_fp8 else None
+    return type("Gathered", (_WholeWeights, type(found)), {"gathered_bytes": each})()
 
 
 def recipe(row: Row) -> Recipe:
     """What a row says and its tool does. Raises `Unknown`."""
     tool = next((tool for name, tool in _TOOLS if name in row["source"]), Tool())
-    billions = _number(row["params_b"])
-    model = shape(row["model"], billions)
+    model = shape(row["model"], spelling.billions(row["params_b"]))
     if model is None:
         raise Unknown("neither the model's name nor its size says how large it is")
     if tool.untied and model.tied:
         head = model.vocab_size * model.hidden_size
         model = replace(model, tied=False, head_weights=head)
     micro, length, exact = _batch(row, model)
-    strategy, degrees = _strategy(row, tool)
-    if sharded := [name for name in ("tp", "pp", "ep") if degrees.get(name, 1) > 1]:
-        raise Unknown(f"{' and '.join(sharded)}: trainwiz does not plan tensor, pipeline or expert parallelism")
-    ranks = max(1, int(_number(row["gpus"]) or 1))
-    adapter = _adapter(row["strategy"])
-    pure = "pure" in row["extras"].lower() or "weights" in row["precision"] or "true" in row["precision"]
-    pure = pure or (tool.pure and not row["precision"].startswith("amp"))
-    if _keeps_shards_in_fp32(row, strategy, adapter):
-        pure = False
-    world = ranks
-    paged = tool.paged_moments and not adapter and strategy.one_rank
-    preference = "dpo" in row["strategy"]
-    paired = preference and "packed" not in row["extras"]  # packed rows hold both answers
-    accumulation = _accumulation(row, micro, ranks)
-    stepped = tool.first_micro_batches is None or accumulation < tool.first_micro_batches
-    work = Work(
-        generates=not re.search("no vocabulary head|masked tokens only", row["extras"]),
-        keeps_scores="eager attention" in row["extras"],
-        parameters=model.parameters * (2 if preference else 1) + _copied_tables(row, model),
-        transformer=model,
-        adapted_features=_adapted_features(row, model) if adapter else None,
-        adapter={"qlora": "qlora", "": "none"}.get(adapter, "lora"),
-        trained=_trained(row, model, adapter),
-        precision=_precision(row["precision"]),
-        fused_casts=_FUSED.search(row["source"] + row["extras"]) is not None,
-        weight_bytes=2 if pure or adapter else 4,
-        # bitsandbytes kept the inputs of frozen matrices in four bits, too.
-        frozen_mlps=adapter not in ("", "qlora")
-        and not re.search("down_proj|gate_proj", row["extras"])
-        and tool.checkpointing != "full",
-        dropped_features=_dropped(row, model) if tool.adapter_dropout and adapter in ("lora", "qlora") else 0,
-        frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
-        moment_bytes=0 if paged or not stepped else 4 if pure or adapter else tool.moment_bytes,
-        bucket=tool.bucket,
-        sums_in_half=True,
-        fused_step=tool.fused_step or paged,
-        world=world,
-        arithmetic=_arithmetic(row, tool),
-        bucket_view=False,
-        stream_bytes=_stream_bytes(row, strategy, whole=not (pure or adapter)),
-        optimizer_offloaded="offload-opt" in row["strategy"] or "offload" in row["strategy"],
-        parameters_offloaded="offload-param" in row["strategy"],
-        checkpointing=_checkpointing(row, tool),
-        accumulates=accumulation > 1,
-        loss=_loss(row, tool, micro * length * (2 if paired else 1)),
-        samples=micro * (2 if paired else 1),
-        length=max(1, length // degrees.get("cp", 1)),
-    )
+    world = spelling.world(row["gpus"], row["gpu"], f"{row['strategy']} {row['extras']}")
+    said = spelling.sharding(_way(row, tool), world.ranks)
+    context = _context(row)
+    return _understood(row, tool, model, _Shape(micro, length, exact, world, said, context))
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Numbers of a row."""
+
+    micro: int
+    length: int
+    exact: bool
+    world: spelling.World
+    said: spelling.Sharding
+    context: int
+
+
+def _understood(row: Row, tool: Tool, model: Transformer, shape: _Shape) -> Recipe:
+    strategy, adapter = _strategy(shape.said, row["extras"]), spelling.adapter(row["strategy"])
+    work = _work(row, tool, model, shape, strategy, adapter)
+    one = shape.world.ranks == 1 or strategy.one_rank
+    sharded = strategy.partitions_weights and not strategy.zero_stage
     kind = {"": "full", "lora": "LoRA", "qlora": "QLoRA"}.get(adapter, "other adapters")
-    where = (
-        "one GPU"
-        if ranks == 1 or strategy.one_rank
-        else "FSDP"
-        if strategy.partitions_weights and not strategy.zero_stage
-        else "ZeRO"
-    )
-    layers = "layer" in row["checkpointing"]
+    layers, extras = "layer" in row["checkpointing"], row["extras"]
+    limit = re.search(r"(?<!at most )\b(\d{2,4}) W\b", extras)
     return Recipe(
         strategy=strategy,
         work=work,
         meter=_meter(row, tool),
-        exact=exact,
-        group=f"{kind}, {where}",
-        context=degrees.get("cp", 1),
-        compiled=any(word in row["extras"] for word in ("compile", "fused")),
+        exact=shape.exact,
+        group=f"{kind}, {'one GPU' if one else 'FSDP' if sharded else 'ZeRO'}",
+        context=shape.context,
+        compiled=work.compiled or spelling.has(extras, _FUSED_LAYERS),
         attention=_attention(row, tool),
         network=_network(row),
-        watts=_number(limit[1]) if (limit := re.search(r"(?<!at most )\b(\d{2,4}) W\b", row["extras"])) else None,
-        accumulation=accumulation,
+        watts=float(limit[1]) if limit else None,
+        accumulation=spelling.accumulation(extras, shape.micro, shape.length, shape.world.ranks),
         kept="none" if layers else "selective",
         share=0.5 if layers else 0.59,
         halves=tool.halves and work.checkpointing == "selective",
-        machine=int((re.search(r"machine of (\d+)", row["extras"]) or [0, 8])[1]),
+        machine=shape.world.machine,
+        replicas=shape.world.ranks // work.world,
+        steps_early=spelling.has(extras, _EARLY),
+        tensor_cores=spelling.tensor_cores_in_fp32(row["precision"]),
     )
+
+
+def _work(row: Row, tool: Tool, model: Transformer, shape: _Shape, strategy: Strategy, adapter: str) -> Work:
+    extras, ranks, how = row["extras"], shape.world.ranks, spelling.precision(row["precision"])
+    pure = _pure(row, tool, strategy, adapter)
+    paired = "dpo" in row["strategy"].lower() and "packed" not in extras  # packed rows hold both answers
+    accumulation = spelling.accumulation(extras, shape.micro, shape.length, ranks)
+    world = min(ranks, shape.world.machine) if shape.said.within else ranks
+    moments, stepped = _moments(row, tool, strategy, adapter), accumulation < (tool.first_micro_batches or 10**6)
+    offloads = _offloads(row, strategy)
+    wide = adapter and re.search(r"adapters? (in )?fp32|fp32 shards", f"{row['precision']} {extras}")
+    return Work(
+        generates=not re.search("no vocabulary head|masked tokens only", extras),
+        keeps_scores=spelling.has(extras, "eager attention"),
+        parameters=model.parameters * (2 if "dpo" in row["strategy"].lower() else 1) + _copied_tables(row, model),
+        transformer=model,
+        adapted_features=_adapted_features(row, model) if adapter else None,
+        adapter={"qlora": "qlora", "": "none"}.get(adapter, "lora"),
+        trained=_trained(row, model, adapter),
+        precision=how,
+        fused_casts=_FUSED.search(row["source"] + extras) is not None,
+        weight_bytes=2 if (pure or adapter) and not wide else 4,
+        # bitsandbytes kept the inputs of frozen matrices in four bits, too.
+        frozen_mlps=adapter not in ("", "qlora")
+        and not re.search("down|gate|up_proj|all[ -]linear", extras)
+        and tool.checkpointing != "full",
+        dropped_features=_dropped(row, model) if tool.adapter_dropout and adapter in ("lora", "qlora") else 0,
+        frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
+        moment_bytes=moments if stepped else 0,
+        bucket=tool.bucket,
+        sums_in_half=True,
+        fused_step=tool.fused_step or not moments,
+        world=world,
+        arithmetic=_arithmetic(row, tool),
+        bucket_view=False,
+        stream_bytes=_stream_bytes(row, strategy, whole=not (pure or adapter)),
+        optimizer_offloaded=offloads[0],
+        parameters_offloaded=offloads[1],
+        checkpointing=_checkpointing(row, tool),
+        compiled=_compiled(row),
+        accumulates=accumulation > 1,
+        loss=_loss(row, tool, shape.micro * shape.length * (2 if paired else 1), model.vocab_size),
+        samples=shape.micro * (2 if paired else 1),
+        length=max(1, shape.length // shape.context),
+    )
+
+
+def _way(row: Row, tool: Tool) -> str:
+    """The strategy in words; what trains GPTQ models on one GPU of some sources is not plain PyTorch."""
+    text = row["strategy"]
+    if "gptq" in text.lower() and tool.quantized_strategy and not re.search("fsdp|zero", text.lower()):
+        return tool.quantized_strategy
+    return text
+
+
+def _context(row: Row) -> int:
+    """Ranks that share a sample. Raises `Unknown` for what trainwiz does not plan."""
+    degrees = spelling.degrees(row["strategy"])
+    more = re.findall(r"\b(?:tp|pp|ep|cp)\s?=\s?\d+", row["extras"].lower())
+    degrees = {**spelling.degrees(" ".join(more)), **degrees}
+    if sharded := [name for name in ("tp", "pp", "ep") if degrees.get(name, 1) > 1]:
+        raise Unknown(f"{' and '.join(sharded)}: trainwiz does not plan tensor, pipeline or expert parallelism")
+    return degrees.get("cp", 1)
+
+
+def _pure(row: Row, tool: Tool, strategy: Strategy, adapter: str) -> bool:
+    """Whether what is trained is in 16 bits. Accelerate raises trained shards to fp32 under mixed precision."""
+    said = row["precision"]
+    if not adapter and strategy.partitions_weights and "autocast" in said:
+        return False
+    return spelling.has(row["extras"], "pure") or spelling.pure(said) or (tool.pure and not spelling.mixed(said))
+
+
+def _moments(row: Row, tool: Tool, strategy: Strategy, adapter: str) -> int:
+    """Bytes of each trained parameter; moments have the type of the weights, but for those in 8 bits and less."""
+    named = spelling.moment_bytes(f"{row['strategy']} {row['extras']}")
+    if named is None and tool.paged_moments and not adapter and strategy.one_rank and "cumulative" not in row["extras"]:
+        return 0
+    kept = tool.moment_bytes if named is None else named
+    half = (_pure(row, tool, strategy, adapter) or adapter) and not _fp32_adapter(row, adapter)
+    return kept // 2 if half and kept > 2 else kept
+
+
+def _fp32_adapter(row: Row, adapter: str) -> bool:
+    text = f"{row['precision']} {row['extras']}"
+    return bool(adapter) and re.search(r"adapters? (in )?fp32|fp32 shards", text) is not None
+
+
+def _offloads(row: Row, strategy: Strategy) -> tuple[bool, bool]:
+    """Whether the optimizer and the weights are in host memory. FSDP has one switch for both."""
+    words = re.sub(r"activations?[ _-]*(cpu[ _-]*)?off-?load\w*", "", row["strategy"].lower())
+    if "offload" not in words and "infinity" not in words:
+        return False, False
+    weights = re.search(r"off-?load[ _-]*(all|param|weight|model)|(param|weight)\w*[ _-]*off-?load|infinity", words)
+    alone = strategy.uses_fsdp or not strategy.uses_deepspeed
+    optimizer_alone = re.search(r"off-?load[ _-]*opt|optimi[sz]er[ _-]*off-?load", words)
+    return True, bool(weights) or (alone and not optimizer_alone)
 
 
 def _attention(row: Row, tool: Tool) -> float:
@@ -273,12 +392,13 @@ def _attention(row: Row, tool: Tool) -> float:
 
 
 def _meter(row: Row, tool: Tool) -> Meter:
-    """A table of a tool that is not known may say what it counts."""
-    if tool == Tool():
-        if re.search(r"max[ _]reserved", row["extras"]):
-            return "reserved"
-        if re.search(r"max[ _]allocated", row["extras"]):
-            return "allocated"
+    """A table may say what it counts; that of a tool that is not known, in any words."""
+    said = re.search(r"peak\w*\s*(?:=|is|:)\s*(?:\w+ ){0,2}?(active|allocated|reserved|nvidia-smi)", row["extras"])
+    text = said[1] if said else row["extras"] if tool == Tool() or "max " in row["extras"] else ""
+    if re.search(r"max[\w ]*reserved|^reserved|memory_reserved|peak[\w ]*reserved", text) and "nvidia-smi" not in text:
+        return "reserved"
+    if re.search(r"max[\w ]*alloc|^a(?:ctive|llocated)|memory_allocated|peak[\w ]*alloc|active", text):
+        return "allocated"
     return tool.meter
 
 
@@ -288,52 +408,18 @@ def _network(row: Row) -> float | None:
     return int(said[1]) * int(said[2]) * 1e9 / 8 / 8 if said else None
 
 
-def _number(text: str) -> float | None:
-    found = re.match(r"\d+(\.\d+)?", text)
-    return min(float(found[0]), _LARGEST) if found else None
-
-
 def _batch(row: Row, model: Transformer) -> tuple[int, int, bool]:
-    micro, length = _number(row["micro_batch"]), _number(row["seq_len"])
-    exact = row["micro_batch"].isdigit() and row["seq_len"].isdigit()
+    micro, length = spelling.amount(row["micro_batch"]), spelling.amount(row["seq_len"])
+    exact = all(said is not None and said.exact for said in (micro, length))
     exact = exact and not any(word in row["extras"] + row["checkpointing"] for word in _BOUND)
     if "card's limit" in row["extras"]:
         raise Unknown("the source gives the card's limit, not what was needed")
-    if not micro or micro != int(micro):
+    if not micro or micro.value < 1 or micro.value != int(micro.value):
         raise Unknown("the micro-batch is missing, or is not a positive number")
-    if length is None and "packed" in row["extras"]:
-        length = model.max_position_embeddings
-    if not length or length != int(length):
+    tokens = length.value if length else model.max_position_embeddings if "packed" in row["extras"] else None
+    if not tokens or tokens < 1 or tokens != int(tokens):
         raise Unknown("the sequence length is missing, or is not a positive number")
-    return int(micro), int(length), exact
-
-
-def _accumulation(row: Row, micro: int, ranks: int) -> int:
-    if said := re.search(r"accum=(\d+)", row["extras"]):
-        return int(said[1])
-    said = re.search(r"global[ _]batch[ =](\d+)", row["extras"])
-    return max(1, int(said[1]) // (micro * ranks)) if said else 1
-
-
-def _strategy(row: Row, tool: Tool) -> tuple[Strategy, dict[str, int]]:
-    text = row["strategy"]
-    degrees = {name: int(degree) for name, degree in re.findall(r"\b(dp|tp|cp|pp|ep)=(\d+)", text)}
-    label = next((label for word, label in _LABELS if word in text), "single")
-    if "gptq" in text and label == "single":
-        label = tool.quantized_strategy or label
-    return strategies.labelled(label), degrees
-
-
-def _adapter(text: str) -> str:
-    for word in ("qlora", "lora", "loha", "ia3", "adapter"):
-        if word in text:
-            return word
-    return ""
-
-
-def _keeps_shards_in_fp32(row: Row, strategy: Strategy, adapter: str) -> bool:
-    """Accelerate raises trained shards to fp32 under mixed precision (from 0.27 on)."""
-    return not adapter and strategy.partitions_weights and "autocast" in row["precision"]
+    return int(micro.value), int(tokens), exact
 
 
 def _copied_tables(row: Row, model: Transformer) -> int:
@@ -344,23 +430,26 @@ def _copied_tables(row: Row, model: Transformer) -> int:
 def _trained(row: Row, model: Transformer, adapter: str) -> int | None:
     if not adapter:
         return model.parameters
-    if said := re.search(r"trainable=([\d,]+)", row["extras"]):
-        return int(said[1].replace(",", ""))
-    rank = int((re.search(r"\br=(\d+)", row["extras"]) or [0, 16])[1])
-    return rank * _adapted_features(row, model) + _copied_tables(row, model)
+    said = spelling.trainable(row["extras"])
+    features = _adapted_features(row, model, all_experts=True)
+    found = (spelling.rank(row["extras"]) or 16) * features + _copied_tables(row, model)
+    return min(model.parameters, found if said is None else said)
 
 
-def _adapted_features(row: Row, model: Transformer) -> int:
-    trainable, rank = re.search(r"trainable=([\d,]+)", row["extras"]), re.search(r"\br=(\d+)", row["extras"])
+def _adapted_features(row: Row, model: Transformer, *, all_experts: bool = False) -> int:
+    """Features that enter and leave the matrices with adapters: of a token's experts, or of all, each with its own."""
+    trainable, rank = spelling.trainable(row["extras"]), spelling.rank(row["extras"])
     if trainable and rank:
-        return int(trainable[1].replace(",", "")) // int(rank[1])
-    attention_only = "q,k,v,o_proj" in row["extras"]
-    numbers = 0
+        return trainable // rank
+    chosen, numbers, hidden = spelling.modules(row["extras"]), 0, model.hidden_size
     for block in model.blocks:
-        each = 2 * (model.hidden_size + block.query_size) + 2 * (model.hidden_size + block.key_value_size)
-        if not attention_only:
-            each += (3 if block.gated else 2) * (model.hidden_size + block.intermediate_size)
-        numbers += block.count * each
+        outer = len(chosen & {"q", "o"}) * (hidden + block.query_size)
+        shared = len(chosen & {"k", "v"}) * (hidden + block.key_value_size)
+        gate = block.gated and "gate" in chosen
+        inner = (len(chosen & {"up", "down"}) + gate) * (hidden + block.intermediate_size)
+        if all_experts:
+            inner = inner * block.mlp_weights // max(1, block.active_mlp_weights)
+        numbers += block.count * (outer + shared + inner)
     return numbers
 
 
@@ -377,13 +466,10 @@ def _gathers_all(tool: Tool, strategy: Strategy) -> bool:
 
 
 def _frozen_bytes(row: Row) -> int:
-    return 4 if _precision(row["precision"]) == "no" else 2
-
-
-def _precision(text: str) -> str:
-    if re.search("fp8|float8", text):
-        return "fp8"
-    return "no" if re.fullmatch(r"(tf|fp)?32(-true)?|float32|no", text.strip()) else "bf16"
+    if spelling.eight_bits(row["strategy"]):
+        return 1
+    wide = spelling.precision(row["precision"]) == "no" or re.search(r"frozen weights in fp32", row["extras"])
+    return 4 if wide else 2
 
 
 def _stream_bytes(row: Row, strategy: Strategy, *, whole: bool) -> int:
@@ -392,27 +478,57 @@ def _stream_bytes(row: Row, strategy: Strategy, *, whole: bool) -> int:
     """
     plain = strategy.autocasts
     raised = "baseline-peft" in row["extras"] and plain
-    return 4 if raised or (whole and plain) or _precision(row["precision"]) == "no" else 2
+    return 4 if raised or (whole and plain) or spelling.precision(row["precision"]) == "no" else 2
 
 
 def _arithmetic(row: Row, tool: Tool) -> Arithmetic:
-    pure = "true" in row["precision"] or "weights" in row["precision"]
-    if _precision(row["precision"]) == "no":
+    if spelling.precision(row["precision"]) == "no":
         return "fp32"
-    return "16-bit" if pure and not tool.pure_autocast else "autocast"
+    return "16-bit" if spelling.pure(row["precision"]) and not tool.pure_autocast else "autocast"
 
 
 def _checkpointing(row: Row, tool: Tool) -> Checkpointing:
-    said = row["checkpointing"].split(" ")[0]
-    if said in ("none", "selective", "full"):
-        return said  # type: ignore[return-value]
-    return tool.checkpointing or "full"
+    """Of a row that says nothing, what its tool does, and full where nobody says: it hardly changes the speed's order,
+    and a model that is fine-tuned seldom fits without.
+    """
+    extras = row["extras"]
+    said = spelling.checkpointing(row["checkpointing"])
+    if said is None and re.search(_RECOMPUTES, extras, re.IGNORECASE):
+        said = "full" if spelling.has(extras, _RECOMPUTES) else "none"
+    found = said or tool.checkpointing or "full"
+    away = spelling.has(f"{row['strategy']} {extras}", r"activations?[ _-]*(cpu[ _-]*)?off-?load")
+    away = away or (_cumulative(row) and spelling.adapter(row["strategy"]))
+    return "offload" if found == "full" and away else found
 
 
-def _loss(row: Row, tool: Tool, tokens: int) -> Loss:
-    if "liger" in row["extras"]:
+def _cumulative(row: Row) -> bool:
+    """Of a table whose rows add one technique each, the last ones: adapters come after compiling and offloading."""
+    return "cumulative" in row["extras"]
+
+
+def _compiled(row: Row) -> bool:
+    said = spelling.has(row["extras"], r"compiled?\b|inductor")
+    return said or (_cumulative(row) and bool(spelling.adapter(row["strategy"])))
+
+
+def _loss(row: Row, tool: Tool, tokens: int, vocabulary: int) -> Loss:
+    extras = row["extras"]
+    if spelling.has(extras, _NO_LOGITS):
         return Loss()
-    logits = tool.logit_bytes - (4 if "foak" in row["extras"] else 0)
-    if "qlora" in row["strategy"] or "zero" in row["strategy"]:
+    logits = (_compiled(row) and tool.compiled_logit_bytes) or tool.logit_bytes
+    logits -= 4 if "foak" in extras else 0
+    if "qlora" in row["strategy"].lower() or "zero" in row["strategy"].lower():
         logits = tool.engine_logit_bytes or logits
-    return Loss(logit_bytes=logits, tokens_at_once=max(1, tokens // tool.loss_parts))
+    said = re.search(r"loss in (?:(\d{1,4}) chunks|chunks of (\d{1,7})( words)?)", extras)
+    parts = tool.loss_parts
+    if said and said[3]:
+        parts = max(1, vocabulary // max(1, int(said[2])))
+    elif said and said[2]:
+        parts = max(1, tokens // max(1, int(said[2])))
+    elif said and not tool.whole_logit_bytes:
+        parts = max(1, int(said[1]))
+    elif spelling.has(extras, "whole loss"):
+        parts, logits = 1, tool.whole_logit_bytes or logits
+    elif spelling.has(extras, r"chunked[ _-]*(cross|ce\b|loss|nll)"):
+        parts = 1 if tool.whole_logit_bytes else max(8, parts)
+    return Loss(logit_bytes=logits, tokens_at_once=max(1, tokens // parts))

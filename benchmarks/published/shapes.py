@@ -42,6 +42,7 @@ modded-nanogpt-124m    gpt2         768 12  6  6  3072  50304 1024 tied
 modded-nanogpt-124m-untied gpt2     768 12  6  6  3072  50304 1024
 modded-nanogpt-1.5b    gpt2        1536 52 12 12  6144  50304 1024 tied
 qwen1.5-1.8b           llama       2048 24 16 16  5504 151936 32768
+stablecode-completion-alpha-3b gpt_neox 2560 32 32 32 10240 49152 16384
 llama-1b               llama       2048 24 32 32  4096  50257 4096
 """
 _ALIASES = {
@@ -56,16 +57,31 @@ def shape(name: str, billions: float | None) -> Transformer | None:
     """The layers of a published model: by its name, else the usual ones for its size; None where neither is known."""
     plain = _plain(name)
     found = _own().get(plain) or models.known(plain) or models.known(name.rpartition("/")[2])
+    for pattern, base in _TUNED:
+        if found is None and (said := pattern.search(plain)):
+            found = models.known(f"{base}{said[1]}b")
     if found:
         return found
     parameters = int(billions * 1e9) if billions else models.parameters_in_name(name)
     return models.of_parameters(parameters) if parameters else None
 
 
+_TUNED = (
+    (
+        re.compile(
+            r"(?:vicuna|longchat|koala|alpaca|guanaco|wizardlm|hermes|platypus\d?|beluga|open-?llama)\D*?(\d+)b"
+        ),
+        "llama-2-",
+    ),
+    (re.compile(r"(?:zephyr|openhermes|starling|neural-chat|openchat)\D*?(7)b"), "mistral-"),
+)
+"""What chat models of 2023 were tuned from, by their size."""
+
+
 def _plain(name: str) -> str:
     last = name.rpartition("/")[2].split("(")[0].strip().lower()
     last = re.sub(r"(\d) (b|m)\b", r"\1\2", last).replace(" ", "-")
-    last = re.sub(r"-v0\.[12]\b|-(instruct|hf|chat|4k|base$)", "", last).replace("stablelm-base", "stablelm-base")
+    last = re.sub(r"-v0\.[12]\b|-(instruct|hf|chat|4k|base$)", "", last).replace("gpt-2", "gpt2")
     return _ALIASES.get(last, last)
 
 

@@ -44,6 +44,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "opt": {"ffn_dim": 832, "word_embed_proj_dim": 320},
     "bert": {},
 }
+ROUTED: dict[str, dict[str, Any]] = {
+    "mixtral": {**SHARED, **WIDE, "num_local_experts": 8, "num_experts_per_tok": 2},
+    "qwen3_moe": {**SHARED, **WIDE, "moe_intermediate_size": 192, "num_experts": 8, "num_experts_per_tok": 4},
+}
 TOKENS = 64
 TINY = {"vocab_size": 99, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "max_position_embeddings": TOKENS}
 
@@ -62,7 +66,9 @@ def activation_bytes(
 
 def built(kind: str, layers: int, attention: str = "sdpa", **more: Any) -> nn.Module:
     """A base model with random weights, in training mode."""
-    values = {**SIZES, **FAMILIES[kind], "num_hidden_layers": layers}
+    values = {**SIZES, **{**FAMILIES, **ROUTED}[kind], "num_hidden_layers": layers}
+    if kind in ROUTED:
+        more = {**more, "experts_implementation": "eager"}
     if "layer_types" in values:
         values["layer_types"] = values["layer_types"][:layers]
     config = CONFIG_MAPPING[kind](**values, **TINY, attn_implementation=attention, **more)
@@ -150,6 +156,13 @@ def transformer(kind: str, layers: int) -> Transformer:
 @pytest.mark.parametrize("kind", FAMILIES)
 def test_a_layer_keeps_what_autograd_saves(kind: str, arithmetic: Arithmetic) -> None:
     # Of a second layer the second sample: neither embeddings nor the cast weights are in it.
+    one, two = (kept_bytes(kind, n, 2, arithmetic) - kept_bytes(kind, n, 1, arithmetic) for n in (1, 2))
+    assert activation_bytes(transformer(kind, 1), arithmetic) == pytest.approx((two - one) / TOKENS, rel=0.01)
+
+
+@pytest.mark.parametrize("arithmetic", ["fp32", "16-bit"])  # autocast keeps casts of those experts that have a token
+@pytest.mark.parametrize("kind", ROUTED)
+def test_experts_keep_a_copy_of_each_token_that_they_are_given(kind: str, arithmetic: Arithmetic) -> None:
     one, two = (kept_bytes(kind, n, 2, arithmetic) - kept_bytes(kind, n, 1, arithmetic) for n in (1, 2))
     assert activation_bytes(transformer(kind, 1), arithmetic) == pytest.approx((two - one) / TOKENS, rel=0.01)
 

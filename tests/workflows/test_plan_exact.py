@@ -81,6 +81,18 @@ def project(*changes: str, task: str = "causal_lm") -> Path:
     return Path("made").absolute()
 
 
+def test_a_project_with_data_of_its_own_is_run_to_its_second_update(tmp_path: Path, capsys: Any) -> None:
+    """Its loop evaluates, which this one did not: a stand-in's unknown flag ended the training after one update."""
+    rows = "".join(json.dumps({"text": f"row {number} of a few"}) + "\n" for number in range(40))
+    (tmp_path / "rows.jsonl").write_text(rows, encoding="utf-8")
+    project(*ONE, f"data.train={tmp_path / 'rows.jsonl'}")
+    capsys.readouterr()
+    assert run(["plan", "made", "--exact", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["peak_bytes"] > 10 * 2**20
+    assert {"forward", "loss", "backward", "step"} <= set(said["moments"])
+
+
 def test_it_counts_what_a_real_training_holds() -> None:
     folder = project(*ONE, "batch.sequence_length=256")
     asked = {"world": 1, "depths": [2, 3, 4], "samples": "rows", "whole": True, "sharded": False, "gpu": False}

@@ -84,7 +84,8 @@ Source: https://github.com/Dao-AILab/flash-attention/issues/1589
 """
 # Columns: name, pattern, capability, TFLOP/s in half, single and fp8, GB/s and GiB of memory, W, GB/s of the link,
 # matrix_share. Where tensor cores sum in fp32 at half their rate (GeForce, L20) they keep their clock, which is mostly
-# higher than the datasheet's: GeForce cards that nobody measured get 1. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a
+# higher than the datasheet's: GeForce cards that nobody measured get 1, and the L40 the share of the L20, which has the
+# same chip and the same rate of sums. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a
 # burst of 71. The RTX 6000 Ada has the L40S's 269 TFLOP/s at 300 W instead of 350, see `limited`.
 _AMPERE = """
 A100-PCIe-40GB a100.*(pcie40|pcie.*40g)       8.0  312 19.5 - 1555 40 250  32 0.811
@@ -119,7 +120,7 @@ MI210          mi210                          9.0  181    22.6      - 1638  64  
 # A P100 has no tensor cores: products in fp16 that are summed in fp32 run as fast as those in fp32.
 _SERVERS = """
 L40S           l40s                           8.9 362   91.6 733  864 48 350 32 0.743
-L40            l40                            8.9 181   90.5 362  864 48 300 32 0.8
+L40            l40                            8.9 181   90.5 362  864 48 300 32 0.955
 L20            l20                            8.9 119.5 59.8 239  864 48 275 32 0.955
 L4             l4                             8.9 121   30.3 242  300 24  72 32 0.47
 A10G           a10g                           8.6  70   31.2   -  600 24 300 32 0.8

@@ -77,6 +77,8 @@ class Work:
     """An update has several micro-batches: gradients are there while the next one is computed."""
     checkpointing: Checkpointing = "none"
     """Which activations are computed again in the backward pass."""
+    compiled: bool = False
+    """torch.compile makes the layers' kernels."""
     stream_bytes: int | None = None
     """Of a number of the residual stream; None: the usual one of this arithmetic."""
     arithmetic: Arithmetic | None = None
@@ -277,6 +279,7 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         stream_bytes=work.stream_bytes or stream_bytes(strategy, work),
         frozen_mlps=work.frozen_mlps,
         scored=work.scored,
+        compiled=work.compiled,
     )
     dropped, all_kept = _DROPPED_BYTES * work.tokens * work.dropped_features, work.checkpointing == "none"
     if all_kept:

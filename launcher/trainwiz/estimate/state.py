@@ -75,10 +75,7 @@ def estimate(plan: Plan, parameters: int, transformer: Transformer | None = None
 
 def device_needs(plan: Plan, parameters: int, transformer: Transformer | None) -> Needs:
     """What a plan needs in the memory of each rank, at each moment."""
-    work = work_of(plan, parameters, transformer)
-    # The compiler computes all but matrix products and attention again, where that saves memory.
-    keeps_less = plan.model.compile and work.checkpointing == "none"
-    return needs(strategies.of(plan), replace(work, checkpointing="selective") if keeps_less else work)
+    return needs(strategies.of(plan), replace(work_of(plan, parameters, transformer), compiled=plan.model.compile))
 
 
 def staged_bytes(plan: Plan, checkpoint: int) -> int:

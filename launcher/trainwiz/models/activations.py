@@ -20,6 +20,10 @@ Checkpointing = Literal["none", "selective", "full", "offload"]
 """Of `offload`, each layer keeps its input alone, as of `full`, and host memory holds it until the backward pass."""
 _LOGARITHMS = 4
 """Bytes per head: the logarithm of the softmax's sum, in fp32."""
+_ROUTED: Mapping[Arithmetic, int] = {"fp32": 12, "autocast": 12, "16-bit": 6}
+"""Bytes per feature of each copy of a token that an expert is given: what enters it, what leaves it, and that times the
+router's weight.
+"""
 _SCORES: Mapping[Arithmetic, int] = {"fp32": 4, "autocast": 6, "16-bit": 6}
 """Bytes per head and pair of tokens: the softmax in fp32, and what is cast to 16 bits of it."""
 _SOFTMAX_AS_IT_COMES = ("gpt2", "bert", "roberta", "xlm-roberta")
@@ -94,7 +98,12 @@ def layer_bytes(model: Transformer, block: Block, arithmetic: Arithmetic, scored
     A family that nobody counted is taken for Llama, or for GPT-NeoX if its MLP has no gate.
     """
     row = _ROWS.get(model.model_type) or (_LLAMA if block.gated else _GPT_NEOX)
-    return row[arithmetic].of(block, model.hidden_size) + _eager_bytes(model, block, arithmetic, scored)
+    kept = row[arithmetic].of(block, model.hidden_size) + _routed_bytes(model, block, arithmetic)
+    return kept + _eager_bytes(model, block, arithmetic, scored)
+
+
+def _routed_bytes(model: Transformer, block: Block, arithmetic: Arithmetic) -> int:
+    return _ROUTED[arithmetic] * block.routed * model.hidden_size
 
 
 def _eager_bytes(model: Transformer, block: Block, arithmetic: Arithmetic, scored: int) -> int:
@@ -125,6 +134,7 @@ def saved_bytes(
     if checkpointing == "none":
         number = (4 if arithmetic == "fp32" else 2) * frozen_mlps
         inputs = sum(block.count * number * (model.hidden_size + block.intermediate_size) for block in model.blocks)
+        inputs += sum(b.count * _routed_bytes(model, b, arithmetic) * 2 // 3 * frozen_mlps for b in model.blocks)
         return sum(block.count * layer_bytes(model, block, arithmetic, scored) for block in model.blocks) - inputs
     stream = input_bytes(model, arithmetic, stream_bytes)
     if checkpointing == "offload":  # of the layer that is computed
@@ -138,9 +148,14 @@ def input_bytes(model: Transformer, arithmetic: Arithmetic, stream_bytes: int | 
     return (stream_bytes or (2 if arithmetic == "16-bit" else 4)) * model.hidden_size
 
 
-def live_bytes(model: Transformer, arithmetic: Arithmetic, scored: int = 0) -> int:
-    """Bytes of one token that the largest layer keeps while it is computed again."""
-    return max((layer_bytes(model, block, arithmetic, scored) for block in model.blocks), default=0)
+def live_bytes(model: Transformer, arithmetic: Arithmetic, scored: int = 0, *, frozen_mlps: bool = False) -> int:
+    """Bytes of one token that the largest layer keeps while it is computed again.
+
+    Of experts that are not trained only what leaves them is kept, for the router's weights.
+    """
+    spared = [_routed_bytes(model, block, arithmetic) * 2 // 3 * frozen_mlps for block in model.blocks]
+    kept = [layer_bytes(model, block, arithmetic, scored) for block in model.blocks]
+    return max((one - other for one, other in zip(kept, spared, strict=True)), default=0)
 
 
 def score_gradient_bytes(model: Transformer, scored: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
+
 from trainwiz.models.reader import of_config
 from trainwiz.models.transformer import Transformer
 
@@ -12,16 +14,18 @@ _VOCABULARY = 128_256
 """Llama 3's: most models since 2024 have 100,000 tokens or more."""
 _SMALL_VOCABULARY = 32_000
 _SMALL = 1_000_000_000
+_LARGEST = 10**13
+"""No model has more; a name that claims it is taken for this many."""
 
 
 def of_parameters(parameters: int) -> Transformer:
     """A Llama of about this many parameters: 12 h² of them in a layer of width h, with h / 128 layers."""
     vocabulary = _VOCABULARY if parameters >= _SMALL else _SMALL_VOCABULARY
-    width = _HEAD_SIZE
-    while _shape(width + _HEAD_SIZE, vocabulary).parameters <= parameters:
-        width += _HEAD_SIZE
-    smaller, larger = (_shape(each, vocabulary) for each in (width, width + _HEAD_SIZE))
-    return min(smaller, larger, key=lambda shape: abs(shape.parameters - parameters))
+    wanted = min(parameters, _LARGEST)
+    heads = range(1, int((wanted * _LAYERS_TO_WIDTH / 12) ** (1 / 3)) // _HEAD_SIZE + 3)
+    fit = max(1, bisect.bisect_right(heads, wanted, key=lambda n: _shape(n * _HEAD_SIZE, vocabulary).parameters))
+    smaller, larger = (_shape(n * _HEAD_SIZE, vocabulary) for n in (fit, fit + 1))
+    return min(smaller, larger, key=lambda shape: abs(shape.parameters - wanted))
 
 
 def _shape(width: int, vocabulary: int) -> Transformer:

@@ -20,6 +20,8 @@ class Mlp:
     """Of these, the weights that one token is multiplied with."""
     biases: int = 0
     """Of all matrices together; they are no part of `weights`."""
+    routed: int = 0
+    """Experts behind a router that one token is given to, each as a copy."""
 
 
 def dense(sizes: Sizes, *, gated: bool, bias: bool) -> Mlp:
@@ -52,7 +54,7 @@ class Experts:
         always = 3 * hidden * common + hidden * (number + self.shared_gate)
         each = 3 * hidden * width
         biases = number * (2 * width + hidden + 1) if self.bias else 0
-        return Mlp(seen * width + common, number * each + always, seen * each + always, biases)
+        return Mlp(seen * width + common, number * each + always, seen * each + always, biases, seen)
 
 
 def unnamed(config: Config) -> Experts | None:

@@ -104,6 +104,7 @@ def _block(config: Config, found: Sizes, row: Family, layer: int) -> Block:
         attention_weights=attended.weights,
         mlp_weights=mlp.weights,
         active_mlp_weights=mlp.active,
+        routed=mlp.routed,
         small_weights=norms + attended.small + mlp.biases + _attention_small(config, found, row),
         window=_window(config, row, layer),
     )

@@ -29,6 +29,8 @@ class Block:
     """Of these, the weights that one token is multiplied with."""
     small_weights: int
     """Biases and norms."""
+    routed: int = 0
+    """Experts behind a router that one token is given to, each as a copy; 0 without a router."""
     window: int | None = None
     """How many tokens back attention reaches; None: all of them."""
 

@@ -429,6 +429,16 @@ def unreduced(_state, bucket):  # type: ignore[no-untyped-def]  # torch wants it
     return future
 
 
+class Nothing:
+    """What a stand-in was not given: called, it does nothing; as a flag, it is off."""
+
+    def __call__(self, *_: Any, **__: Any) -> None:
+        return None
+
+    def __bool__(self) -> bool:
+        return False
+
+
 class Quiet:
     """An object whose methods do nothing, except those that it is given."""
 
@@ -438,7 +448,7 @@ class Quiet:
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return lambda *_, **__: None
+        return Nothing()
 
 
 class Guesses(TorchDispatchMode):

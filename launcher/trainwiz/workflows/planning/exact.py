@@ -152,6 +152,11 @@ def _shown(
     if facts and facts.parameters:
         need = needs(strategies.of(plan), work_of(plan, facts.parameters, facts.transformer))
     totals = [_totals(one, None if asked["whole"] else need) for one in seen]
+    if not totals[0]:
+        raise TrainwizError(
+            say("--exact: the training ended before its second update, so no peak was seen"),
+            say("run it once to see why: trainwiz rehearse DIR"),
+        )
     peak = max(totals[0], key=lambda moment: totals[0][moment])
     return Shown(
         plan=plan,
