@@ -693,7 +693,7 @@ def test_nothing_is_compiled_that_is_not_known_to_gain() -> None:
     assert decide(adapted, eight, model=known_as("meta-llama/Llama-3.1-8B")).plan.model.compile
 
 
-def test_of_compiled_layers_products_and_attention_count_and_nothing_else() -> None:
+def test_compiled_layers_keep_less_than_eager_ones_and_more_than_their_products() -> None:
     plan = decide({"model.name": "llama-1b", "schedule.n_steps": 10_000}, machine("8xh100")).plan
     assert plan.model.compile
     assert plan.model.activation_checkpointing == "none"
@@ -705,7 +705,7 @@ def test_of_compiled_layers_products_and_attention_count_and_nothing_else() -> N
         estimate(each, DECODERS["llama-1b"].parameters).activation_bytes_per_rank
         for each in (full, selective, plan, plain)
     ]
-    assert kept[0] < kept[1] == kept[2] < kept[3]
+    assert kept[0] < kept[1] < kept[2] < kept[3]
     larger = plans.with_changes(plan, {"batch.per_device_batch_size": 512, "batch.real_batch_size": 4096})
     known = rules.Facts(
         plan=larger, machine=machine("8xh100"), estimate=estimate(larger, DECODERS["llama-1b"].parameters)
