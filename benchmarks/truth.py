@@ -3,6 +3,9 @@
 Each case says what must be found in it, or that nothing is wrong. Recall is the share of what is wrong that was found;
 precision is the share of what was found that is wrong. The table goes to stdout and into docs/truth.md.
 
+What was once reached is a floor, in tests/truth/floors.json: a run raises it, and a test fails below it. Nothing but an
+edit of that file lowers a number.
+
 The cases in tests/truth/ are whole scripts with one planted bug each, and the same script mended. Those of the rules
 and the logs are the tests' own: they were written with the rules, so they say what is promised, not how it fares on
 scripts that nobody here has seen.
@@ -11,6 +14,7 @@ scripts that nobody here has seen.
 from __future__ import annotations
 
 import functools
+import json
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -33,6 +37,7 @@ from trainwiz.rules.registry import Facts  # noqa: E402
 
 PLANTED = ROOT / "tests" / "truth" / "lint"
 PAGE = ROOT / "docs" / "truth.md"
+FLOORS = ROOT / "tests" / "truth" / "floors.json"
 BEGIN, END = "<!-- written by benchmarks/truth.py -->", "<!-- end -->"
 
 
@@ -61,6 +66,10 @@ class Score:
     @property
     def precision(self) -> float:
         return self.found / (self.found + self.false)
+
+    def numbers(self) -> dict[str, float]:
+        """What a release may not lower."""
+        return {"cases": self.cases, "recall": round(self.recall, 4), "precision": round(self.precision, 4)}
 
 
 @dataclass(frozen=True)
@@ -171,6 +180,19 @@ def counted() -> dict[str, Score]:
     return {name: count() for name, count in COMMANDS.items()}
 
 
+def floors() -> dict[str, dict[str, float]]:
+    """The numbers that each row of the table once reached."""
+    return json.loads(FLOORS.read_text()) if FLOORS.exists() else {}
+
+
+def raised(before: Mapping[str, Mapping[str, float]], scores: Mapping[str, Score]) -> dict[str, dict[str, float]]:
+    """The floors after a count: each number as high as it ever was."""
+    return {
+        name: {key: max(value, before.get(name, {}).get(key, 0)) for key, value in score.numbers().items()}
+        for name, score in scores.items()
+    }
+
+
 def table(scores: Mapping[str, Score]) -> str:
     lines = [
         "| command and cases | cases | something wrong | found | false | recall | precision |",
@@ -182,11 +204,13 @@ def table(scores: Mapping[str, Score]) -> str:
 
 
 def main() -> None:
-    """Count, print, write."""
-    shown = table(counted())
+    """Count, print, write; and raise the floors."""
+    scores = counted()
+    shown = table(scores)
     print(shown)
     before, _, rest = PAGE.read_text().partition(BEGIN)
     PAGE.write_text(f"{before}{BEGIN}\n\n{shown}\n\n{END}{rest.partition(END)[2]}")
+    FLOORS.write_text(json.dumps(raised(floors(), scores), indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -322,7 +322,8 @@ def test_source_code_in_a_traceback_is_not_what_was_raised() -> None:
     assert found is not None
     assert found.name == "unknown"
     for name in FAILED:
-        assert not any(line.startswith("    raise ") for line in of(name).evidence), name
+        last = LOGS[name].rstrip().rpartition("\n")[2]  # where it was cut, the line of code is all that is left
+        assert not any(line.startswith("    raise ") and line not in last for line in of(name).evidence), name
 
 
 # --- what launchers say

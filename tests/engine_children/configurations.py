@@ -464,6 +464,14 @@ def parser(case: dict[str, Any]) -> None:
     HfArgumentParser(Seq2SeqTrainingArguments).parse_dict({"output_dir": case["folder"], **rest})
 
 
+def grpo(case: dict[str, Any]) -> None:
+    from trl import GRPOConfig
+
+    values = yaml.safe_load(Path(case["accelerate"]).read_text())
+    own = {key: value for key, value in values.items() if key in GRPOConfig.__dataclass_fields__}
+    GRPOConfig(output_dir=case["folder"], use_cpu=True, bf16=False, report_to="none", **own)
+
+
 def main() -> None:
     results = []
     for case in json.load(sys.stdin):

@@ -251,6 +251,38 @@ def test_mending_shows_a_diff_and_keeps_comments(folder: Path, capsys: pytest.Ca
     assert "nothing can be fixed without knowing what you intend" in capsys.readouterr().err
 
 
+LACKING = """\
+base_model: a/b
+datasets: [{path: c, type: alpaca}]
+micro_batch_size: 1
+gradient_accumulation_steps: 1
+adapter: qlora  # four bits
+activation_offloading: true
+"""
+MISNAMED = "model_name_or_path: a/b\nstage: SFT  # supervised\ntemplate: qwen\nfinetuning_type: qlora\n"
+
+
+def test_what_a_training_tool_demands_is_set_only_where_unsafe_fixes_may_be(folder: Path) -> None:
+    file = folder / "axolotl.yml"
+    file.write_text(LACKING)
+    assert run(["check", "axolotl.yml", "--fix", "--yes"]) == 1
+    assert file.read_text() == LACKING, "which of the two was meant is not known"
+    assert run(["check", "axolotl.yml", "--fix", "--unsafe-fixes", "--yes"]) == 0
+    assert file.read_text() == LACKING + "load_in_4bit: true\ngradient_checkpointing: true\n"
+    (folder / "lf.yaml").write_text(MISNAMED)
+    assert run(["check", "lf.yaml", "--fix", "--unsafe-fixes", "--yes"]) == 0
+    mended = MISNAMED.replace("SFT", "sft").replace("type: qlora", "type: lora") + "quantization_bit: 4\n"
+    assert (folder / "lf.yaml").read_text() == mended
+    uploads = "model_name_or_path: a/b\ndataset_name: c\nlog_completions_hub_repo: d/e  # for all\n"
+    (folder / "grpo.yaml").write_text(uploads)
+    assert run(["check", "grpo.yaml", "--fix", "--yes"]) == 0
+    assert (folder / "grpo.yaml").read_text() == f"{uploads}log_completions: true\n"
+    command = "swift sft --model a/b --train_type lora --dataset c --packing true\n"
+    (folder / "train.sh").write_text(command)
+    assert run(["check", "train.sh", "--fix", "--unsafe-fixes", "--yes"]) == 1
+    assert (folder / "train.sh").read_text() == command, "a shell's words are not edited"
+
+
 def test_mending_json_and_what_cannot_be_mended(folder: Path) -> None:
     text = '{\n\t"zero_optimization": {"stage": 2, "overlap_com": true},\n\t"train_batch_size": 8,\n\t"amp": {}\n}\n'
     (folder / "ds.json").write_text(text)

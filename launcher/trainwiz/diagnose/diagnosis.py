@@ -159,12 +159,15 @@ def _of(
 ) -> Diagnosis:
     own, exception = _ended_with(lines, rank, code)
     found = recognise(lines, rank=rank)
-    if exception is not None and found is not None and found.signature.name == "child_failed":
+    if exception is not None and found is not None and (found.signature.name == "child_failed" or found.follows):
         found = None  # a rank said more than its launcher
     if found is None and exception is not None:
         words = log_text.words_of(exception, own)
         if words != exception.text or exception not in own:  # a terminal broke its line, or a sentence quotes it
             found = recognise([dataclasses.replace(exception, text=words)])
+    if found is None and exception is None and (raised := log_text.cut_raise(own)):
+        found = recognise([raised])
+        found = found and dataclasses.replace(found, line=own[-1])
     if found is None and rank is not None and (exception is None or exception.rank not in (None, rank)):
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
         found = recognise(lines, [s for s in SIGNATURES if not s.secondary])
@@ -245,7 +248,7 @@ def _suspects(
         if found is None or len(suspects) == _SUSPECTS:
             break
         left.remove(found.signature)
-        if found.line is not shown:
+        if found.line != shown:
             suspects.append((found.signature.name, Message(found.signature.cause.template, found.values)))
     return tuple(suspects)
 

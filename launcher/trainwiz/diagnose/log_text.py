@@ -53,10 +53,11 @@ _TRACEBACK = re.compile(r"^\s*(?:\+ Exception Group )?Traceback \(most recent ca
 _BOXED = (
     (re.compile(r"^╭─+ Traceback \(most recent call last\) ─+╮$"), "Traceback (most recent call last):"),
     (re.compile(r"^(?:│ )?(\S.*?):(\d+) in ([\w<>]+)\s*│?$"), r'  File "\1", line \2, in \3'),
+    (re.compile(r"^(?:│ )?(\S.*?):(\d+) in\s*│?$"), r'  File "\1", line \2, in ?'),
     (re.compile(r"^│ +❱ *\d+ │[│ ]*(.*?)│?$"), r"    \1"),
     (re.compile(r"^(?:│.*|╰─+╯)$"), ""),
 )
-_BEGUN_BOX = re.compile(r"^(?!│)\S.*?:\d+ in [\w<>]+\s+│$")
+_BEGUN_BOX = re.compile(r"^(?:│ )?(?!│)\S.*?:\d+ in(?: [\w<>]+)?\s+│$")
 # A traceback that is printed after a progress bar begins in the middle of a line.
 _BEGINNING = re.compile(r"(?<=[^\s:─])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
 # torchrun's report quotes the traceback that a rank recorded, two columns further to the right.
@@ -73,6 +74,10 @@ _FLAT_CALL = re.compile(r"^File \"[^\"]+\", line \d+, in ")
 # Chats and forms drop the ends of lines.
 _JOINED = re.compile(r"Traceback \(most recent call last\): File \"|File \"[^\"]+\", line \d+, in .+ File \"")
 _JOINED_CALL = re.compile(r" (File \"[^\"]+\", line \d+, in )")
+# A traceback that another program quotes as a string: torchrun's error files, DataLoaders before torch 1.2
+_QUOTED_LINES = re.compile(r"Traceback \(most recent call last\):(?=\\n)")
+_ESCAPES = {"\\n": "\r", "\\'": "'", '\\"': '"'}
+_ESCAPE = re.compile(r"\\[n'\"]")
 _JOINED_ERROR = re.compile(r",? ((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): )")
 _POINTERS = re.compile(r"[\s^~]+")
 _CHAINED = re.compile(r"^(?:During handling of the above exception|The above exception was the direct cause)")
@@ -89,9 +94,14 @@ _CALLS = 2
 _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _SHORT = 16
+_EXCERPT = 60
+"""Lines; whoever keeps so few of a log keeps them for the failure that their first or their last ones name."""
+_FOOT = 6
 _HEAD = 2
 """Lines; a text as short as `_SHORT` may begin with the failure, whose message continues over several lines."""
 _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?:: .*|:$)")
+_SYNTAX = re.compile(r"\W{0,4}(?:SyntaxError\W{0,4}){1,9}")
+"""Two ranks often write it at the same time."""
 # A question that quotes the exception: `after an hour it says KeyError: 'labels'`
 _NAMED_IN_WORDS = re.compile(r"(?<![A-Za-z0-9_.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
 # Python's own words name their exception, also where the sentence around them does not.
@@ -107,13 +117,19 @@ _IMPLIED = tuple(
         ("ImportError", r"(cannot import name '\w+' from '[\w.]+')"),
         ("ConnectionError", r"(\('Connection aborted\.', .+\))"),
         ("OSError", r"^(\[(?:Errno|WinError) \d+\] .+)$"),
+        ("AssertionError", r"(?<![\w-])assert (\S.*\S)[\s,:`'\"]+AssertionError\b"),
     )
 )
 _BARE_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*Error$")
 _PROGRESS = re.compile(r"(?<!\d)\d{1,3}%\|[^|]*\| *[\d.]+\w?/[\d.]+\w? \[[^\]]{0,300}\] *$")
-_FINISHED = re.compile(r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=")
+_FINISHED = re.compile(
+    r"\*{5} \w+ metrics \*{5}$|\{.*'train_runtime': |\s+train_runtime\s+=|"
+    r"\[[\d-]+ [\d:,.]+\] \[INFO\] \[launch\.py:\d+:main\] Process \d+ exits successfully|"
+    r"I\d{4} .*worker group successfully finished\."
+)
+"""What a Trainer, DeepSpeed's launcher and torchrun say of a good end."""
 _LAUNCHERS_OWN = re.compile(
-    r"ChildFailedError|UnexpectedStatusException|AlgorithmError: |subprocess\.CalledProcessError|"
+    r"ChildFailedError|UnexpectedStatusException|AlgorithmError: |subprocess\.CalledProcessError|^CalledProcessError: |"
     r"ProcessExitedException|SignalException|"
     r"^RuntimeError: '.*' failed with returncode \d+"
 )
@@ -128,13 +144,13 @@ _OPEN = "*+/=,(["
 _BROKEN = 3
 """Lines on which the words of an exception may go on."""
 _STARTS = re.compile(r"[\[=*{]|[EWI]\d{4} |\d{4}-|\s*Traceback|During|The above|(?:INFO|WARNING|ERROR|DEBUG)\b|\s*def ")
-RAISES = re.compile(r"raise (?P<exception>[\w.]+)\([rf]{0,2}[\"'](?P<words>[^\"']{4,})")
+RAISES = re.compile(r"raise (?P<exception>[\w.]+)\([rf]{0,2}([\"'])(?P<words>(?:(?!\2).){4,})")
 """A line of code that raises an exception with literal words."""
 CHECKS = re.compile(r"(?<![\w-])assert (?P<condition>.{3,})")
 _LAUNCHERS_LINE = re.compile(
     r"The following values were not passed to `accelerate launch`|\s+`--\w+` was set to |To avoid this warning pass in "
     r"values|\s*Traceback |\[[\d-]+ [\d:,.]+\] \[\w+\] \[launch\.py|"
-    r"\[.*\] exits with return code = |[WEI]\d{4} .*torch/distributed/|srun: |[=-]+$|"
+    r"\[.*\] exits with return code = |[WEI]\d{4} .*torch/distributed/|srun: |slurmstepd: |[=-]+$|"
     r"  (?:time|host|rank|exitcode|error_file|traceback) +: |(?:Failures|Root Cause .*):$|\[\d+\]:$|\S+ FAILED$|"
     r"  <NO_OTHER_FAILURES>|(?:ERROR|WARNING):torch\.distributed\.elastic"
 )
@@ -188,7 +204,10 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
 
 
 def _unjoined(words: str) -> str:
-    """A traceback that was pasted as one line, as its lines."""
+    """A traceback that was pasted as one line, or is quoted as a string, as its lines."""
+    if quoted := _QUOTED_LINES.search(words):
+        before, after = words[: quoted.start()], words[quoted.start() :]
+        return f"{before.rstrip(chr(39) + chr(34))}\r{_ESCAPE.sub(lambda found: _ESCAPES[found[0]], after)}"
     if not _JOINED.search(words):
         return words
     return _JOINED_ERROR.sub(r"\r\1", _JOINED_CALL.sub(r"\r  \1", words))
@@ -331,7 +350,25 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
         before = lines[: _starts(lines)[-1]]
         titles = [*before[:_HEAD], *before[-_PASTED:]]
         said = [replace(line, text=named[1]) for line in titles if (named := _NAMED_IN_WORDS.search(line.text))]
+        said = said or list(_implied(titles))
+    if not said and len(lines) <= _EXCERPT and not is_finished(lines):
+        said = list(_quoted(ranks))
     return said[-1] if said else None
+
+
+def _quoted(lines: Sequence[Line]) -> Iterator[Line]:
+    """The lines that name an exception in the middle of their words, and no source code or warning."""
+    ends = [*lines[:_HEAD], *lines[max(_HEAD, len(lines) - _FOOT) :]]
+    told = [line for line in ends if not line.text.startswith("    ") and "Warning: " not in line.text]
+    named = ((line, _NAMED_IN_WORDS.search(line.text)) for line in told)
+    found = [replace(line, text=name[1]) for line, name in named if name]
+    yield from found or _implied(told)
+
+
+def ends_bare(lines: Sequence[Line]) -> bool:
+    """Whether lines without a traceback end with the name of an exception, as those of a wrong syntax do."""
+    ranks = [line.text for line in lines[-_EXCERPT:] if not _LAUNCHERS_LINE.match(line.text)]
+    return any(_PASTED_ERROR.match(words) or _SYNTAX.match(words) for words in ranks[-_PASTED:])
 
 
 def _implied(lines: Sequence[Line]) -> Iterator[Line]:
@@ -429,6 +466,13 @@ def cut_call(lines: Sequence[Line]) -> Frame | None:
     if not is_cut(lines):
         return None
     return next(reversed(frames(lines[slice(*tuple(tracebacks(lines))[-1])])), None)
+
+
+def cut_raise(lines: Sequence[Line]) -> Line | None:
+    """The exception that the last line of code raises with literal words, in a traceback that ends before it."""
+    cut = cut_call(lines)
+    raised = RAISES.match(cut.source) if cut else None
+    return replace(lines[-1], text=f"{raised['exception']}: {raised['words']}") if raised else None
 
 
 def checked_in_title(lines: Sequence[Line]) -> str:

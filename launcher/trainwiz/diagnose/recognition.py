@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
@@ -15,8 +16,10 @@ from trainwiz.diagnose.signature import Signature
 
 _MATCHES = 64
 """Matches of one pattern in one log; more show nothing new."""
-_WARNING = re.compile(r"\S.*:\d+: \w*Warning: ")
-"""A line printed by Python's `warnings`."""
+_WARNING = re.compile(
+    r"\S.*:\d+: \w*Warning: |WARNING:(?!torch\.distributed)\w[\w.]*:|.{0,200}\b[Rr]etrying (?:\(Retry\(|in \d)"
+)
+"""A line printed by Python's `warnings`, by a logger as one, or by what tries once more: the program goes on."""
 # IPython's tracebacks show the lines around each call, with their numbers.
 _NUMBERED = re.compile(r"(?:-+> ?| +)\d+(?: |$)")
 _CELL = re.compile(r"(?:File \S+:\d+, in |Cell In ?\[\d+\], line \d+|<ipython-input-|[~/]\S+ in \w+\()")
@@ -44,6 +47,8 @@ class Recognised:
     """Whether the line belongs to the end of its rank's log."""
     warned: bool = False
     """Whether a warning of Python's `warnings` shows it: the program went on."""
+    follows: bool = False
+    """Whether a failure that a launcher reported before led to it."""
 
 
 # docs/decisions/diagnosis.md: A failure is recognised by the place of its words in the log
@@ -58,15 +63,13 @@ def recognise(
     exception that no signature explains, a line logged earlier is not taken for its cause. With `rank`, the lines of
     other ranks are left out.
     """
-    lines = [line for line in lines if rank is None or line.rank in (None, rank)]
-    ends = list(accumulate(len(line.text) + 1 for line in lines))
-    whole = "\n".join(line.text for line in lines)
-    last = _last_words(lines)
+    text = _text(tuple(line for line in lines if rank is None or line.rank in (None, rank)))
+    lines, last = text.lines, text.last
     explained: set[int | None] = set()
     best: tuple[tuple[bool, bool, int, int], Recognised] | None = None
     for place, signature in enumerate(signatures):
-        for match in _found(signature, whole):
-            i = bisect_right(ends, max(match.start(), match.end() - 1))
+        for match in text.found(signature):
+            i = bisect_right(text.ends, max(match.start(), match.end() - 1))
             own = last[lines[i].rank]
             warned = bool(_WARNING.match(lines[i].text))
             if _is_source(lines, i) or (warned and not signature.as_warning):
@@ -76,12 +79,20 @@ def recognise(
             earlier = i < own.begin or warned
             if not earlier:
                 explained.add(lines[i].rank)
-            key = (signature.secondary or warned, earlier, place, i)
+            follows = signature.follows is not None and bool(signature.follows.search(text.whole, 0, match.start()))
+            key = (signature.secondary or warned or follows, earlier, place, i)
             if best is None or key < best[0]:
                 values = {name: value.strip() for name, value in match.groupdict(default="").items()}
                 best = (
                     key,
-                    Recognised(signature=signature, line=lines[i], values=values, final=not earlier, warned=warned),
+                    Recognised(
+                        signature=signature,
+                        line=lines[i],
+                        values=values,
+                        final=not earlier,
+                        warned=warned,
+                        follows=follows,
+                    ),
                 )
     if best is None or best[1].final or best[1].line.rank in explained:
         return best[1] if best else None
@@ -112,8 +123,26 @@ class _LastWords:
         return bool(self.exception) and (i not in self.raised or not _NATIVE.match(self.exception))
 
 
-def _found(signature: Signature, text: str) -> list[re.Match[str]]:
-    return [match for pattern in signature.patterns for match in islice(pattern.finditer(text), _MATCHES)]
+class _Text:
+    """The lines of a log in which causes are looked for, with what was found: one diagnosis asks several times."""
+
+    def __init__(self, lines: tuple[Line, ...]) -> None:
+        self.lines = lines
+        self.whole = "\n".join(line.text for line in lines)
+        self.ends = list(accumulate(len(line.text) + 1 for line in lines))
+        """Where each line ends in the whole."""
+        self.last = _last_words(lines)
+        self._found: dict[Signature, list[re.Match[str]]] = {}
+
+    def found(self, signature: Signature) -> list[re.Match[str]]:
+        """The matches of its patterns in the whole."""
+        if signature not in self._found:
+            matches = (islice(pattern.finditer(self.whole), _MATCHES) for pattern in signature.patterns)
+            self._found[signature] = [match for some in matches for match in some]
+        return self._found[signature]
+
+
+_text = functools.lru_cache(maxsize=3)(_Text)
 
 
 def _is_source(lines: Sequence[Line], i: int) -> bool:
@@ -139,6 +168,9 @@ def _last_words(lines: Sequence[Line]) -> dict[int | None, _LastWords]:
         exception = log_text.exception(own[slice(*blocks[-1])]) if blocks else None
         before = _BEFORE if exception is None or _NATIVE.match(exception.text) else 0
         begin = blocks[-1][0] - before if blocks else len(own) - log_text.LAST_LINES
+        # A file may hold several runs; the last one need not have come as far as a traceback.
+        if exception is not None and log_text.ends_bare([line for line in own if line.number > exception.number]):
+            begin, exception = len(own) - log_text.LAST_LINES, None
         raised = frozenset(places[k] for start, end in blocks for k in range(start, end))
         found[rank] = _LastWords(places[max(0, begin)], exception.text if exception else "", raised)
     return found

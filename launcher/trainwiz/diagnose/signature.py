@@ -22,6 +22,7 @@ class Signature:
         secondary: bool = False,
         at_exit: bool = False,
         as_warning: bool = False,
+        follows: str = "",
     ) -> None:
         self.name = name
         """Stable; records and JSON have it. In a table of `known` it is the key."""
@@ -39,11 +40,17 @@ class Signature:
         """Whether native code writes this at exit, even after an exception, which is then the cause."""
         self.as_warning = as_warning
         """Whether a warning of Python's `warnings` shows it, too; after most of them a program goes on."""
+        self._follows = follows
 
     @functools.cached_property
     def patterns(self) -> tuple[re.Pattern[str], ...]:
         """Any of them suffices. Compiled at the first use: a launch knows all signatures, and most end without one."""
         return tuple(re.compile(pattern, re.MULTILINE) for pattern in self._patterns)
+
+    @functools.cached_property
+    def follows(self) -> re.Pattern[str] | None:
+        """Words of a failure; where they stand before this one, it is only what came of that."""
+        return re.compile(self._follows) if self._follows else None
 
     def named(self, name: str) -> Signature:
         """The same signature, with its name from the table that holds it."""

@@ -73,8 +73,8 @@ SUBJECTS = (
         ),
     ),
     Subject(
-        r"process group|[Ww]orld[ _]size|\bcollective|all_?reduce|all_?gather|\bbroadcast\b|device mesh|DeviceMesh"
-        r"|(?:pipeline|tensor|model|expert|context|data)[ _]parallel|\branks?\b",
+        r"process group|[Ww]orld[ _]size|\bcollective|all_?reduce|all_?gather|\bbroadcast\b(?! together)"
+        r"|device mesh|DeviceMesh|(?:pipeline|tensor|model|expert|context|data)[ _]parallel|\branks?\b",
         Message("communication between the ranks"),
         Message(
             "compare on all ranks: the world size, the parallel sizes, and the branch of the code that each rank "

@@ -209,6 +209,7 @@ SIGNATURES = {
         r"(?:Index|Runtime)Error: (?P<shapes>Dimension out of range \(.+)$",
         r"RuntimeError: (?P<shapes>Expected (?:both dimensions of mat2|\d+D (?:\(\w+\) )?(?:or \d+D \(\w+\) )?input) "
         r".+)$",
+        r"(?P<shapes>operands could not be broadcast together with shapes .+)$",
         r"(?P<shapes>stack expects each tensor to be equal size)",
         r"/collate\.py\"[\s\S]{0,600}?RuntimeError: (?P<shapes>Trying to resize storage that is not resizable)",
         r"(?P<shapes>Expected input batch_size \(\d+\) to match target batch_size \(\d+\))",
@@ -219,6 +220,12 @@ SIGNATURES = {
         r"(?P<shapes>tensor a .+ must match .+ tensor b|Attention mask should be of size .+)$",
         cause="shape mismatch: {shapes}",
         remedy="print the shapes where it fails; pad sequences of different lengths in collate (task.py)",
+    ),
+    "cudagraphs_overwritten": Signature(
+        r"accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run",
+        cause="a tensor that torch.compile's CUDA graphs had returned was used after the next run had written over it",
+        remedy="call torch.compiler.cudagraph_mark_step_begin() before each step, or clone what is kept longer; or "
+        "compile without CUDA graphs: mode 'default', or triton.cudagraphs off",
     ),
     "compile": Signature(
         r"torch(?:\._)?(?:dynamo|inductor)\.exc\.\w+: (?:backend='\w+' raised:\n)?(?P<problem>(?:.*? got "

@@ -24,6 +24,7 @@ SIGNATURES = {
         r"Unable to find address for: (?P<interface>\S+)",
         r"Unable to find interface for: \[?(?P<interface>[^\s\]]+)",
         r"Bootstrap : no socket interface found(?P<interface>)",
+        r"WARN Socket creation failed : Address family not supported by protocol(?P<interface>)",
         cause="this machine does not have the configured network interface {interface}",
         remedy="to list the interfaces, run `ip -brief address`; set GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME to one "
         "of them, or unset both",
@@ -66,6 +67,7 @@ SIGNATURES = {
     ),
     "collective_timeout": Signature(
         r"[Cc]aught collective operation timeout:\s+WorkNCCL\((?:SeqNum=\d+, )?OpType=(?P<operation>\w+)",
+        r"Work WorkNCCL\((?:SeqNum=\d+, )?OpType=(?P<operation>\w+)[^)\n]*\(ms\)=\d+\) timed out in blocking wait",
         r"Timed out waiting \d+ms for (?P<operation>\w+) operation to complete",
         r"Application timeout caused pair closure(?P<operation>)",
         r"due to ProcessGroupNCCL watchdog hang(?P<operation>)",
@@ -80,7 +82,7 @@ SIGNATURES = {
         transient=None,
     ),
     "nccl_system": Signature(
-        r"(?:unhandled (?:system|cuda) error|nccl(?:System|UnhandledCuda)Error|"
+        r"(?:unhand?led (?:system|cuda) error|nccl(?:System|UnhandledCuda)Error|"
         r"ncclInternalError(?![^\n]*\nLast error:\n[^\n]*(?:[Ss]ocket|NET/|Net : |remote peer)))[^\n]*"
         r"(?:(?:\n(?!Last error)[^\n]+)?\nLast error:\n(?P<problem>[^\n]+))?",
         r"NCCL error in: [^\n]*, (?P<problem>internal error)(?: - please report[^\n]*|, NCCL[^\n]*)$"
@@ -88,6 +90,7 @@ SIGNATURES = {
         r"RuntimeError: NCCL error in: (?P<problem>\w+)$",
         r"NCCL WARN (?P<problem>Error : ring \d+ does not .+)$",
         r"NCCL WARN (?:Cuda|HIP) failure (?:\d+ )?'(?P<problem>[^'\n]+)'",
+        r"NCCL WARN (?P<problem>Could not find real path of /sys/\S+)",
         r"Test NCCL failure \S+ '(?P<problem>[^'\n]+)'",
         r"RuntimeError: NCCL Error \d+: (?P<problem>(?:internal|unhandled \w+|remote process) error)[^\n]*",
         cause="NCCL failed because of the network, memory or a driver: {problem}",
@@ -210,6 +213,7 @@ SIGNATURES = {
         r"RuntimeError: (?:Socket Timeout|NCCL communicator was aborted)|failed to recv, got 0 bytes",
         r"RuntimeError: (?:Broken pipe|Connection timed out|Stop_waiting response is expected|Interrupted system call)",
         r"NCCL error in: [^\n]*remote process exited or there was a network error",
+        r"Error: \[[^\]\n]*gloo/transport/[^\]\n]*\]",
         r"got error: (?:Socket Timeout|wait timeout after \d+ms)|TCPStore.*Broken pipe",
         r"(?<!\[Errno 111\] )Connection refused",
         cause="a rank lost its connection to another rank that had ended, or never connected to it",

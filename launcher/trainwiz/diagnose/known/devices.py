@@ -155,6 +155,15 @@ SIGNATURES = {
         remedy="find the process with `nvidia-smi`; to allow several processes, run: nvidia-smi -c DEFAULT",
         transient=None,
     ),
+    "container_driver": Signature(
+        r"Unexpected error from cudaGetDeviceCount\(\).*Error (?P<code>500): ",
+        r"CUDA error: named symbol not found(?P<code>)",
+        cause="the driver's library that the container got does not know what CUDA asks it for (error {code}): the "
+        "host's driver, Docker and NVIDIA's container toolkit do not fit together",
+        remedy="update the NVIDIA driver, Docker Desktop or nvidia-container-toolkit on the host, then restart Docker; "
+        "on Windows also WSL: wsl --update",
+        as_warning=True,
+    ),
     "gpu_not_started": Signature(
         r"(?:CUDA|HIP) error: initialization error",
         r"Unexpected error from cudaGetDeviceCount\(\).*Error (?:2: out of memory|3: initialization error|304: )",

@@ -158,15 +158,30 @@ SIGNATURES = {
         "transformers overwrites it",
     ),
     "file_exists": Signature(
-        r"FileExistsError: \[(?:Errno 17|WinError 183)\] [^:]+: (?P<file>.+)$",
+        r"FileExistsError: \[(?:Errno 17|WinError 183)\] [^:\n]+:\s+(?P<file>.+)$",
         cause="{file} exists already; often several ranks create it at the same time",
         remedy="create folders with os.makedirs(…, exist_ok=True), and files on one rank only (if "
         "accelerator.is_main_process:)",
         transient=None,
     ),
+    "temporary_gone": Signature(
+        r"FileNotFoundError: \[Errno 2\] [^:\n]+: '(?P<file>/tmp/[^'\n]+)'",
+        cause="a temporary file or its folder is gone: {file}",
+        remedy="/tmp is another folder on each machine, and may be emptied by the system or at the end of another job: "
+        "set TMPDIR to a folder of this job alone",
+        transient=None,
+    ),
+    "not_opened": Signature(
+        r"RuntimeError: File (?P<file>\S+) cannot be opened",
+        r"RuntimeError: Parent directory (?P<file>\S+) does not exist",
+        cause="torch cannot write the file {file}",
+        remedy="its folder must exist (os.makedirs(…, exist_ok=True)) and be writable, and its disk must not be full: "
+        "df -h; paths are relative to the folder that the ranks run in",
+    ),
     "file_missing": Signature(
         r"^(?:ba|z|da)?sh: (?:line )?(?:\d+: )?(?P<file>\S+): No such file or directory$",
         r"MissingConfigException: Cannot find (?:primary )?config '(?P<file>[^'\n]+)'",
+        r"MissingConfigException: In '[^'\n]+': Could not (?:find|load) '(?P<file>[^'\n]+)'",
         r"FileNotFoundError: \[(?:Errno 2|WinError [23])\] [^:\n]+: (?P<file>.+)$",
         r"assert os\.path\.(?:isfile|isdir|exists)\((?P<file>[^)\n]+)\)[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         r"^(?:\[rank\d+\]: )?(?P<file>\S.*): no such file or folder",

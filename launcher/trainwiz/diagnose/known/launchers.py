@@ -55,6 +55,14 @@ SIGNATURES = {
         remedy="find out who did it with `sacct -j JOB` or the container's events; to continue, run: trainwiz launch "
         "--resume",
         transient=None,
+        follows=r"srun: error: [^\n]*: Exited with exit code |failed \(exitcode: |exited on signal |"
+        r"Primary job  ?terminated normally, but",
+    ),
+    "debugger_left": Signature(
+        r"^(?:\[rank\d+\]: )?bdb\.BdbQuit",
+        cause="the debugger was left: a breakpoint stopped a rank that has no terminal, or quit was typed",
+        remedy="take out breakpoint() and pdb.set_trace(); to debug one rank, use "
+        "torch.distributed.breakpoint(), or start one process",
     ),
     "terminal_closed": Signature(
         r"SignalException: Process \d+ got signal: 1\b",
@@ -160,6 +168,8 @@ SIGNATURES = {
     ),
     "syntax": Signature(
         r"^(?:\[rank\d+\]: )?(?:SyntaxError|IndentationError|TabError): (?P<problem>.+)$",
+        # as two ranks write it at the same time
+        r"^\W{0,4}SyntaxError(?:\W{0,4}SyntaxError){0,7}\W{0,4}(?P<problem>[a-z]\w+ \w.*)$",
         cause="the code is not valid Python: {problem}",
         remedy="fix the line shown; to check it, run: python -m py_compile FILE",
     ),
@@ -281,6 +291,7 @@ SIGNATURES = {
         r"failed \(exitcode: [1-9]\d*\) local_rank: \d+ \(pid: \d+\) of binary: ",
         r"^Root Cause \(first observed failure\):",
         r"(?:^|[\s,])(?:subprocess\.)?CalledProcessError: Command .* returned non-zero exit status [1-9]\d*",
+        r"^(?:subprocess\.)?CalledProcessError: Command '\[.*,$",
         r"AlgorithmError: (?:ExecuteUserScriptError|Exit Code: [1-9])|^ ?MPI_ABORT was invoked on rank ",
         r"mpi(?:run|exec) detected that one or more processes exited with non-zero status",
         r"^Error: failed to run torchrun ",

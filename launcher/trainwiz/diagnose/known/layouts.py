@@ -38,6 +38,19 @@ SIGNATURES = {
         cause="the model has lazy modules, whose weights do not exist before the first batch",
         remedy="run one batch through the model before it is wrapped; or give the layers their sizes",
     ),
+    "scattered_scalar": Signature(
+        r"chunk expects at least a 1-dimensional tensor",
+        cause="DataParallel splits what the model is given among all GPUs that the script sees, and one of the values "
+        "is a single number",
+        remedy="start one rank for each GPU (torchrun, accelerate launch), which needs no splitting; or let the script "
+        "see one GPU: CUDA_VISIBLE_DEVICES=0",
+    ),
+    "optimizer_before_fsdp": Signature(
+        r"optimizer does not seem to reference any FSDP parameters",
+        cause="the optimizer was made before FSDP wrapped the model: it holds weights that no longer exist",
+        remedy="make the optimizer from the wrapped model's parameters; in Lightning, in configure_optimizers from "
+        "self.trainer.model.parameters()",
+    ),
     "peer_access": Signature(
         r"CUDA error: peer access is not supported between these two devices",
         cause="two GPUs of this machine cannot read each other's memory",

@@ -21,6 +21,13 @@ SIGNATURES = {
         remedy="lower gpu_memory_utilization if vLLM shares the GPU with the training (colocate: 0.3), raise it "
         "if vLLM has the GPU to itself; or lower vLLM's max_model_len",
     ),
+    "no_batch_fits": Signature(
+        r"No executable batch size found, reached zero",
+        cause="not even a single sample fits into the GPU's memory: auto_find_batch_size halved the batch until "
+        "nothing was left",
+        remedy="shorten the samples (batch.sequence_length), set model.activation_checkpointing, shard more "
+        "(strategy.zero_stage 3, or offload), or train an adapter; free what earlier cells of a notebook hold",
+    ),
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",

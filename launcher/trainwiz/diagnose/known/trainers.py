@@ -135,6 +135,25 @@ SIGNATURES = {
         cause="transformers, accelerate, peft and trl do not match: one calls what another does not have",
         remedy="run: pip install --upgrade transformers accelerate peft trl",
     ),
+    "lightning_schedule": Signature(
+        r"The provided lr scheduler [^\n]* doesn't follow PyTorch's LRScheduler API",
+        cause="this Lightning is older than the installed torch, whose schedulers it does not recognise",
+        remedy="update Lightning (1.9 and newer know torch 2), or install the torch that the project requires; a "
+        "schedule of your own needs lr_scheduler_step in the module",
+    ),
+    "not_an_adapter": Signature(
+        r"AttributeError: '(?P<model>\w+)' object has no attribute '(?:print_trainable_parameters|merge_and_unload|"
+        r"disable_adapter|add_weighted_adapter|get_nb_trainable_parameters)'",
+        cause="{model} is no model of PEFT: no adapter was put on it, or it was unwrapped",
+        remedy="call get_peft_model(model, config) before, and keep what it returns; without an adapter, leave out the "
+        "call",
+    ),
+    "compiled_names": Signature(
+        r"KeyError: '_orig_mod\.(?P<name>[^'\n]+)'",
+        cause="torch.compile puts _orig_mod. before the names of weights, and a dictionary has {name} without it, or "
+        "the other way round",
+        remedy="make the dictionary from the same model: before torch.compile, or from its _orig_mod",
+    ),
     "compiled_part": Signature(
         r"KeyError: '_orig_mod'",
         cause="a part of the model was compiled before it was prepared, but accelerate expects the whole model to "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import combinations
 
+from trainwiz.config.spelling import nearest
 from trainwiz.config.tools import ToolFile
 from trainwiz.config.tools.tool import as_number, switched_on
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.rules.tools.sentences import clash, lacking
 
@@ -15,6 +16,7 @@ _NOT_UNDER_ZERO_3 = ("predict_with_generate", "pissa_init", "pure_bf16", "use_un
 _ONLY_LORA = ("loraplus_lr_ratio", "use_rslora", "use_dora", "pissa_init")
 _PROJECTING = ("use_galore", "use_apollo", "use_badam")
 _STAGES = ("pt", "sft", "rm", "ppo", "dpo", "kto")
+_QLORA = {"finetuning_type": "lora", "quantization_bit": 4}
 _METHODS = ("lora", "oft", "freeze", "full")
 
 
@@ -173,12 +175,19 @@ def words_of_the_method(tool_file: ToolFile) -> Violations:
         if isinstance(value, str) and value not in words:
             yield violation(
                 "{key} is {value}; it must be one of {choices}",
-                remedy("set finetuning_type: lora and quantization_bit: 4") if value == "qlora" else None,
+                remedy("set finetuning_type: lora and quantization_bit: 4", _QLORA)
+                if value == "qlora"
+                else _near(key, value, words),
                 where=key,
                 key=key,
                 value=value,
                 choices=", ".join(words),
             )
+
+
+def _near(key: str, value: str, words: tuple[str, ...]) -> Fix | None:
+    near = nearest(value, words)
+    return remedy("did you mean {key}?", {key: near}, key=near) if near else None
 
 
 @rule("TW850", level=Level.ERROR, field="dataset")

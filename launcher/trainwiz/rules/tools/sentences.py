@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import yaml
+
 from trainwiz.config.tools import ToolFile
-from trainwiz.finding import Violation, remedy, violation
+from trainwiz.finding import Fix, Violation, remedy, safe, violation
 
 
 def shown(value: Any) -> str:
@@ -27,14 +29,27 @@ def clash(tool_file: ToolFile, key: str, other: str) -> Violation:
     )
 
 
-def lacking(tool_file: ToolFile, key: str, needed: str) -> Violation:
-    """A setting without another one that the tool demands with it."""
+def lacking(tool_file: ToolFile, key: str, needed: str, *, meant: bool = False) -> Violation:
+    """A setting without another one that the tool demands with it.
+
+    It may be set without a question where it is surely `meant`: the tool's own code was given both files.
+    """
     return violation(
         "{key}: {value} needs {needed}; {name} stops without it",
-        remedy("set {needed}, or remove {key}", needed=needed, key=key),
+        safe(remedy("set {needed}", _demanded(needed), needed=needed)) if meant else _choice(key, needed),
         where=key,
         key=key,
         value=shown(tool_file.get(key)),
         needed=needed,
         name=tool_file.name,
     )
+
+
+def _choice(key: str, needed: str) -> Fix:
+    return remedy("set {needed}, or remove {key}", _demanded(needed), needed=needed, key=key)
+
+
+def _demanded(needed: str) -> dict[str, Any]:
+    """The change that sets what is demanded; empty where only the key is, and any value may do."""
+    key, _, value = needed.partition(": ")
+    return {key: yaml.safe_load(value)} if value else {}

@@ -85,4 +85,4 @@ def uploads_need_a_log(tool_file: ToolFile) -> Violations:
     Source: seen with TRL 1.16.0 (`GRPOConfig`)
     """
     if tool_file.get("log_completions_hub_repo") is not None and not switched_on(tool_file.get("log_completions")):
-        yield lacking(tool_file, "log_completions_hub_repo", "log_completions: true")
+        yield lacking(tool_file, "log_completions_hub_repo", "log_completions: true", meant=True)
