@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from trainwiz.config.tools import ToolFile
-from trainwiz.finding import Fix, Violation, remedy, safe, violation
+from trainwiz.finding import Violation, remedy, safe, violation
 
 
 def shown(value: Any) -> str:
@@ -34,9 +34,12 @@ def lacking(tool_file: ToolFile, key: str, needed: str, *, meant: bool = False) 
 
     It may be set without a question where it is surely `meant`: the tool's own code was given both files.
     """
+    changes = _demanded(tool_file, needed)
     return violation(
         "{key}: {value} needs {needed}; {name} stops without it",
-        safe(remedy("set {needed}", _demanded(needed), needed=needed)) if meant else _choice(key, needed),
+        safe(remedy("set {needed}", changes, needed=needed))
+        if meant
+        else remedy("set {needed}, or remove {key}", changes, needed=needed, key=key),
         where=key,
         key=key,
         value=shown(tool_file.get(key)),
@@ -45,11 +48,7 @@ def lacking(tool_file: ToolFile, key: str, needed: str, *, meant: bool = False) 
     )
 
 
-def _choice(key: str, needed: str) -> Fix:
-    return remedy("set {needed}, or remove {key}", _demanded(needed), needed=needed, key=key)
-
-
-def _demanded(needed: str) -> dict[str, Any]:
-    """The change that sets what is demanded; empty where only the key is, and any value may do."""
+def _demanded(tool_file: ToolFile, needed: str) -> dict[str, Any]:
+    """The change that sets what is demanded; empty where any value may do, and in commands, which are not edited."""
     key, _, value = needed.partition(": ")
-    return {key: yaml.safe_load(value)} if value else {}
+    return {key: yaml.safe_load(value)} if value and tool_file.document.syntax in ("json", "yaml") else {}
