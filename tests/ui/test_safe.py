@@ -7,7 +7,8 @@ import pytest
 
 from trainwiz.finding import Place
 from trainwiz.ui import console
-from trainwiz.ui.safe import STYLES, safe, safe_json
+from trainwiz.ui.html import rendered
+from trainwiz.ui.safe import STYLES, Drawn, safe, safe_json
 
 
 @pytest.mark.parametrize(
@@ -38,6 +39,25 @@ def test_what_is_only_shown_stays(capsys: pytest.CaptureFixture[str]) -> None:
     console.talk("name: \x1b[2J")
     console.data("name: \x9b")
     assert capsys.readouterr() == ("name: �\n", "name: �[2J\n")
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_a_log_keeps_colours_and_bars_and_no_other_command(size: int) -> None:
+    bar = "\r\x1b[31m 50%|█▌\x1b[0m\x1b[K\n\x1b[A中\t"
+    evil = ["\x1b]52;c;QUJD\x07", "\x1b]8;;x\x1b\\", "\x1b[2J", "\x1b[10;1H", "\x9b31m", "\u202e", "\x1bc", "\x1bP"]
+    written = "".join(bar + one for one in evil).encode() + b"\x9b\xff."
+    drawn = Drawn()
+    shown = b"".join(drawn.piece(written[i : i + size]) for i in range(0, len(written), size)).decode()
+    assert shown.count(bar) == len(evil)
+    left = shown.replace(bar, "")
+    assert left.isprintable()
+    assert left.startswith("�]52;c;QUJD��]8;;x�\\�[2J�[10;1H�31m��c�P")
+    assert drawn.piece(b"\x1b[3") == b""
+    assert drawn.piece(b"1mred") == b"\x1b[31mred"
+
+
+def test_a_page_has_no_characters_that_turn_or_hide_text() -> None:
+    assert rendered("<p>{{ a }}</p>", a="\u202e\x1b\x9b<中\t") == "<p>���&lt;中\t</p>"
 
 
 def test_json_says_the_same_without_them() -> None:

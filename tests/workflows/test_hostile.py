@@ -4,6 +4,7 @@ import copy
 import itertools
 import json
 import os
+import pty
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -129,6 +130,22 @@ def test_forged_records_are_shown_or_left_out(
         bugs += [f"escape: {path}" for text in (out, err) if "\x1b[31m" in text or "\x9b" in text]
     assert not bugs, "\n".join(bugs)
     assert all(len(values) == len(FORGED) for values in met.values())
+
+
+def test_a_log_commands_no_terminal(
+    project: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = newest(project) / "logs" / "rank-0.log"
+    log.write_bytes(b"\x1b[31mred\x1b[0m\r\x1b]52;c;QUJD\x07\xc2\x9b2J\xe2\x80\xae\n")
+    assert trainwiz(["logs", str(project)]) == 0
+    assert capfd.readouterr().out.encode() == log.read_bytes()  # a pipe gets each byte
+    master, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr("sys.stdout", terminal)
+        assert trainwiz(["logs", str(project)]) == 0
+        shown = os.read(master, 4096).decode()
+    os.close(master)
+    assert shown == "\x1b[31mred\x1b[0m\r�]52;c;QUJD��2J�\r\n"
 
 
 def test_a_run_that_lasted_longer_than_calendars_is_reported(project: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from trainwiz.record.metrics import Series, series
 from trainwiz.record.run import Recorded, State, Summary, task
 from trainwiz.ui import differences as changes
 from trainwiz.ui import page as report
-from trainwiz.ui.html import compiled
+from trainwiz.ui.html import rendered
 from trainwiz.ui.rate import chart_title
 from trainwiz.ui.runs import progress, state_name
 
@@ -123,4 +123,4 @@ def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
 
 def _rendered(templates: Templates, part: str, **values: Any) -> str:
     heads = [t("run"), t("state"), t("updates"), t("loss"), t("evaluation loss"), t("speed"), t("time"), ""]
-    return compiled(templates[_TEMPLATE]).render(part=part, heads=heads, **values)
+    return rendered(templates[_TEMPLATE], part=part, heads=heads, **values)

@@ -19,7 +19,7 @@ from trainwiz.record.forecast import compared
 from trainwiz.record.metrics import Record, Series, series
 from trainwiz.record.run import Recorded, Summary, message, started, state, summary
 from trainwiz.ui import forecasts
-from trainwiz.ui.html import compiled
+from trainwiz.ui.html import rendered
 from trainwiz.ui.rate import chart_title, per_second
 from trainwiz.ui.runs import state_name
 from trainwiz.vocabulary import spelled
@@ -32,7 +32,8 @@ def page(lineage: Sequence[Recorded], reasons: Mapping[str, str], template: str,
     run = lineage[-1]
     records = metrics.joined([each.records for each in lineage])
     line, plan = summary(run, now), flat(run.command.get("plan") or {})
-    return compiled(template).render(
+    return rendered(
+        template,
         lang="zh-CN" if language.current() == "zh" else "en",
         title=t("Run {name}", name=run.name),
         state=state(run).value,

@@ -10,7 +10,7 @@ from trainwiz.decide.candidates import MOMENTS, Place
 from trainwiz.decide.memory_bar import PARTS
 from trainwiz.language import t, text
 from trainwiz.plan import Plan
-from trainwiz.ui.html import compiled
+from trainwiz.ui.html import rendered
 from trainwiz.ui.planning import Limits, Row, heads, subject, values
 
 TEMPLATE = "templates/plan.html.j2"
@@ -22,7 +22,8 @@ def page(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits, template
     """The page. Jinja2 escapes everything in it."""
     fitting = [row for row in rows if row.possible]
     largest = max([place.memory_bytes, *(row.candidate.peak_bytes for row in fitting)])
-    return compiled(template).render(
+    return rendered(
+        template,
         lang="zh-CN" if language.current() == "zh" else "en",
         title=t("Plans for {model}", model=plan.model.name),
         subtitle=subject(plan, place),

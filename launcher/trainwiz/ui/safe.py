@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Sequence
 
@@ -15,11 +16,36 @@ _SHOWN = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069"
 _CONTROLS = rf"[\x00-\x08\x0b-\x1f{_SHOWN}]"
 _STYLED = re.compile(_OWN)
 _FOUND = re.compile(f"({_OWN})|(\r$)|{_CONTROLS}", re.MULTILINE)
+_ON_PAGES = re.compile(_CONTROLS)
+# What logs are full of: colours, and how progress bars begin their line, or one above it, again.
+_DRAWN = re.compile(rf"(\x1b\[[0-9;]{{0,20}}[AKm])|[\x00-\x07\x0b\x0c\x0e-\x1f{_SHOWN}]")
+_BEGUN = re.compile(r"\x1b(\[[0-9;]{0,20})?\Z")
 
 
 def still(text: str) -> str:
     """The text with a mark in place of each control character; trainwiz's own styles, tabs and line ends stay."""
     return _FOUND.sub(lambda found: found.group(1) or ("" if found.group(2) else "�"), text)
+
+
+def on_page(html: str) -> str:
+    """A page with a mark in place of each control character: one of them turns the direction of what follows."""
+    return _ON_PAGES.sub("�", html)
+
+
+class Drawn:
+    """A log, piece by piece, as a terminal may show it: colours and progress bars stay, other commands are marked."""
+
+    def __init__(self) -> None:
+        self._decoded = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._begun = ""
+
+    def piece(self, data: bytes) -> bytes:
+        """What to show of the next bytes; a command that has only begun waits for its end."""
+        text = self._begun + self._decoded(data)
+        begun = _BEGUN.search(text)
+        self._begun = begun.group() if begun else ""
+        shown = text[: begun.start()] if begun else text
+        return _DRAWN.sub(lambda found: found.group(1) or "�", shown).encode()
 
 
 def plain(text: str) -> str:

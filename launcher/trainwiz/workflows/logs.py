@@ -17,6 +17,7 @@ from trainwiz.message import say
 from trainwiz.store import history, liveness
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
+from trainwiz.ui.safe import Drawn
 from trainwiz.workflows.jobs import output
 
 _CHUNK_BYTES = 1 << 16
@@ -24,7 +25,9 @@ _PAUSE_SECONDS = 0.2
 
 
 def show(target: str, run: str | None, rank: int, *, follow: bool) -> int:
-    """Copy a rank's log to stdout, byte for byte. Ctrl-C ends `follow` and leaves the run as it is.
+    """Copy a rank's log to stdout: byte for byte, but no command that a terminal would obey to a terminal.
+
+    Ctrl-C ends `follow` and leaves the run as it is.
 
     Of a job whose folder is elsewhere, its scheduler shows what the rank's machine writes.
     """
@@ -68,11 +71,12 @@ def _file(run: Run, rank: int, follow: bool) -> Path:
 
 def _copy(file: Path, goes_on: Callable[[], bool]) -> None:
     stream: IO[bytes] | None = None
+    shown = Drawn().piece if sys.stdout.isatty() else bytes
     try:
         while True:
             # Asked first: what was written before the end must be shown after it.
             more = goes_on()
-            stream = _copy_new(file, stream)
+            stream = _copy_new(file, stream, shown)
             if not more:
                 return
             time.sleep(_PAUSE_SECONDS)
@@ -81,10 +85,10 @@ def _copy(file: Path, goes_on: Callable[[], bool]) -> None:
             stream.close()
 
 
-def _copy_new(file: Path, stream: IO[bytes] | None) -> IO[bytes] | None:
+def _copy_new(file: Path, stream: IO[bytes] | None, shown: Callable[[bytes], bytes]) -> IO[bytes] | None:
     """Copy what is new. A restart renames the log and begins another, so that the file is opened again."""
     if stream:
-        _drain(stream)
+        _drain(stream, shown)
         with contextlib.suppress(OSError):
             if os.path.samestat(file.stat(), os.fstat(stream.fileno())):
                 return stream
@@ -93,7 +97,7 @@ def _copy_new(file: Path, stream: IO[bytes] | None) -> IO[bytes] | None:
     if stream is None:
         stream = _opened(file)
         if stream:
-            _drain(stream)
+            _drain(stream, shown)
     return stream
 
 
@@ -106,9 +110,9 @@ def _opened(file: Path) -> IO[bytes] | None:
         raise UsageError(say("{file} cannot be read: {problem}", file=file, problem=error.strerror or error)) from None
 
 
-def _drain(stream: IO[bytes]) -> None:
+def _drain(stream: IO[bytes], shown: Callable[[bytes], bytes]) -> None:
     while data := stream.read(_CHUNK_BYTES):
-        console.write(sys.stdout.fileno(), data)
+        console.write(sys.stdout.fileno(), shown(data))
 
 
 def _is_running(run: Run) -> bool:
