@@ -23,7 +23,7 @@ from trainwiz.script.pieces import Pieces, pieces
 HERE = Path(__file__).parents[1]
 SCRIPTS = HERE / "own_scripts"
 CPU = ("--machine", str(HERE / "machines" / "cpu.json"))
-NAMES = ("by_hand", "at_top_level", "with_accelerate", "with_trainer", "with_lightning")
+NAMES = ("by_hand", "at_top_level", "in_main_block", "with_accelerate", "with_trainer", "with_lightning")
 PLANNED = ("--set", "machine.num_processes=1", "--set", "tracking.logging_steps=1", "--set", "strategy.kind=single")
 
 
@@ -411,3 +411,42 @@ def test_a_device_that_is_asked_for_at_the_top_is_no_obstacle() -> None:
     model = found(text).model
     assert model.taken, model.gap
     assert model.taken.outer == ("model, optimizer = own.Net(), None",)
+
+
+def test_what_the_main_block_sets_is_set_in_its_module(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = function(adopted(folder, "in_main_block", *PLANNED), "set_globals")
+    assert "word_index[word] = i" in body
+    assert [line.strip() for line in body.splitlines() if "own." in line] == [
+        "own.n_features = n_features",
+        "own.n_samples = n_samples",
+        "own.width = width",
+    ]
+    told = " ".join(capsys.readouterr().err.split())
+    assert "data: range(7) the loop goes over no data: all that an update uses is one sample" in told
+    text = (
+        (folder / "in_main_block.py")
+        .read_text()
+        .replace("    n_features =", "    with open(words[0]) as file:\n        n_features =")
+    )
+    gap = found(text).model.gap
+    assert gap
+    assert str(gap.why).startswith("the main block sets n_features, n_samples, width, which it uses: n_features is")
+
+
+@pytest.mark.parametrize(
+    ("made", "told", "missing"),
+    [
+        ("schedulefree.AdamWScheduleFree(model.parameters(), lr=2e-5, warmup_steps=10)", 2e-5, False),
+        ("make_it()", None, True),
+    ],
+)
+def test_an_optimizer_of_another_package_is_the_scripts_own(
+    made: str, told: float | None, missing: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = IN_A_LOOP.replace("BODY", "pass").replace("torch.optim.SGD(model.parameters(), lr=0.1)", made)
+    (folder / "other.py").write_text("import schedulefree\nfrom elsewhere import make_it\n" + text)
+    project = adopted(folder, "other", *PLANNED)
+    assert said((folder / "other.py").read_text()).get("learning_rate") == told
+    shown = " ".join(capsys.readouterr().err.split())
+    assert ("what makes the optimizer was not found in the script" in shown) == missing
+    assert ("AdamWScheduleFree" in (project / "task.py").read_text()) is not missing

@@ -23,7 +23,8 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     """
     options = _options(script, pieces) if as_code else ()
     found = [*options, *_pieces(script, pieces, as_code=as_code), *_evaluations(script, pieces)]
-    found += [*_order(script, pieces.loader), *_rest(script, pieces), *_not_run(script), *_by_closure(script)]
+    found += [*_order(script, pieces.loader), *(_without_data(script, pieces) if as_code else ())]
+    found += [*_rest(script, pieces), *_not_run(script), *_by_closure(script)]
     if as_code and pieces.lightning:
         why = say(
             "the project's loop makes the updates: return the loss from loss_sum and the optimizers from "
@@ -100,6 +101,12 @@ def _order(script: Script, loader: Call | None) -> Iterator[Left]:
         whys["drop_last"] = drop_last, why
     for name, (node, why) in whys.items():
         yield _entry(script, "lost", f"DataLoader({name})", node, why)
+
+
+def _without_data(script: Script, pieces: Pieces) -> Iterator[Left]:
+    if pieces.updates is not None and pieces.data.taken:
+        why = say("the loop goes over no data: all that an update uses is one sample, on one rank")
+        yield _entry(script, "lost", "data", pieces.updates.iter, why)
 
 
 def _is_distributed(node: ast.AST) -> bool:

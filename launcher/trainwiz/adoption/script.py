@@ -33,6 +33,7 @@ _WITH = {
 """Keys that are no longer open once others are decided."""
 _BATCH = ("batch.per_device_batch_size", "batch.real_batch_size")
 _LENGTH = ("schedule.n_steps", "schedule.n_epochs")
+_OPTIMIZER = ("optimizer.name", "optimizer.learning_rate")
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,7 @@ def _name_what_was_not_found(ledger: Ledger, script: Script) -> None:
     for name, keys, node, why in (
         ("batch_size", _BATCH, loader, say("the batch size of the training data was not found in the script")),
         ("epochs", _LENGTH, backward, say("no enclosing epoch loop with a readable number of epochs was found")),
+        ("optimizer", _OPTIMIZER, backward, say("what makes the optimizer was not found in the script")),
     ):
         if known.isdisjoint(keys):
             ledger.open(keys[0], name, _line(script, node), script.place(node), why)

@@ -68,6 +68,9 @@ def files(
     if pieces.schedule and not pieces.late_warmup:
         text = text.replace("def save_model(", f"{_schedule(pieces.schedule)}def save_model(")
         slices += [pieces.schedule.taken, Slice(expression="", imports=("import functools",))]
+    if pieces.main:
+        text = text.replace("def load_train_data(", f"{_main_block(pieces)}def load_train_data(")
+        slices.append(pieces.main)
     if decided and (function := _optimizer(pieces, decided)):
         text = text.replace("def save_model(", f"{function}def save_model(")
         slices += [pieces.optimizer.taken] if pieces.optimizer and pieces.optimizer.taken else []
@@ -212,6 +215,19 @@ def _loader(pieces: Pieces) -> str:
         "def loader() -> Any:\n"
         '    """Return the script\'s own loader; only its data and its collate function are used."""\n'
         f"{body}\n\n\n"
+    )
+
+
+def _main_block(pieces: Pieces) -> str:
+    """What the script's main block sets before it trains, set in its module, whose functions use it."""
+    assert pieces.main
+    given = [f"{OWN}.{name} = {name}" for name in pieces.main_names]
+    body = textwrap.indent("\n".join([*pieces.main.outer, *pieces.main.inner, *given]), "    ")
+    return (
+        "def set_globals() -> None:\n"
+        '    """Give the script\'s module what its main block gives it; its functions and classes use it."""\n'
+        f"{body}\n\n\n"
+        "set_globals()\n\n\n"
     )
 
 

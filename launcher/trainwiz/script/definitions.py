@@ -27,29 +27,32 @@ class Definitions:
     made: frozenset[str]
     """Names that the module gives a value as it runs."""
 
-    def missing(self, name: str) -> str:
+    def missing(self, wanted: str) -> str:
         """What a definition uses, through others too, that the script makes as it runs; empty: nothing."""
-        seen, waiting = set(), [name]
+        seen, waiting = set[str](), [wanted]
         while waiting:
             one = waiting.pop()
-            for used in _used(self.own[one]):
-                if used in self.made:
-                    return used
-                if used in self.own and used not in seen:
-                    seen.add(used)
-                    waiting.append(used)
+            for name in sorted(used(self.own[one])):
+                if name in self.made:
+                    return name
+                if name in self.own and name not in seen:
+                    seen.add(name)
+                    waiting.append(name)
         return ""
 
 
 def definitions(tree: Tree) -> Definitions:
     """What a module defines."""
     body = [statement for statement in tree.module.body if not isinstance(statement, _IMPORTS)]
-    given = {statement: _given(statement) for statement in body}
-    several = {name for name in set().union(*given.values()) if sum(name in one for one in given.values()) > 1}
+    names_of = {statement: given(statement) for statement in body}
+    several = {name for name in set().union(*names_of.values()) if sum(name in one for one in names_of.values()) > 1}
     own = {
-        name: statement for statement, names in given.items() if _is_definition(statement) for name in names - several
+        name: statement
+        for statement, names in names_of.items()
+        if _is_definition(statement)
+        for name in names - several
     }
-    every = set().union(*given.values())
+    every = set().union(*names_of.values())
     # A default, a base class or a constant needs its names when the definition runs, not when it is used.
     while late := [name for name, statement in own.items() if _at_once(statement) & (every - own.keys())]:
         for name in late:
@@ -66,7 +69,8 @@ def _is_definition(statement: ast.stmt) -> bool:
     return all(isinstance(call, ast.Call) and dotted(call.func) in _ASKS for call in calls)
 
 
-def _given(statement: ast.stmt) -> set[str]:
+def given(statement: ast.stmt) -> set[str]:
+    """The names that a statement gives a value."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     return {node.id for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
@@ -74,7 +78,7 @@ def _given(statement: ast.stmt) -> set[str]:
 
 def _at_once(statement: ast.stmt) -> set[str]:
     """The names that a statement needs as it runs, without those inside of its functions."""
-    return {node.id for node in _outside_functions(statement) if isinstance(node, ast.Name)} - _given(statement)
+    return {node.id for node in _outside_functions(statement) if isinstance(node, ast.Name)} - given(statement)
 
 
 def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
@@ -87,12 +91,17 @@ def _outside_functions(node: ast.AST) -> Iterator[ast.AST]:
                 yield from _outside_functions(child)
 
 
-def _used(statement: ast.stmt) -> set[str]:
+def used(node: ast.AST) -> set[str]:
     """The names that a definition takes from its module, at any time."""
-    nodes = list(ast.walk(statement))
-    bound = {name for node in nodes if isinstance(node, Function | ast.Lambda) for name in parameters(node)}
-    stored = {node.id for node in nodes if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load)}
-    declared = {name for node in nodes if isinstance(node, ast.Global) for name in node.names}
-    loaded = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
-    local = bound | (stored if isinstance(statement, Function) else set())
-    return (loaded - local) | declared
+    if isinstance(node, ast.Name):
+        return {node.id} if isinstance(node.ctx, ast.Load) else set()
+    found = {name for child in ast.iter_child_nodes(node) for name in used(child)}
+    if isinstance(node, Function | ast.Lambda):
+        inside = list(ast.walk(node))
+        declared = {name for one in inside if isinstance(one, ast.Global) for name in one.names}
+        stored = {one.id for one in inside if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)}
+        return (found - parameters(node) - stored) | declared
+    if isinstance(node, ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp):
+        targets = (one for part in node.generators for one in ast.walk(part.target))
+        return found - {one.id for one in targets if isinstance(one, ast.Name)}
+    return found

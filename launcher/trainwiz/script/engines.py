@@ -96,6 +96,13 @@ class Engines:
         """What an expression is: by what made it, else by its name; empty if unknown."""
         return self._kind(node, DEPTH)
 
+    def makes_optimizer(self, call: ast.Call) -> bool:
+        """Whether a call makes an optimizer: one that is known, or what is given parameters and named as one."""
+        if self.kind(call) == "Optimizer":
+            return True
+        named = any(self._of_name(one.name) == "Optimizer" for one in self.names.bound_to(call))
+        return named and not self.names.function(dotted(call.func)) and any(map(_gives_parameters, _given(call)))
+
     def _kind(self, node: ast.AST, depth: int) -> str:
         if isinstance(node, ast.Call):
             return self._made(node)
@@ -307,6 +314,15 @@ class Engines:
     def _calls(self, name: str) -> bool:
         calls = self.names.calls_of(name.rpartition(".")[2])
         return any(self.names.resolved(call.func) == name and call in self.live for call in calls)
+
+
+def _given(call: ast.Call) -> list[ast.expr]:
+    return [*call.args, *(keyword.value for keyword in call.keywords)]
+
+
+def _gives_parameters(node: ast.AST) -> bool:
+    calls = (one for one in ast.walk(node) if isinstance(one, ast.Call))
+    return any(method(call) in ("parameters", "named_parameters") for call in calls)
 
 
 def may_make(name: str) -> bool:

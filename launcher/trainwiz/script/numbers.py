@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
-from trainwiz.script import lightning
+from trainwiz.script import lightning, whole
 from trainwiz.script.arguments import Number, is_trainer, keyword, number, of_trainer, read
 from trainwiz.script.tree import Loop, constant, dotted
 
@@ -74,6 +74,8 @@ def _of_accelerator(script: Script) -> Iterator[Number]:
 
 def _of_loaders(script: Script) -> Iterator[Number]:
     loaders = script.called("DataLoader", "torch.utils.data.DataLoader")
+    if only := whole.loop(script):
+        yield Number(kind="micro_batch", name=f"for … in {ast.unparse(only.iter)}", node=only, value=1)
     chosen = [c for c in loaders if "train" in _target(script, c.node).lower()]
     chosen = chosen or [c for c in loaders if _true(script, c.keyword("shuffle"))] or loaders
     split = any(_true(script, c.keyword("split_batches")) for c in script.calls)
@@ -92,7 +94,7 @@ def _of_optimizers(script: Script) -> Iterator[Number]:
         functions = _functions(script, call)
         kinds = [_OPTIMIZERS[name] for name in functions if name in _OPTIMIZERS]
         last = functions[0].rpartition(".")[2]
-        if kinds or script.engines.kind(call.node) == "Optimizer":
+        if kinds or script.engines.makes_optimizer(call.node):
             last = kinds[0] if kinds else last
             defaults, owner = OPTIMIZER_DEFAULTS.get(last, {}), "torch"
             yield Number(kind="optimizer", name=last, node=call.node, value=kinds[0] if kinds else None)
@@ -227,7 +229,8 @@ def _of_epochs(script: Script) -> Iterator[Number]:
     """The loop over epochs: of those around micro-batches the one that is called so, else the outermost."""
     loops: dict[Loop, None] = {}
     for backward in script.training.backwards:
-        around = script.tree.loops_around(backward.call)[1:]
+        around = script.tree.loops_around(backward.call)
+        around = around if around == [whole.loop(script)] else around[1:]
         named = [loop for loop in around if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower()]
         loops |= dict.fromkeys((named or around)[-1:])
     for loop in loops:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainwiz.message import say
-from trainwiz.script import lightning, schedules
+from trainwiz.script import lightning, main_block, schedules, whole
 from trainwiz.script.arguments import keyword
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.numbers import numbers
@@ -89,6 +89,12 @@ class Pieces:
     """Whether the first update has rate 0, as in the schedules of transformers."""
     definitions: tuple[str, ...] = ()
     """For a script that trains on import: what can be used without running it."""
+    main_names: tuple[str, ...] = ()
+    """Names of the main block that the script's own functions and classes use as globals."""
+    main: Slice | None = None
+    """What gives these names their values."""
+    updates: ast.For | None = None
+    """The loop over updates of a script whose loop goes over no data."""
     whole_loader: Slice | None = None
     """The loader of a data module; data and collate function are taken from it."""
 
@@ -156,17 +162,20 @@ class _Reader:
         loader = self._loader()
         dataset = self._dataset(loader)
         loss, block, batch = self._loss(name)
+        updates = whole.loop(self.script) if loss.taken and dataset is None else None
+        data = self._piece("data", dataset, loader.node if loader else None)
         return Pieces(
             model=self._model(models),
-            data=self._piece("data", dataset, loader.node if loader else None),
+            data=data if updates is None else _one_sample(updates, loss),
             collate=self._collate(loader),
             loss=loss,
             model_name=name,
             batch=batch,
-            counted=self._counted(model),
+            counted=self._counted(model) if updates is None else "samples",
             sums=self._sums(loss),
             loader=loader,
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
+            updates=updates,
             rest=tuple(self._rest(block)),
             optimizer=self._optimizer(models),
             schedule=None if self.trainer else schedules.of(self.script, loader),
@@ -182,7 +191,7 @@ class _Reader:
 
     def _optimizer(self, models: Mapping[str, ast.expr]) -> Piece | None:
         """The optimizer with its parameter groups; None where the plan's keys must do: several, or one unknown."""
-        made = [call for call in self.script.calls if self.script.engines.kind(call.node) == "Optimizer"]
+        made = [call for call in self.script.calls if self.script.engines.makes_optimizer(call.node)]
         made = [call for call in made if call.method != "prepare" and call.arguments]
         if self.trainer or len(models) != 1 or len(made) != 1 or self.script.engines.deepspeed:
             return None
@@ -202,7 +211,7 @@ class _Reader:
             if (given := call.argument("model", 1)) is not None:
                 return {dotted(given) or "model": given}
         for call in self.script.calls:
-            if self.script.engines.kind(call.node) != "Optimizer" or not call.arguments:
+            if not self.script.engines.makes_optimizer(call.node) or not call.arguments:
                 continue
             given = call.argument("params", 0)
             for node in self.script.names.feeding(given, call.node) if given is not None else ():
@@ -438,8 +447,26 @@ def _divides_sum(node: ast.AST, sums: Container[str]) -> bool:
 
 def pieces(script: Script) -> Pieces:
     """What a script trains, as far as its text says it."""
-    definitions = tuple(sorted(script.definitions.own)) if script.runs_when_imported else ()
-    return replace(_Reader(script).pieces(), definitions=definitions)
+    found = _with_main_block(script, _Reader(script).pieces())
+    return replace(found, definitions=tuple(sorted(script.definitions.own)) if script.runs_when_imported else ())
+
+
+def _with_main_block(script: Script, found: Pieces) -> Pieces:
+    """With the globals that the main block sets; without the pieces that use them, where these cannot be had."""
+    names = main_block.wanted(script, [piece.taken for piece in found.all if piece.taken])
+    if not names:
+        return found
+    try:
+        taken = main_block.slice_of(script, names, found.model.node)
+    except Gap as gap:
+        why = say("the main block sets {name}, which it uses: {why}", name=", ".join(names), why=gap.why)
+        without = {
+            piece.name: replace(piece, taken=None, gap=Gap(gap.node, why))
+            for piece in found.all
+            if piece.taken and main_block.wanted(script, [piece.taken])
+        }
+        return replace(found, **without)  # type: ignore[arg-type]
+    return replace(found, main=taken, main_names=names)
 
 
 def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
@@ -464,6 +491,18 @@ def _made(script: Script, found: Lightning, piece: Piece) -> Piece:
             why = say("{name} needs {argument}, which comes from its command line", name=name, argument=needed[0].arg)
             return replace(piece, taken=None, gap=Gap(start, why))
     return replace(piece, taken=replace(piece.taken, expression=f"{piece.taken.expression}()"))
+
+
+def _one_sample(updates: ast.For, loss: Piece) -> Piece:
+    """The data of a loop that goes over none: what it computes with is one sample, unless it depends on the update."""
+    assert loss.taken
+    counted = {node.id for node in walk(updates.target) if isinstance(node, ast.Name)}
+    parts = [ast.parse(part) for part in (*loss.taken.inner, loss.taken.expression)]
+    used = next((n.id for part in parts for n in ast.walk(part) if isinstance(n, ast.Name) and n.id in counted), "")
+    if used:
+        gap = Gap(updates, say("each update computes with {name}, the number of the update", name=used))
+        return Piece(name="data", node=updates, gap=gap)
+    return Piece(name="data", node=updates, taken=Slice(expression="[0]"))
 
 
 def _is_schedule(call: Call) -> bool:
