@@ -70,13 +70,32 @@ class Origins:
     def _within_class(self, function: Function) -> list[ast.Call]:
         """The calls of a method of a class, where other functions have its name, too."""
         calls = self.tree.calls_of(function.name)
-        return [call for call in calls if self._of_class(call, function.name) is function]
+        own = [call for call in calls if self._of_class(call, function.name) is function]
+        return own or [call for call in calls if self._may_be(call, function)]
+
+    def _may_be(self, call: ast.Call, function: Function) -> bool:
+        """Whether a class calls its own method, which the class of the function overrides."""
+        if dotted(call.func) != f"self.{function.name}":
+            return False
+        kind, caller = self.tree.parent(function), self._around(call)
+        waiting, seen = [kind], set()
+        while waiting:
+            one = waiting.pop()
+            if one is caller and one is not kind:
+                return True
+            if isinstance(one, ast.ClassDef) and one.name not in seen:
+                seen.add(one.name)
+                waiting += [self._classes.get(self.names.resolved(base).rpartition(".")[2]) for base in one.bases]
+        return False
+
+    def _around(self, node: ast.AST) -> ast.ClassDef | None:
+        return next((a for a in self.tree.above(node) if isinstance(a, ast.ClassDef)), None)
 
     def _of_class(self, call: ast.Call, name: str) -> Function | None:
         """The method of this name of the class that a call's object is of: the one around it, or what made it."""
         owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         if owner == "self":
-            kind = next((a for a in self.tree.above(call) if isinstance(a, ast.ClassDef)), None)
+            kind = self._around(call)
         else:
             kinds = self._kinds(call) if owner else []
             kind = self._classes.get(kinds[0]) if len(set(kinds)) == 1 else None

@@ -371,7 +371,14 @@ def _number(node: ast.expr) -> int | None:
 
 def counts_to_window(window: Window, guard: Guard, expanded: Callable[[ast.expr], ast.expr]) -> bool:
     """Whether a condition may hold at the end of a window only: it counts, or asks whether the update is due."""
-    text = ast.unparse(expanded(guard.test))
+    test = expanded(guard.test)
+    text = ast.unparse(test)
+    if (
+        isinstance(test, ast.Compare)
+        and isinstance(test.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)
+        and "%" not in text
+    ):
+        return False  # the end of the training
     return "%" in text or text == ast.unparse(window.test) or _DUE.search(text) is not None
 
 

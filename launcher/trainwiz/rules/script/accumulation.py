@@ -15,6 +15,8 @@ from trainwiz.script.tree import Loop, constant, dotted, method, operates, walk
 _ACCUMULATION = re.compile(r"accum|micro", re.IGNORECASE)
 _MODEL = re.compile(r"(^|[._])(model|net|network|engine|ddp|fsdp)$")
 """What models are called."""
+_SCALED = re.compile(r"grad|\blr\b|learning_rate|param")
+"""In what scales gradients or the learning rate, and not a number for the log."""
 _STEPS = re.compile(r"accum|acc_steps|acc_iter", re.IGNORECASE)
 _OWN_DIVISION = ("Accelerator", "DeepSpeedEngine")
 
@@ -192,6 +194,7 @@ def _inner_windows(script: Script) -> Violations:
         if size is None or not _ACCUMULATION.search(ast.unparse(size)) or constant(size) is not None:
             continue
         steps = [s for s in script.training.steps if script.tree.scope(s) is script.tree.scope(loop)]
+        steps = steps or _leading_to_steps(script, loop)
         after = [s for s in steps if loop not in script.tree.loops(s) and script.tree.is_before(loop, s)]
         if by == "Accelerator" and _divides(script) and not _divides_another(script, backward, size):
             continue
@@ -202,6 +205,14 @@ def _inner_windows(script: Script) -> Violations:
                 size=ast.unparse(size),
                 place=script.place(backward.call),
             )
+
+
+def _leading_to_steps(script: Script, loop: Loop) -> list[ast.Call]:
+    """The calls beside a loop of what makes the update: `manager.step_optimizers()`."""
+    stepping = {script.tree.scope(step) for step in script.training.steps}
+    beside = getattr(script.tree.parent(loop), "body", [])
+    calls = (s.value for s in beside if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call))
+    return [call for call in calls if script.origins.called(call) in stepping]
 
 
 def _divides_another(script: Script, backward: Backward, size: ast.expr) -> bool:
@@ -257,9 +268,10 @@ def _scales_gradients(script: Script, window: Window) -> bool:
     for node in walk(scope):
         if scope is script.tree.module and script.tree.scope(node) is not scope:
             continue
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult):
-            return True
-        if isinstance(node, ast.Call) and method(node) in ("div_", "mul_"):
+        scales = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult)
+        scales = scales or (isinstance(node, ast.Call) and method(node) in ("div_", "mul_"))
+        around = [ast.unparse(loop.iter) for loop in script.tree.loops(node)[:1] if isinstance(loop, ast.For)]
+        if scales and _SCALED.search(" ".join([ast.unparse(node), *around])):
             return True
     return False
 

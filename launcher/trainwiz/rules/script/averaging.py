@@ -14,7 +14,7 @@ from trainwiz.script.engines import BY_HAND
 from trainwiz.script.tree import Function, dotted, method, walk
 
 _WRAPS = re.compile(
-    r"Parallel|FSDP|fully_shard|parallelize|distribute_|replicate|horovod|hvd\.|apex\.parallel|fairscale|"
+    r"Parallel|FSDP|fully_shard|parallelize|distribute_|replicate|horovod|hvd\.|fairscale|"
     r"deepspeed|pipelin|ZeRO|rpc|bagua|accelerat|Fabric|average_|allreduce|megatron|byteps|colossal|LocalSGD|DiLoCo|optim\.Distributed|DistributedOptimizer"
 )
 _REDUCES = ("all_reduce", "reduce", "all_gather", "all_reduce_coalesced", "reduce_scatter", "reduce_scatter_tensor")

@@ -48,7 +48,8 @@ def accelerator_runs_backward(script: Script) -> Violations:
         others = [b.call for b in script.training.backwards if b is not backward]
         if not _comes_from_prepared(script, backward.loss):
             continue  # another model's loss, such as that of a layer that is distilled alone
-        if not any(script.tree.exclusive(backward.call, other) for other in others):
+        told = any(g.positive and "accelerat" in ast.unparse(g.test) for g in script.tree.guards(backward.call))
+        if told or not any(script.tree.exclusive(backward.call, other) for other in others):
             yield violation(
                 "{call}: this bypasses the engine's own backward",
                 _through(script, backward, owner),
@@ -100,7 +101,7 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Violations:
     """
     scaled = [b for b in script.training.backwards if b.by == "GradScaler"]
     unscaled = any(call.name.endswith(".unscale_") for call in script.calls_of("unscale_"))
-    for call in _torch_clips(script) if scaled else ():
+    for call in [*_torch_clips(script), *_own_clips(script)] if scaled else ():
         if all(script.tree.exclusive(call.node, b.call) for b in scaled):
             continue
         if unscaled and not _is_of_other_scaler(script, call, [b.call for b in scaled]):
@@ -187,8 +188,9 @@ def _cleared_in_windows(script: Script) -> Violations:
         stepped = {dotted(v) for v in (*window.step.args, owner)}
         for call in clears:
             mine = dotted(call.node.func.value) in stepped  # type: ignore[attr-defined]
-            every = script.tree.loops(call.node)[:1] == [window.loop] and not script.tree.guards(
-                call.node, within=window.loop
+            guards = script.tree.guards(call.node, within=window.loop)
+            every = script.tree.loops(call.node)[:1] == [window.loop] and not any(
+                counts_to_window(window, guard, script.training.expanded) for guard in guards
             )
             if mine and every:
                 yield violation(
@@ -280,6 +282,8 @@ def _comes_from_prepared(script: Script, loss: ast.expr) -> bool:
                 return True
             if any(_holds_prepared(script, value) for value in node.args):
                 return True
+            if any(script.engines.is_prepared(k.value) for k in node.keywords if dotted(k.value)):
+                return True
     return False
 
 
@@ -301,6 +305,11 @@ def _torch_clips(script: Script) -> list[Call]:
     calls = [call for call in script.called(*_CLIPS) if call.node.args and not _is_in_optimizer(script, call)]
     # Apex has no scaler to ask, and gives the unscaled gradients for clipping.
     return [call for call in calls if "master_params(" not in ast.unparse(call.node.args[0])]
+
+
+def _own_clips(script: Script) -> list[Call]:
+    """The calls of the project's own functions that clip gradients."""
+    return [c for c in script.calls_like("^clip_(grad|gradients)") if script.origins.called(c.node) is not None]
 
 
 def _is_in_optimizer(script: Script, call: Call) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import Function, Loop, constant, dotted, leaves, method, walk
+from trainwiz.script.tree import Function, Loop, constant, dotted, leaves, walk
 
 _EVALUATES = re.compile(r"eval|valid|test|infer", re.IGNORECASE)
 """In the names of functions that evaluate."""
@@ -32,10 +32,11 @@ def training_goes_on_in_training_mode(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html (train, eval)
     """
     trains = _switches(script, "train")
-    for call in _switches(script, "eval") if trains else ():
+    for call in _switches(script, "eval") if trains or script.engines.prepares_any else ():
         names = script.origins.aliases(_owner(call))
         again = [t for t in trains if names & script.origins.aliases(_owner(t))]
-        around = script.origins.loops(call.node) if again else []
+        known = again or script.engines.is_prepared(_owner(call))
+        around = script.origins.loops(call.node) if known else []
         loop = _shared(script, around)
         if loop is None or any(loop in script.origins.loops(t.node) for t in again) or _leaves(script, call, loop):
             continue
@@ -60,14 +61,21 @@ def evaluation_is_in_evaluation_mode(script: Script) -> Violations:
     """
     trains = _switches(script, "train")
     known = frozenset().union(*(script.origins.aliases(_owner(t)) for t in trains))
-    tested = frozenset().union(*(script.origins.aliases(_owner(e)) for e in _switches(script, "eval")))
+    switched = _switches(script, "eval")
     if not known or not script.training.backwards:
         return
     for call in _without_gradient(script):
         names = script.origins.aliases(call.func)
         scope = script.tree.scope(call)
         evaluates = isinstance(scope, Function) and _EVALUATES.search(scope.name)
-        if evaluates and names & known and not names & tested and script.tree.loops(call):
+        around = {scope, *(script.tree.scope(site) for site in script.origins.sites(scope))}
+        near = (
+            e
+            for e in switched
+            if script.tree.scope(e.node) in around or script.origins.sites(script.tree.scope(e.node))
+        )
+        tested = any(names & script.origins.aliases(_owner(e)) for e in near)
+        if evaluates and names & known and not tested and script.tree.loops(call):
             yield violation(
                 "{name} is evaluated in training mode: eval() is never called on it",
                 remedy("call {name}.eval() before the evaluation", name=dotted(call.func)),
@@ -88,7 +96,8 @@ def evaluation_keeps_no_gradients(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/notes/autograd.html (locally disabling gradient computation)
     """
     for scope, begin, names in _evaluations(script) if script.training.backwards else ():
-        if _is_off(script, begin if begin is not scope else scope.body[0], 3):
+        inside = begin if begin is not scope else scope.body[0]  # type: ignore[attr-defined]
+        if _is_off(script, inside, 3):
             continue
         for loop in (n for n in walk(scope) if isinstance(n, ast.For) and script.tree.is_before(begin, n)):
             near = script.tree.loops(loop)[:1] == script.tree.loops(begin)[:1] or begin is scope
@@ -103,12 +112,10 @@ def evaluation_keeps_no_gradients(script: Script) -> Violations:
                 return
 
 
-def _evaluations(script: Script) -> Iterator[tuple[Function, ast.AST, frozenset[str]]]:
-    """The functions that evaluate, from where in them, and the names of the model."""
+def _evaluations(script: Script) -> Iterator[tuple[ast.AST, ast.AST, frozenset[str]]]:
+    """The functions and modules that evaluate, from where in them, and the names of the model."""
     for call in _switches(script, "eval"):
-        scope = script.tree.scope(call.node)
-        if isinstance(scope, Function):
-            yield scope, call.node, script.origins.aliases(_owner(call))
+        yield script.tree.scope(call.node), call.node, script.origins.aliases(_owner(call))
     for function in script.tree.functions:
         if _EVALUATES.search(function.name) and function in script.live:
             names = (n.id for n in walk(function) if isinstance(n, ast.Name) and script.engines.is_prepared(n))
@@ -171,7 +178,8 @@ def _without_gradient(script: Script) -> Iterator[ast.Call]:
 def _is_off(script: Script, node: ast.AST, depth: int) -> bool:
     """Whether gradients are off around a node, or around all calls of its function, or by set_grad_enabled."""
     scope = script.tree.scope(node)
-    if script.tree.without_gradient(node) or any(method(n) == "set_grad_enabled" for n in walk(scope)):
+    switched = script.calls_of("set_grad_enabled")
+    if script.tree.without_gradient(node) or any(script.tree.scope(c.node) is scope for c in switched):
         return True
     marks = getattr(scope, "decorator_list", ())
     if any(_NO_GRADIENT.search(ast.unparse(mark)) for mark in marks):

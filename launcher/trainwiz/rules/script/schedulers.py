@@ -136,6 +136,9 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
 
 
 def _counts_updates(script: Script, total: ast.expr) -> bool:
+    told = [ast.unparse(one.value) for one in script.names.assigned(dotted(total), total)] if dotted(total) else []
+    if "." in dotted(total) and _MAX_STEPS.search(dotted(total)) and not any("len(" in text for text in told):
+        return True  # of what is read from an object, nothing feeds the object itself
     nodes = list(script.names.feeding(total))
     made = [n for n in nodes if isinstance(n, ast.BinOp)]
     divided = any(operates(n, ast.Div, ast.FloorDiv) and _MICRO.search(ast.unparse(n.right)) for n in made)

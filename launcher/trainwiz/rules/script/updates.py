@@ -225,7 +225,7 @@ def accumulation_is_used(script: Script) -> Violations:
         return
     # DeepSpeed's engine counts micro-batches itself, and a modulo by the accumulation is a window by hand.
     own = script.called("accelerate.DeepSpeedPlugin", "accelerate.utils.DeepSpeedPlugin")
-    counts = script.training.windows or any(_by_accumulation(node, told) for node in script.tree.of(ast.BinOp))
+    counts = script.training.windows or any(_by_accumulation(script, node, told) for node in script.tree.of(ast.BinOp))
     by_hand = not script.attributes.isdisjoint(("accumulate", "no_sync", "_set_sync_gradients"))
     if own or counts or by_hand:
         return
@@ -346,11 +346,13 @@ def _given(script: Script, optimizers: Sequence[ast.expr]) -> list[Call]:
     return [c for c in inside if any(dotted(value) in names for value in c.arguments)]
 
 
-def _by_accumulation(node: ast.BinOp, told: ast.expr) -> bool:
+def _by_accumulation(script: Script, node: ast.BinOp, told: ast.expr) -> bool:
     """Whether it is a remainder by what the Accelerator is told, or by what is called an accumulation."""
     if not isinstance(node.op, ast.Mod):
         return False
     by = ast.unparse(node.right)
+    if any("resume" in ast.unparse(guard.test) for guard in script.tree.guards(node)):
+        return False  # which only counts how far a bar is
     return by == ast.unparse(told) or (isinstance(node.right, ast.Name | ast.Attribute) and "accum" in by.lower())
 
 

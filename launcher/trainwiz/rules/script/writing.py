@@ -13,6 +13,7 @@ from trainwiz.rules.script.divergence import in_functions
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import main_rank, under
 from trainwiz.script.names import parameters
+from trainwiz.script.origins import argument
 from trainwiz.script.outline import Outline
 from trainwiz.script.training import describe
 from trainwiz.script.tree import Function, constant, dotted, method, walk
@@ -51,7 +52,7 @@ _WRITES = (
 )
 """The last names of all that may write a file."""
 _ONE_WRITES = (
-    r"rank|main|master|zero|gpu_id|is_first|process_index|primary|leader|should_save|should_log|save_to_disk|"
+    r"rank|main|master|zero(?!_?(?:optim|stage|grad|shot|[123]))|gpu_id|is_first|process_index|primary|leader|should_save|should_log|save_to_disk|"
     r"coordinator"
 )
 """In the words of a condition that may be about ranks."""
@@ -202,23 +203,25 @@ def _trains_elsewhere(script: Script) -> bool:
 
 def _open_sites(script: Script, call: Call, path: ast.expr) -> Iterator[ast.Call]:
     """Of the calls of a function that writes what it is given, those on every rank beside others on one."""
-    sites = script.origins.sites(script.tree.scope(call.node))
-    given = parameters(script.tree.scope(call.node))
-    if len(sites) < 2 or not any(isinstance(n, ast.Name) and n.id in given for n in script.names.feeding(path)):
+    function = script.tree.scope(call.node)
+    sites = script.origins.sites(function)
+    given = {n.id for n in script.names.feeding(path) if isinstance(n, ast.Name)} & parameters(function) - {"self"}
+    if len(sites) < 2 or not given:
         return
     if script.ranks.names_rank(path) or _is_guarded(script, call.node) or _is_of_sample(script, path):
         return
-    closed = [site for site in sites if _is_on_one(script, site)]
+    closed = [s for s in sites if _is_on_one(script, s, [argument(function, name, s) for name in given])]
     if any(script.ranks.own_guard(site) is not None for site in closed):
         hooks = [site for site in sites if script.origins.handed(script.tree.scope(site))]  # called by others
         yield from (site for site in sites if site not in [*closed, *hooks] and _trains(script, site))
 
 
-def _is_on_one(script: Script, site: ast.Call) -> bool:
-    """Whether a rank's number or role decides if a call is made, or what it is given."""
-    given = [*site.args, *(k.value for k in site.keywords)]
+def _is_on_one(script: Script, site: ast.Call, given: Sequence[ast.expr | None]) -> bool:
+    """Whether a rank's number or role decides if a call is made, or what path it is given."""
     around = (site, *_around(script, site, 3))
-    return any(_is_guarded(script, one, near=one is site) for one in around) or any(map(script.ranks.names_rank, given))
+    return any(_is_guarded(script, one, near=one is site) for one in around) or any(
+        script.ranks.names_rank(v) for v in given if v is not None
+    )
 
 
 def _guarded(script: Script, call: ast.Call) -> Fix:
@@ -250,6 +253,8 @@ def _written(script: Script, call: Call) -> ast.expr | None:
     """The path that a call writes to, as a file that all ranks share."""
     if call.name == "torch.save" and len(call.node.args) > 1:
         return call.node.args[1]
+    if call.name == "torch.save" and call.node.args and isinstance(call.node.args[0], ast.Starred):
+        return call.node.args[0].value  # `torch.save(*args, **kwargs)`
     if call.name in ("safetensors.torch.save_file", "safetensors.torch.save_model"):
         return call.argument("filename", 1)
     if call.name in _LINKS and len(call.node.args) > 1:
