@@ -45,7 +45,7 @@ STEMS = (
 _WRITER = re.compile(r"(^|[._])(log|tb|summary|tensorboard|train|event)?_?writer$")
 """What writes logs: only the main rank has one, the others None."""
 _ALONE = re.compile(
-    r"^not .*(is_initialized|is_available|distributed|ddp|multi_gpu)|world_size(\(\))? ((==|<=) 1|< 2)$"
+    r"^not .*(is_initialized|is_available|distributed|ddp|multi_gpu)|world_size(\(\))? ((==|<=) 1|< 2)$|rank == -1$"
 )
 """Conditions that hold where there is one process only."""
 _RANK_TESTS = (ast.Eq, ast.NotEq, ast.In, ast.NotIn, ast.Gt, ast.Lt)
@@ -107,7 +107,9 @@ class Ranks:
                 return False  # `local_rank != -1` is true on all ranks, or there is one process
             if isinstance(test.ops[0], ast.IsNot if positive else ast.Is) and constant(test.comparators[0]) is None:
                 return _WRITER.search(dotted(test.left)) is not None or self._is_made_on_one(test.left)
-            return isinstance(test.ops[0], _RANK_TESTS) and (self.is_rank(test.left) or self.holds_rank(test.left))
+            first = isinstance(test.ops[0], ast.LtE) and constant(test.comparators[0]) == 0  # `rank <= 0`
+            tells = first or isinstance(test.ops[0], _RANK_TESTS)
+            return tells and (self.is_rank(test.left) or self.holds_rank(test.left))
         return self.is_main(test)
 
     def _is_made_on_one(self, node: ast.expr) -> bool:

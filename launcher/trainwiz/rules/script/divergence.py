@@ -52,7 +52,10 @@ SAVES = {
     "Fabric.save",
     "Fabric.load",
 }
-_ENGINE_SAVES = ("save_checkpoint", "load_checkpoint", "save_16bit_model")
+_ENGINE_SAVES = (
+    *("save_checkpoint", "load_checkpoint", "save_16bit_model"),
+    *("_zero3_consolidated_16bit_state_dict", "_consolidated_16bit_state_dict"),
+)
 _DEEP = 3
 """Functions that call each other, down to the one that needs all ranks."""
 _SEVERAL = re.compile(r"distributed|ddp|multi_?(gpu|process)|world_size|n(um)?_gpus|is_dist", re.IGNORECASE)

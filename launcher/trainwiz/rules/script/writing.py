@@ -211,9 +211,13 @@ def _open_sites(script: Script, call: Call, path: ast.expr) -> Iterator[ast.Call
     if script.ranks.names_rank(path) or _is_guarded(script, call.node) or _is_of_sample(script, path):
         return
     closed = [s for s in sites if _is_on_one(script, s, [argument(function, name, s) for name in given])]
-    if any(script.ranks.own_guard(site) is not None for site in closed):
-        hooks = [site for site in sites if script.origins.handed(script.tree.scope(site))]  # called by others
-        yield from (site for site in sites if site not in [*closed, *hooks] and _trains(script, site))
+    beside = {script.tree.scope(site) for site in closed if script.ranks.own_guard(site) is not None}
+    for site in sites if beside else ():
+        scope = script.tree.scope(site)
+        hook = bool(script.origins.handed(scope))  # called by others
+        # A class for one process may write everywhere; where one function asks and forgets, it forgot.
+        if site not in closed and not hook and scope in beside and _trains(script, site):
+            yield site
 
 
 def _is_on_one(script: Script, site: ast.Call, given: Sequence[ast.expr | None]) -> bool:
