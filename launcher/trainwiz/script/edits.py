@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from trainwiz.finding import Edit
+from trainwiz.script.names import parameters
 from trainwiz.script.tree import dotted
 
 if TYPE_CHECKING:
@@ -21,13 +22,20 @@ def after(script: Script, node: ast.AST, line: str) -> tuple[Edit, ...]:
     return (Edit(file=place.file, first=end + 1, last=end, lines=(_indent(script, statement) + line,)),)
 
 
-def at_start(script: Script, loop: ast.For | ast.AsyncFor, line: str) -> tuple[Edit, ...]:
-    """A line at the start of a loop's body."""
+def at_start(script: Script, loop: ast.For | ast.AsyncFor, *lines: str) -> tuple[Edit, ...]:
+    """Lines at the start of a loop's body."""
     first = _alone(script, loop.body[0])
     if first is None or first.lineno == loop.lineno:
         return ()
     place = script.place(first)
-    return (Edit(file=place.file, first=place.line, last=place.line - 1, lines=(_indent(script, first) + line,)),)
+    return (
+        Edit(
+            file=place.file,
+            first=place.line,
+            last=place.line - 1,
+            lines=tuple(_indent(script, first) + one for one in lines),
+        ),
+    )
 
 
 def under(script: Script, node: ast.AST, condition: str) -> tuple[Edit, ...]:
@@ -66,8 +74,46 @@ def main_rank(script: Script, node: ast.AST) -> str:
     arguments = getattr(scope, "args", None)
     if arguments is not None and "accelerator" in {a.arg for a in arguments.args} and script.engines.accelerate:
         return "accelerator.is_main_process"
-    ranks = script.called("torch.distributed.get_rank")
-    return f"{dotted(ranks[0].node.func)}() == 0" if ranks else ""
+    return _asked(script, node) or _by_group(script, node)
+
+
+def _asked(script: Script, node: ast.AST) -> str:
+    """The condition by which the same file chooses one rank elsewhere, where its names are known at a node, too."""
+    outline = script.tree.outline(node)
+    tests = [(one, one.test) for one in script.tree.of(ast.If) if script.tree.outline(one) == outline]
+    known = {a.asname or a.name.partition(".")[0] for one in script.tree.outlines[outline].imports for a in one.names}
+    # The one of the same function comes first: it is meant for the same.
+    for _, test in sorted(tests, key=lambda pair: script.tree.scope(pair[0]) is not script.tree.scope(node)):
+        names = [n.id for n in ast.walk(test) if isinstance(n, ast.Name)]
+        seen = all(name in known or _is_known(script, name, node) for name in names)
+        if names and seen and _is_main(script, test):
+            return ast.unparse(test)
+    return ""
+
+
+def _is_main(script: Script, test: ast.expr) -> bool:
+    """Whether a condition says that this is rank 0, and nothing else."""
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        zero = isinstance(test.ops[0], ast.Eq) and ast.unparse(test.comparators[0]) == "0"
+        return (zero or ast.unparse(test.comparators[0]) == "[-1, 0]") and script.ranks.differs(test, True)
+    return isinstance(test, ast.Call | ast.Attribute) and script.ranks.is_main(test)
+
+
+def _is_known(script: Script, name: str, node: ast.AST) -> bool:
+    """Whether a name has a value at a node: of its function, or of the same module."""
+    if name in parameters(script.tree.scope(node)):
+        return True
+    outline = script.tree.outline(node)
+    made = [one.node for one in script.names.assigned(name, node) if script.tree.outline(one.node) == outline]
+    return any(script.tree.is_before(one, node) for one in made)
+
+
+def _by_group(script: Script, node: ast.AST) -> str:
+    """The rank as torch.distributed has it, where the same function asks for it, too."""
+    scope = script.tree.scope(node)
+    ranks = [c.node for c in script.called("torch.distributed.get_rank") if script.tree.scope(c.node) is scope]
+    before = [one for one in ranks if script.tree.is_before(one, node) and not script.tree.guards(one)]
+    return f"{dotted(before[0].func)}() == 0" if before else ""
 
 
 def _alone(script: Script, node: ast.AST) -> ast.stmt | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from trainwiz.finding import Level, Violations, remedy, violation
@@ -15,6 +16,7 @@ from trainwiz.script.tree import Function, Loop, children, dotted, method, walk
 
 _AGREES = ("gather", "reduce", "broadcast", "all_to_all", "any_rank", "all_ranks", "sync", "agree", "consensus")
 """Parts of the names of functions after which all ranks know the same."""
+_AGREEING = re.compile("|".join(_AGREES))
 _SIZES = ("shape", "size", "ndim", "numel")
 _CLOCKS = ("time.time", "time.monotonic", "time.perf_counter", "perf_counter")
 _COMPUTING = (
@@ -277,7 +279,7 @@ def _says_agreed(call: ast.Call) -> bool:
     whole = dotted(call.func).lower()
     name = (method(call) or whole).lower()
     # An object that is called an agreement makes one, whatever its method is called.
-    return "agree" in whole or any(word in name for word in _AGREES)
+    return "agree" in whole or _AGREEING.search(name) is not None
 
 
 def _is_local(value: ast.AST, local: set[str], *, known: bool = False) -> bool:

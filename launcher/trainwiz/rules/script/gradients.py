@@ -12,7 +12,7 @@ from trainwiz.script import Call, Script
 from trainwiz.script.edits import instead, main_rank
 from trainwiz.script.engines import BY_HAND
 from trainwiz.script.training import Backward, counts_to_window
-from trainwiz.script.tree import dotted, method, opened, walk
+from trainwiz.script.tree import dotted, opened, walk
 
 _BACKWARD = {
     "Accelerator.prepare": "accelerator.backward",
@@ -188,11 +188,10 @@ def _cleared_in_windows(script: Script) -> Violations:
         stepped = {dotted(v) for v in (*window.step.args, owner)}
         for call in clears:
             mine = dotted(call.node.func.value) in stepped  # type: ignore[attr-defined]
+            if not mine or script.tree.loops(call.node)[:1] != [window.loop]:
+                continue
             guards = script.tree.guards(call.node, within=window.loop)
-            every = script.tree.loops(call.node)[:1] == [window.loop] and not any(
-                counts_to_window(window, guard, script.training.expanded) for guard in guards
-            )
-            if mine and every:
+            if not any(counts_to_window(window, guard, script.training.expanded) for guard in guards):
                 yield violation(
                     "zero_grad runs for every micro-batch: the update has only the gradients of the last one",
                     remedy("call zero_grad under the condition of the step"),
@@ -346,10 +345,9 @@ def _prepares_models_only(script: Script) -> bool:
 
 def _updates(statement: ast.stmt) -> bool:
     """Whether a statement has a step or a zero_grad in it, or ends the turn."""
-    inside = walk(statement)
-    return any(
-        method(n) in ("step", "zero_grad") or isinstance(n, ast.Break | ast.Continue | ast.Return) for n in inside
-    )
+    ends = [n for n in walk(statement) if isinstance(n, ast.Break | ast.Continue | ast.Return)]
+    calls = [n for n in walk(statement) if isinstance(n, ast.Attribute) and n.attr in ("step", "zero_grad")]
+    return bool(ends or calls)
 
 
 def _method(script: Script, statement: ast.stmt) -> str:

@@ -35,7 +35,7 @@ def training_goes_on_in_training_mode(script: Script) -> Violations:
     for call in _switches(script, "eval") if trains or script.engines.prepares_any else ():
         names = script.origins.aliases(_owner(call))
         again = [t for t in trains if names & script.origins.aliases(_owner(t))]
-        known = again or script.engines.is_prepared(_owner(call))
+        known = again or _learns(script, names)
         around = script.origins.loops(call.node) if known else []
         loop = _shared(script, around)
         if loop is None or any(loop in script.origins.loops(t.node) for t in again) or _leaves(script, call, loop):
@@ -137,6 +137,15 @@ def _switches(script: Script, name: str) -> list[Call]:
         if said and not off and plain and isinstance(script.tree.parent(call.node), ast.Expr):
             found.append(call)
     return found
+
+
+def _learns(script: Script, names: frozenset[str]) -> bool:
+    """Whether a prepared model of one of these names computes what a backward pass goes back from."""
+    fed = (
+        n for b in script.training.distinct for loss in script.training.losses(b) for n in script.names.feeding(loss)
+    )
+    calls = (n for n in fed if isinstance(n, ast.Call) and dotted(n.func) in names)
+    return any(script.engines.is_prepared(n.func) and not script.tree.without_gradient(n) for n in calls)
 
 
 def _owner(call: Call) -> ast.expr:

@@ -172,7 +172,13 @@ def _told(script: Script, call: Call) -> tuple[Edit, ...]:
         loop = around[1] if len(around) > 1 else None
         here = loop is not None and script.tree.scope(loop) is script.tree.scope(call.node)
         if name and here and isinstance(loop, ast.For) and isinstance(loop.target, ast.Name):
-            return at_start(script, loop, f"{name}.set_epoch({loop.target.id})")
+            line = f"{name}.set_epoch({loop.target.id})"
+            guards = [g for g in script.tree.guards(call.node) if constant(g.test) is not True]
+            others = [a for a in script.names.assigned(name, call.node) if a.value is not call.node]
+            if not guards and not others:
+                return at_start(script, loop, line)
+            if len(guards) == 1 and guards[0].positive and dotted(guards[0].test):  # another sampler has no epoch
+                return at_start(script, loop, f"if {dotted(guards[0].test)}:", f"    {line}")
     return ()
 
 

@@ -279,8 +279,12 @@ def _unsynchronized(script: Script, loop: ast.For) -> ast.Call | None:
     return None
 
 
+_SYNCHRONIZED = re.compile(r"synchroni[sz]e|all_?reduce|between_processes|across_(ranks|processes)")
+"""In the names of methods that make a meter the same on all ranks."""
+
+
 def _says_synchronized(name: str) -> bool:
-    return re.search(r"synchroni[sz]e|all_?reduce|between_processes|across_(ranks|processes)", name) is not None
+    return _SYNCHRONIZED.search(name) is not None
 
 
 def _source(script: Script, loop: Loop) -> ast.expr | None:

@@ -15,6 +15,8 @@ _FREE = re.compile(r"item|detach|float|\.data\b|tolist|numpy|cpu|reduce|gather|m
 """In what has no graph any more, or is of other ranks."""
 _FREEING = re.compile(r"item|detach|^float$|data$|tolist|numpy|cpu|reduce|gather|mean_across|no_grad|average")
 """In the name of a function whose result has no graph, or is of other ranks."""
+_KEEPING = (ast.AugAssign, ast.Assign, ast.Expr)
+"""Statements that may add to a sum."""
 _PLAIN = (
     *(ast.Name, ast.BinOp, ast.Constant, ast.Attribute, ast.Subscript),
     *(ast.expr_context, ast.operator),
@@ -39,7 +41,7 @@ def logged_losses_are_detached(script: Script) -> Violations:
         loops = [loop for loop in script.origins.loops(backward.call)[:1] if not _is_counted(loop)]
         names = _losses(script, backward)
         for node in walk(loops[0]) if loops and names else ():
-            target = _kept(node)
+            target = _kept(node) if isinstance(node, _KEEPING) else ""
             if not target or target in seen or target in learned or script.tree.without_gradient(node):
                 continue
             if _keeps(script, node, names, loops[0]) and _outlives(script, target, node, loops[0]):
