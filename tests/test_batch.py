@@ -63,6 +63,7 @@ def test_without_a_real_batch_there_is_one_preferred_micro_batch_per_rank() -> N
     assert str(solve(world=4, preferred_micro=8)) == "32 = 8 × 1 × 4"
     assert str(solve(world=4, preferred_micro=8, accumulation=3)) == "96 = 8 × 3 × 4"
     assert str(solve(world=4, micro=2)) == "8 = 2 × 1 × 4"
+    assert str(solve(world=1, real=18)) == "18 = 6 × 3 × 1", "at most 8 unless another number is preferred"
 
 
 @pytest.mark.parametrize(
