@@ -93,6 +93,15 @@ def test_a_project_with_data_of_its_own_is_run_to_its_second_update(tmp_path: Pa
     assert {"forward", "loss", "backward", "step"} <= set(said["moments"])
 
 
+def test_packed_rows_of_heads_that_share_keys_are_run_as_a_gpu_runs_them(capsys: Any) -> None:
+    words = ["init", "made", "--task", "causal_lm", "--model", "llama-1b", "--machine", "1xH100", "--defaults", "--yes"]
+    assert run(words) == 0
+    capsys.readouterr()
+    assert run(["plan", "made", "--exact", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["peak_bytes"] == pytest.approx(max(said["formula"].values()), rel=0.1)
+
+
 def test_it_counts_what_a_real_training_holds() -> None:
     folder = project(*ONE, "batch.sequence_length=256")
     asked = {"world": 1, "depths": [2, 3, 4], "samples": "rows", "whole": True, "sharded": False, "gpu": False}

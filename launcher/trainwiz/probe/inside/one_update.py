@@ -14,6 +14,7 @@ import contextlib
 import dataclasses
 import functools
 import importlib
+import inspect
 import json
 import multiprocessing
 import os
@@ -588,6 +589,11 @@ def attend_by_document(model: Any) -> None:
     config = model.config.get_text_config()
     dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)
     if config._attn_implementation == "sdpa" and model._supports_attention_backend and not dropout:
+        from torch.nn.attention.varlen import varlen_attn
+
+        # As `kernel_agrees` of rows.py does, which tries the kernel on a GPU.
+        takes = inspect.signature(varlen_attn).parameters
+        getattr(rows, "shared_heads", {}).update({"enable_gqa": True} if "enable_gqa" in takes else {})
 
         def attend(module: Any, query: Any, key: Any, value: Any, mask: Any, **told: Any) -> Any:
             half = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else query.dtype
