@@ -356,6 +356,7 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
     return said[-1] if said else None
 
 
+# docs/decisions/diagnosis.md: A short text is read from its title
 def _quoted(lines: Sequence[Line]) -> Iterator[Line]:
     """The lines that name an exception in the middle of their words, and no source code or warning."""
     ends = [*lines[:_HEAD], *lines[max(_HEAD, len(lines) - _FOOT) :]]

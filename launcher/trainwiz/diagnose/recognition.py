@@ -16,6 +16,7 @@ from trainwiz.diagnose.signature import Signature
 
 _MATCHES = 64
 """Matches of one pattern in one log; more show nothing new."""
+# docs/decisions/diagnosis.md: What is tried again, and what a launcher does after a failure, is no cause
 _WARNING = re.compile(
     r"\S.*:\d+: \w*Warning: |WARNING:(?!torch\.distributed)\w[\w.]*:|.{0,200}\b[Rr]etrying (?:\(Retry\(|in \d)"
 )
