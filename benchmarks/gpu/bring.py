@@ -27,6 +27,8 @@ THERE = (
     *("safetensors", "tokenizers", "tqdm", "typer", "rich", "jinja2"),
 )
 """On the machine: the first three, and what these need."""
+BEHIND = ("click", "filelock", "fsspec", "hf-xet", "certifi", "idna", "regex", "typing-extensions")
+"""What those need in their turn."""
 OWN = (
     *("pydantic", "pydantic-core", "annotated-types", "typing-inspection", "typing-extensions"),
     *("questionary", "prompt-toolkit", "wcwidth", "nvidia-ml-py"),
@@ -42,6 +44,11 @@ COLOSSALAI = (
     *("lazy-importer", "importlib_metadata", "requests", "urllib3", "charset-normalizer"),
 )
 """Beside what the machine has; versions of constraints-colossalai.txt."""
+NEVER_IMPORTED = (
+    *("fastapi", "uvicorn", "ray", "pre-commit", "google", "protobuf", "sentencepiece"),
+    *("cffi", "cryptography", "wrapt", "zipp", "pillow"),
+)
+"""Declared by Colossal-AI and by what it needs, and imported by no training (tests/benchmarks/test_speed.py)."""
 MACHINE = {"python_version": "3.12", "python_full_version": "3.12.0", "sys_platform": "linux", "extra": ""}
 MACHINE |= {"platform_system": "Linux", "platform_machine": "x86_64", "implementation_name": "cpython"}
 SOURCES = ("deepspeed", "colossalai", "contexttimer")
@@ -73,8 +80,8 @@ def fetch(names: tuple[str, ...], constraints: Path, folder: Path) -> None:
     subprocess.run([*command, "--platform=manylinux2014_x86_64", *rest], check=True)
 
 
-def lacking(folder: Path) -> list[str]:
-    """What the wheels of a folder need that is neither there nor among them."""
+def lacking(folder: Path, *beside: str) -> list[str]:
+    """What the wheels of a folder need that is neither there nor among them, nor `beside` them."""
     needs = set[str]()
     wheels = sorted(folder.glob("*.whl"))
     for wheel in wheels:
@@ -83,7 +90,8 @@ def lacking(folder: Path) -> list[str]:
             lines = opened.read(metadata).decode().splitlines()
         found = [Requirement(line.partition(":")[2]) for line in lines if line.startswith("Requires-Dist:")]
         needs |= {_key(one.name) for one in found if one.marker is None or one.marker.evaluate(MACHINE)}
-    return sorted(needs - {_key(name) for name in (*THERE, *(wheel.name.partition("-")[0] for wheel in wheels))})
+    known = (*THERE, *beside, *(wheel.name.partition("-")[0] for wheel in wheels))
+    return sorted(needs - {_key(name) for name in known})
 
 
 def thin(wheel: Path, cuda: str = CUDA) -> None:
@@ -114,7 +122,9 @@ def main() -> int:
         thin(wheel)
     size = sum(wheel.stat().st_size for wheel in folder.rglob("*.whl"))
     print(f"{size / 2**20:.1f} MiB in {len(list(folder.rglob('*.whl')))} wheels; at most {LIMIT / 2**20:.0f}")
-    if lost := lacking(folder):
+    lost = lacking(folder)
+    lost += lacking(folder / "colossalai", *OWN, *TRAINING, *BEHIND, *NEVER_IMPORTED)
+    if lost:
         print(f"these need what is neither among them nor on the machine: {', '.join(lost)}", file=sys.stderr)
     return int(size > LIMIT or bool(lost))
 

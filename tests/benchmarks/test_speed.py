@@ -27,6 +27,7 @@ from trainwiz import plan as plans
 from trainwiz import strategies
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+COLOSSALAI = BENCHMARKS.parent / ".venv-colossalai" / "bin" / "python"
 sys.path[:0] = [str(BENCHMARKS), str(BENCHMARKS / "gpu")]
 
 import bring  # noqa: E402
@@ -177,12 +178,37 @@ def test_what_wheels_need_is_brought_or_there(tmp_path: Path) -> None:
         with zipfile.ZipFile(tmp_path / f"{name}-1-py3-none-any.whl", "w") as written:
             written.writestr(f"{name}-1.dist-info/METADATA", "".join(f"Requires-Dist: {line}\n" for line in lines))
     assert bring.lacking(tmp_path) == ["lost-one"]
+    assert bring.lacking(tmp_path, "lost_one") == []
     known = importlib.metadata.requires("deepspeed") or []
     assert {bring._key(re.split(r"[^\w-]", line)[0]) for line in known if "extra" not in line} <= {
         *bring.THERE,
         *bring.TRAINING,
         *bring.OWN,
     }
+
+
+WITHOUT = """
+import sys
+from importlib.machinery import PathFinder
+
+absent, spec = set(sys.argv[1:]), PathFinder.find_spec
+PathFinder.find_spec = lambda name, *rest: None if name.split(".")[0] in absent else spec(name, *rest)
+import colossalai
+from colossalai.booster import Booster
+from colossalai.booster.plugin import GeminiPlugin, LowLevelZeroPlugin, TorchDDPPlugin, TorchFSDPPlugin
+from colossalai.nn.optimizer import FusedAdam
+from transformers import LlamaConfig, LlamaForCausalLM
+LlamaForCausalLM(LlamaConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32))
+"""
+MODULES = {"pre-commit": "pre_commit", "pillow": "PIL", "protobuf": "google"}
+
+
+@pytest.mark.skipif(not COLOSSALAI.exists(), reason="make colossalai makes the environment")
+def test_what_is_not_brought_for_colossalai_is_never_imported() -> None:
+    """Its wheel declares servers; the environment of the test has them all."""
+    absent = {MODULES.get(name, name) for name in bring.NEVER_IMPORTED}
+    done = subprocess.run([COLOSSALAI, "-c", WITHOUT, *absent], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_ceiling_counts_every_product_once_and_no_gpu_is_above_it() -> None:
