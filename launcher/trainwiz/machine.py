@@ -214,3 +214,8 @@ class Machine:
     """What could not be read, and why."""
     probed: bool = True
     """False for a machine that was read from a file: its ports, folders and processes are elsewhere."""
+
+    @property
+    def inspected(self) -> bool:
+        """Whether doctor looked at its programs, here or there: what it did not find is missing, not unknown."""
+        return self.probed or self.interpreter is not None

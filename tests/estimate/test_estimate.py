@@ -537,6 +537,31 @@ def test_eager_attention_keeps_scores_and_a_mask() -> None:
     assert eager.live - fused.live == pairs * 32 * (6 + 8) + repeated
 
 
+# docs/decisions/tasks.md: Families without a kernel of PyTorch's attend by blocks
+@pytest.mark.parametrize(
+    ("name", "changes", "kept"),
+    [
+        ("google/gemma-2-9b", {}, False),
+        ("google/gemma-2-9b", {"machine__device": "cpu"}, True),
+        ("google/gemma-2-9b", {"data__packing": False}, True),
+        ("google/gemma-2-9b", {"model__attention": "sdpa", "data__packing": False}, False),
+        ("google/gemma-2-9b", {"task": "reward_model"}, True),
+        ("EleutherAI/gpt-j-6b", {}, True),
+        ("meta-llama/Llama-3.1-8B", {"data__packing": False}, False),
+    ],
+)
+def test_scores_count_where_transformers_has_no_kernel_for_a_family(
+    name: str, changes: dict[str, Any], kept: bool
+) -> None:
+    """8,192 tokens have 2 GiB of scores in each layer of Gemma 2 9B, in 16 bits."""
+    shape = known(name)
+    assert shape
+    values = {"task": "sft", "model__name": name, "model__from_scratch": False, "precision__mixed_precision": "bf16"}
+    values |= {"machine__device": "cuda", "batch__sequence_length": 2048, "model__activation_checkpointing": "full"}
+    plan = make(**{**values, **changes})
+    assert work_of(plan, shape.parameters, shape).keeps_scores is kept
+
+
 def test_what_eager_attention_keeps_is_in_the_estimate_of_a_plan() -> None:
     llama = known("meta-llama/Llama-3.1-8B")
     assert llama
@@ -646,6 +671,21 @@ def test_what_ranks_build_in_host_memory(adapter: str, kind: str, precision: str
     values |= {"strategy__zero_stage": 2} if kind == "deepspeed" else {}
     plan = make(task="sft", model__name="org/model", model__adapter=adapter, model__from_scratch=False, **values)
     assert estimate(plan, B).load_bytes_per_machine == expected
+
+
+@pytest.mark.parametrize("kind", ["ddp", "deepspeed"])
+def test_weights_in_four_bits_are_read_one_by_one(kind: str) -> None:
+    """transformers hands each to bitsandbytes on the GPU; on a CPU, what becomes of it stays in host memory."""
+    large = known("meta-llama/Llama-2-70b-hf")
+    assert large
+    values = {"machine__num_processes": 8, "strategy__kind": kind, "precision__mixed_precision": "bf16"}
+    values |= {"strategy__zero_stage": 3} if kind == "deepspeed" else {}
+    values |= {"model__name": "org/model", "model__adapter": "qlora", "model__from_scratch": False}
+    gpu, cpu = (make(task="sft", **values, machine__device=device) for device in ("cuda", "cpu"))
+    one = 2 * max(large.largest_layer, large.largest_table)
+    adapters = 4 * trained_parameters(large.parameters, "qlora", 16)
+    assert estimate(gpu, large.parameters, large).load_bytes_per_machine == 8 * (one + adapters)
+    assert estimate(cpu, large.parameters, large).load_bytes_per_machine == 8 * large.parameters
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,15 @@ def test_a_familys_own_sizes(model_type: str) -> None:
     assert found.num_hidden_layers == next(config[name] for name in names if name in config)
 
 
+@pytest.mark.parametrize("model_type", sorted(FAMILIES.keys() - REMOTE - ENCODERS))
+def test_a_family_has_the_attention_that_transformers_gives_it(model_type: str) -> None:
+    from transformers import CONFIG_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING
+
+    model = MODEL_FOR_CAUSAL_LM_MAPPING[CONFIG_MAPPING[model_type]]
+    kernels = "any" if model._supports_sdpa else "blocks" if model._supports_flex_attn else "none"
+    assert FAMILIES[model_type].kernels == kernels
+
+
 @pytest.mark.parametrize(("model_type", "values"), OTHERWISE)
 def test_other_sizes_and_switches(model_type: str, values: dict[str, Any]) -> None:
     config, parameters = built(model_type, SMALL | values)

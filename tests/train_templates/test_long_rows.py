@@ -190,6 +190,32 @@ def test_a_gpu_attends_by_blocks(kind: str, tmp_path: Path, monkeypatch: pytest.
     assert bool(squares.largest) == (KEPT[kind][1] == "sdpa")
 
 
+# docs/decisions/tasks.md: Families without a kernel of PyTorch's attend by blocks
+@pytest.mark.parametrize(("kind", "found"), [("gemma2", "flex_attention"), ("llama", "sdpa")])
+def test_a_family_without_another_kernel_attends_by_blocks_in_short_rows_too(
+    kind: str, found: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = load(tmp_path, "causal_lm", "rows", machine__device="cuda")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(sys.modules["long_rows"], "flex_agrees", lambda _: True)
+    assert rows.with_loss(model_of(kind), 1024, LENGTH).config._attn_implementation == found
+
+
+@pytest.mark.parametrize(("is_native", "kind"), [(True, torch.bfloat16), (False, torch.float16)])
+def test_a_kernel_is_tried_in_what_the_card_computes(
+    is_native: bool, kind: torch.dtype, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before Ampere, PyTorch says that it supports bfloat16, which Triton does not."""
+    load(tmp_path, "causal_lm", "rows", machine__device="cuda")
+
+    def is_supported(including_emulation: bool = True) -> bool:
+        return including_emulation or is_native
+
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", is_supported)
+    assert sys.modules["attention"].half_of(torch.device("cuda")) == kind
+    assert sys.modules["attention"].half_of(torch.device("cpu")) == torch.bfloat16
+
+
 def test_a_kernel_that_fails_or_differs_is_not_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -178,7 +178,7 @@ def test_a_sample_is_written_where_it_takes_no_hour(tmp_path: Path, monkeypatch:
     assert rows.write_on(tmp_path / "model", [1, 2, 3], 5) is None
 
 
-# docs/decisions/tasks.md: Models whose logits are not the output of their head alone keep their own forward
+# docs/decisions/tasks.md: What surrounds a head is computed by the model itself, in chunks
 @pytest.mark.parametrize("kind", ["gemma3", "gemma3_text"])
 def test_the_loss_over_rows_is_that_of_each_document_by_itself(kind: str, tmp_path: Path) -> None:
     """Windows, scales and the like are found where the model has them, and are the same for rows."""

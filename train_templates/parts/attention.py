@@ -40,7 +40,7 @@ def agrees(attend: Callable[..., Tensor], shape: Shape, begin: Tensor) -> bool:
     `attend` returns (1, positions, heads, width); `begin` says where each position's document begins.
     """
     place, device = torch.arange(len(begin), device=begin.device), begin.device
-    kind = torch.bfloat16 if device.type == "cpu" or torch.cuda.is_bf16_supported() else torch.float16
+    kind = half_of(device)
     sizes = ((shape.heads, shape.width), (shape.shared, shape.width), (shape.shared, shape.values))
     some = [torch.randn(1, n, len(begin), width, device=device).to(kind).requires_grad_() for n, width in sizes]
     plain = [part.detach().float().requires_grad_() for part in some]
@@ -50,6 +50,12 @@ def agrees(attend: Callable[..., Tensor], shape: Shape, begin: Tensor) -> bool:
     found_all = (found, *torch.autograd.grad(found.float().square().sum(), some))
     wanted_all = (wanted, *torch.autograd.grad(wanted.square().sum(), plain))
     return all(is_near(*pair) for pair in zip(found_all, wanted_all, strict=True))
+
+
+def half_of(device: torch.device) -> torch.dtype:
+    """Return the type of 16 bits that kernels can compute with: before Ampere, PyTorch emulates bfloat16 by itself."""
+    bf16 = device.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.bfloat16 if bf16 else torch.float16
 
 
 def is_near(found: Tensor, wanted: Tensor) -> bool:

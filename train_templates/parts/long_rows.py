@@ -35,9 +35,15 @@ BLOCK = 128
 
 
 def avoid_mask(model: Any, length: int, needs_mask: bool) -> None:
-    """Make a model attend without a mask if its rows are long. Print why if it cannot."""
+    """Make a model attend without a mask if its rows are long. Print why if it cannot.
+
+    Where transformers has no kernel for a family (Gemma 2, GPT-OSS), scores of all pairs are there in any row.
+    """
     config = model.config.get_text_config()
-    if length <= LONGEST_MASK or config._attn_implementation in ("flash_attention_2", "by_document"):
+    is_long = length > LONGEST_MASK
+    if not is_long and config._attn_implementation != "eager":
+        return
+    if config._attn_implementation in ("flash_attention_2", "by_document"):
         return
     dropout = getattr(config, "attention_dropout", 0) or getattr(config, "attn_pdrop", 0)
     replaceable = not dropout and not needs_mask
@@ -52,7 +58,7 @@ def avoid_mask(model: Any, length: int, needs_mask: bool) -> None:
         config._attn_implementation = "flex_attention"
         return
     # end: long_gpu
-    if os.environ.get("RANK", "0") == "0":
+    if is_long and os.environ.get("RANK", "0") == "0":
         size = length**2 * (4 if config._attn_implementation == "eager" else 1) / 2**30
         why = f"attention dropout {dropout}" if dropout else f"{config._attn_implementation} attention"
         print(

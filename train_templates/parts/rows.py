@@ -77,6 +77,8 @@ from head_loss import HeadLoss, can_be_fused
 from kernels import use_kernels
 
 # end: liger
+from logits import ends_with_head, own_logits
+
 # feature: documents
 # feature: long_rows
 from long_rows import avoid_mask
@@ -412,23 +414,27 @@ def in_chunks(
     avoid_mask(model, length, model.config.get_text_config().model_type in NEED_MASKS)
     # end: long_rows
     config = model.config.get_text_config()  # the text part of a model that also reads images
-    if not ends_with_head(model):
+    plain = ends_with_head(model)
+    if model.base_model not in set(model.children()):
         chunk = 0  # its own forward gives the logits, all at once
     if getattr(config, "output_router_logits", False) and os.environ.get("RANK", "0") == "0":
         print("the routers' auxiliary loss is left out: it would depend on how a batch is cut", flush=True)
 
-    def part(hidden: Tensor, labels: Tensor) -> Tensor:
-        return outcome(model.get_output_embeddings()(hidden), labels)
-
     def forward(self: Any, inputs: Tensor, labels: Tensor, **documents: Tensor) -> Tensor:
-        arguments, labels = given(config, inputs, **documents), labels.flatten()
+        arguments, labels = {**given(config, inputs, **documents), "use_cache": False}, labels.flatten()
         if chunk == 0:
-            return outcome(whole(**arguments, use_cache=False).logits.flatten(0, 1), labels)
-        hidden = self.base_model(**arguments, use_cache=False)[0].flatten(0, 1)
+            return outcome(whole(**arguments).logits.flatten(0, 1), labels)
+        output = self.base_model(**arguments)
+        hidden = output[0].flatten(0, 1)
+
+        def part(hidden: Tensor, labels: Tensor) -> Tensor:
+            head = self.get_output_embeddings()
+            return outcome(head(hidden) if plain else own_logits(self, whole, arguments, type(output), hidden), labels)
+
         if len(labels) <= chunk:
             return part(hidden, labels)
         # feature: fused
-        if can_be_fused(self.get_output_embeddings()):
+        if plain and can_be_fused(self.get_output_embeddings()):
             return HeadLoss.apply(hidden, self.get_output_embeddings().weight, labels, chunk)
         # end: fused
         parts = zip(hidden.split(chunk), labels.split(chunk), strict=True)
@@ -436,20 +442,6 @@ def in_chunks(
 
     whole, model.forward = model.forward, types.MethodType(forward, model)
     return model
-
-
-def ends_with_head(model: Any) -> bool:
-    """Return whether the logits are what the head, one layer, makes of the body's output, and nothing else."""
-    config = model.config.get_text_config()
-    bent = any(getattr(config, name, None) not in (None, 1.0) for name in LOGIT_SETTINGS)
-    return not bent and set(model.children()) == {model.base_model, model.get_output_embeddings()}
-
-
-LOGIT_SETTINGS = (
-    *("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"),
-    *("logits_mup_width_multiplier", "logits_soft_cap", "output_logit_soft_cap", "unpadded_vocab_size"),
-)
-"""Settings with which some models (Gemma 2, Cohere, Granite, RecurrentGemma) change what a head is given or gives."""
 
 
 def refuse_encoders(model: Any) -> None:

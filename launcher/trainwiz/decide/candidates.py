@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
-from trainwiz.decide.memory import FILLED, ROOMY
+from trainwiz.decide.memory import ROOMY
 from trainwiz.estimate.adapter import four_bit_bytes
 from trainwiz.estimate.datasheets import GpuModel
 from trainwiz.estimate.device import Moment, Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
+from trainwiz.estimate.reserve import FILLED
 from trainwiz.estimate.speed import Pace, pace
 from trainwiz.message import Message, say
 from trainwiz.models.activations import Checkpointing

@@ -64,7 +64,7 @@ def decide_kernels(d: Decision) -> None:
 
 def _runs_triton(d: Decision) -> bool:
     """Whether it computes on GPUs that liger-kernel is made for, with a compiler for what starts its kernels."""
-    if d.machine is None or (d.machine.probed and d.machine.toolchain.cxx is None):
+    if d.machine is None or (d.machine.inspected and d.machine.toolchain.cxx is None):
         return False
     known = [gpu.compute_capability for gpu in d.machine.gpus if gpu.compute_capability]
     return d.values["machine.device"] == "cuda" and bool(known) and min(known) >= OLDEST_CAPABILITY
@@ -75,7 +75,7 @@ def _gpu(d: Decision) -> GpuModel | None:
     if d.on_cpu or d.machine is None or not d.machine.gpus or d.values["engine"] != "accelerate":
         return None
     old = any(gpu.compute_capability is not None and gpu.compute_capability < _VOLTA for gpu in d.machine.gpus)
-    no_compiler = d.machine.probed and d.machine.toolchain.cxx is None
+    no_compiler = d.machine.inspected and d.machine.toolchain.cxx is None
     # ZeRO 3 makes it compile each layer again and again; bitsandbytes' products break its graphs.
     # The compiler has no graph of copies to the host.
     offloads = d.values["model.activation_checkpointing"] == "offload"

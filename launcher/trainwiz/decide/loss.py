@@ -6,9 +6,10 @@ from dataclasses import replace
 
 from trainwiz import quantities
 from trainwiz.decide.decision import Decision
-from trainwiz.decide.memory import FILLED, ROOMY, smallest_gpu_bytes, work_of
+from trainwiz.decide.memory import ROOMY, smallest_gpu_bytes, work_of
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.device import needs
+from trainwiz.estimate.reserve import FILLED
 from trainwiz.message import say
 from trainwiz.vocabulary import LOSS_CHUNK
 
@@ -29,9 +30,6 @@ def decide_loss_chunk(d: Decision) -> None:
         return
     if memory is None or d.parameters is None or d.transformer is None:
         d.settle_default(_KEY, say("keeps the logits small; the model's layers or the GPU memory are unknown"))
-        return
-    if d.transformer.changed_logits:
-        d.settle_default(_KEY, say("not used: the model modifies its logits, so all of them are in memory at once"))
         return
     if d.transformer.vocab_size < _LARGE_VOCABULARY:
         d.settle_default(_KEY, say("the vocabulary is small"))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from trainwiz import optimizers
 from trainwiz.decide.decision import Decision
-from trainwiz.estimate.activations import Loss
+from trainwiz.estimate.activations import Loss, keeps_scores
 from trainwiz.estimate.device import Work
 from trainwiz.vocabulary import LOSS_CHUNK
 
-FILLED = 0.9
-"""The part of a GPU that tensors may take; the CUDA context and gaps between blocks need the rest."""
 ROOMY = 0.7
 """The part of a GPU up to which a little speed is worth more memory; above it, too low a forecast costs more."""
 
@@ -38,8 +36,14 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         # Most trainings accumulate: until the batch is decided, gradients are counted beside the activations.
         accumulates=values.get("batch.gradient_accumulation_steps") != 1,
         length=length or values["batch.sequence_length"],
-        keeps_scores=values["model.attention"] == "eager",
+        keeps_scores=keeps_scores(values["model.attention"], d.transformer, by_blocks=_attends_by_blocks(d)),
     )
+
+
+def _attends_by_blocks(d: Decision) -> bool:
+    """As in the estimate of a plan: packed rows on GPUs."""
+    packed = d.task.packs and d.answers.get("data.packing") is not False
+    return packed and not d.on_cpu and d.answers.get("engine") != "colossalai"
 
 
 def smallest_gpu_bytes(d: Decision) -> int | None:

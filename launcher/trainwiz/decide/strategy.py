@@ -9,9 +9,10 @@ from trainwiz.decide.candidates import Candidate
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.fastest import OFFLOAD, fastest
 from trainwiz.decide.host_memory import process_bytes
-from trainwiz.decide.memory import FILLED, smallest_gpu_bytes, work_of
+from trainwiz.decide.memory import smallest_gpu_bytes, work_of
 from trainwiz.errors import PlanError
 from trainwiz.estimate.device import Work, needs
+from trainwiz.estimate.reserve import FILLED
 from trainwiz.message import Message, say
 from trainwiz.strategies import Strategy
 

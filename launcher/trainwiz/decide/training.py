@@ -13,13 +13,14 @@ from trainwiz.decide.fastest import fastest, label
 from trainwiz.decide.host_memory import LENGTH, activation_room
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.loss import SMALLEST_CHUNK
-from trainwiz.decide.memory import FILLED, smallest_gpu_bytes, work_of
+from trainwiz.decide.memory import smallest_gpu_bytes, work_of
 from trainwiz.decide.real_batch import gpt3_row, usual_real_batch
 from trainwiz.decide.size import SMALL_MODEL, size_of
 from trainwiz.decide.strategy import could_fit, state_bytes
 from trainwiz.errors import PlanError
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.device import needs, offloaded_activations, training_of
+from trainwiz.estimate.reserve import FILLED
 from trainwiz.message import Message, say
 from trainwiz.models.activations import Checkpointing
 from trainwiz.tasks.preference_losses import LOSSES

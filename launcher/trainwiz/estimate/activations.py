@@ -71,6 +71,17 @@ def arithmetic(strategy: Strategy, precision: str) -> Arithmetic:
     return "autocast" if strategy.autocasts else "16-bit"
 
 
+# docs/decisions/tasks.md: Families without a kernel of PyTorch's attend by blocks
+def keeps_scores(attention: str, model: Transformer | None, *, by_blocks: bool) -> bool:
+    """Whether each head's scores of all pairs of tokens are in memory, with this value of `model.attention`.
+
+    `by_blocks`: the generated script may use flex_attention.
+    """
+    if attention != "auto" or model is None:
+        return attention == "eager"
+    return model.kernels == "none" or (model.kernels == "blocks" and not by_blocks)
+
+
 def footprint(
     model: Transformer,
     kind: Arithmetic,
@@ -90,8 +101,7 @@ def footprint(
     each token has a score in each head for the `scored` tokens of its row, and a place in the mask, which all layers
     share. Of a model that is `compiled`, layers keep less.
     """
-    limit = None if model.changed_logits else loss.tokens_at_once
-    at_once = min(tokens, limit or tokens)
+    at_once = min(tokens, loss.tokens_at_once or tokens)
     each = loss.logit_bytes if loss.logit_bytes is not None else _LOGIT_BYTES[kind]
     logits = each * at_once * model.vocab_size if generates else 0
     number = 2 if kind == "fp32" else 1

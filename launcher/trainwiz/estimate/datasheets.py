@@ -28,8 +28,8 @@ class GpuModel:
     """The same in fp8; None: it has none."""
     bandwidth: float
     """Bytes per second of its memory."""
-    memory_gib: int
-    """Its memory in GiB."""
+    memory_gib: float
+    """Its memory in GiB, as its driver reports it: of GDDR, ECC takes a sixteenth, and is on in servers."""
     watts: float
     """The power limit by its maker."""
     link: float
@@ -119,14 +119,14 @@ MI210          mi210                          9.0  181    22.6      - 1638  64  
 """
 # A P100 has no tensor cores: products in fp16 that are summed in fp32 run as fast as those in fp32.
 _SERVERS = """
-L40S           l40s                           8.9 362   91.6 733  864 48 350 32 0.743
-L40            l40                            8.9 181   90.5 362  864 48 300 32 0.955
-L20            l20                            8.9 119.5 59.8 239  864 48 275 32 0.955
-L4             l4                             8.9 121   30.3 242  300 24  72 32 0.47
-A10G           a10g                           8.6  70   31.2   -  600 24 300 32 0.8
-A10            a10                            8.6 125   31.2   -  600 24 150 32 0.8
-A40            a40(?!00)                      8.6 149.7 37.4   -  696 48 300 32 0.8
-T4             t4(?!0)                        7.5  65    8.1   -  320 16  70 16 0.65
+L40S           l40s                           8.9 362   91.6 733  864 45 350 32 0.743
+L40            l40                            8.9 181   90.5 362  864 45 300 32 0.955
+L20            l20                            8.9 119.5 59.8 239  864 45 275 32 0.955
+L4             l4                             8.9 121   30.3 242  300 22.5 72 32 0.47
+A10G           a10g                           8.6  70   31.2   -  600 22.5 300 32 0.8
+A10            a10                            8.6 125   31.2   -  600 22.5 150 32 0.8
+A40            a40(?!00)                      8.6 149.7 37.4   -  696 45 300 32 0.8
+T4             t4(?!0)                        7.5  65    8.1   -  320 15  70 16 0.65
 V100-16GB      v100.*16g                      7.0 125   15.7   -  900 16 300 150 0.759
 V100           v100                           7.0 125   15.7   -  900 32 300 150 0.759
 P100           p100                           6.0   9.3  9.3   -  732 16 250 16 0.9
@@ -198,7 +198,7 @@ def _rows() -> Iterator[GpuModel]:
                 single_flops=float(single) * _T,
                 fp8_flops=None if fp8 == "-" else float(fp8) * _T,
                 bandwidth=float(bandwidth) * _G,
-                memory_gib=int(memory),
+                memory_gib=float(memory),
                 watts=float(watts),
                 link=float(link) * _G,
                 matrix_share=float(share),

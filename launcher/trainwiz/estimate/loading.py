@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from trainwiz.strategies import Strategy
 
 _FP32 = 4
+_SAVED = 2
+"""Bytes of a weight in most models' files."""
 _HALF = ("bf16", "fp16")
 
 
@@ -43,12 +45,18 @@ def loaded_onto_device(plan: Plan) -> bool:
     return frozen and whole and tasks.of(plan).generative and not (data.special_tokens or data.added_tokens)
 
 
+def quantized_on_device(plan: Plan) -> bool:
+    """Whether each rank reads one tensor at a time and makes four bits of it on its GPU."""
+    return plan.model.adapter == "qlora" and plan.machine.device == "cuda"
+
+
 def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = None) -> int:
     """Host memory on rank 0's machine: each rank builds the model, or rank 0 does, or it is cut at once."""
     if strategies.of(plan).builds_in_parts(plan):
         return 0
     each = bytes_built(strategies.of(plan), adapter=plan.model.adapter, precision=plan.precision.mixed_precision)
-    if transformer and loaded_onto_device(plan):
+    if transformer and (loaded_onto_device(plan) or quantized_on_device(plan)):
+        each = max(each, _SAVED)
         return each * _at_once(transformer) * plan.machine.ranks_per_machine + _adapter_bytes(plan, parameters)
     if not built_once(plan):
         return each * parameters * plan.machine.ranks_per_machine

@@ -7,6 +7,8 @@ Qwen's table with one pair of numbers over 48 rows, and tried on rows of other s
 
 from __future__ import annotations
 
+FILLED = 0.9
+"""The part of a GPU that tensors may take; the CUDA context and gaps between blocks need the rest."""
 RESERVED = 1.08
 """Blocks that the allocator holds, for each byte of tensors."""
 _ON_DEVICE = 1.15

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.engines.deepspeed import DEFAULTS
-from trainwiz.estimate.activations import Loss
+from trainwiz.estimate.activations import Loss, keeps_scores
 from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
@@ -121,8 +121,15 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         fused_head=task.packs and plan.precision.mixed_precision != "fp16",
         rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,
-        keeps_scores=plan.model.attention == "eager",
+        keeps_scores=keeps_scores(plan.model.attention, shape, by_blocks=attends_by_blocks(plan)),
     )
+
+
+def attends_by_blocks(plan: Plan) -> bool:
+    """Whether attention of packed rows may be flex_attention's, which needs a GPU."""
+    packed = plan.data.packing and tasks.of(plan).packs
+    suits = plan.machine.device == "cuda" and plan.engine == "accelerate"
+    return packed and suits and plan.model.attention in ("auto", "flex_attention")
 
 
 def _bucket(plan: Plan) -> int:

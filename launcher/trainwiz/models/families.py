@@ -15,6 +15,8 @@ from trainwiz.models import mlps
 from trainwiz.models.mlps import DenseLayer, Experts
 from trainwiz.models.sizes import Config
 
+Kernels = Literal["any", "blocks", "none"]
+"""Attention without the scores of all pairs of tokens in memory: any kernel, flex_attention's blocks alone, or none."""
 Flag = Callable[[Config], bool]
 """Whether a model has something, by its config.json."""
 
@@ -79,6 +81,8 @@ class Family:
     """Layers that have one MLP all the same."""
     window: Callable[[Config, int], bool] = lambda config, layer: True  # noqa: ARG005
     """Whether `sliding_window`, where config.json sets one, limits this layer."""
+    kernels: Kernels = "any"
+    """The attention of transformers that it can use."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """What config.json may leave out, as a part of a larger model's config.json usually does."""
 
@@ -147,11 +151,13 @@ _GEMMA2 = replace(
     _GEMMA,
     norms=lambda config: 4,  # noqa: ARG005
     window=_in_turn,
+    kernels="blocks",
     defaults={**_GEMMA.defaults, "final_logit_softcapping": 30.0},
 )
 _GEMMA3 = replace(
     _GEMMA2,
     query_key_norm="head",
+    kernels="any",
     window=_five_of_six,
     defaults={
         "hidden_size": 2304,
@@ -192,7 +198,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "baichuan": _LLAMA,
         "bert": _BERT,
-        "bloom": replace(_GPT2, positions=None, final_norms=2),
+        "bloom": replace(_GPT2, positions=None, final_norms=2, kernels="none"),
         "chatglm": Family(qkv_bias=says("add_qkv_bias")),
         "cohere": replace(
             _LLAMA,
@@ -222,7 +228,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "glm4": Family(qkv_bias=says("attention_bias"), norms=lambda config: 4),  # noqa: ARG005
         "gpt2": _GPT2,
         "gpt_bigcode": _GPT2,
-        "gpt_neo": replace(_GPT2, qkv_bias=never),
+        "gpt_neo": replace(_GPT2, qkv_bias=never, kernels="none"),
         "gpt_neox": replace(
             _GPT2,
             qkv_bias=says("attention_bias", True),
@@ -236,6 +242,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             sinks=True,
             experts=Experts(bias=True),
             window=_in_turn,
+            kernels="blocks",
         ),
         "gptj": replace(
             _GPT2,
@@ -245,6 +252,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             tied=says("tie_word_embeddings"),
             head="bias",
             positions=None,
+            kernels="none",
         ),
         "granite": _LLAMA,
         "internlm": Family(qkv_bias=says("bias", True), output_bias=says("bias", True)),
@@ -252,7 +260,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "llama": _LLAMA,
         "mistral": _MISTRAL,
         "mixtral": Family(experts=Experts()),
-        "mpt": Family(gated=never, tied=says("tie_word_embeddings", True)),
+        "mpt": Family(gated=never, tied=says("tie_word_embeddings", True), kernels="none"),
         "olmo": replace(_LLAMA, mlp_bias=never, norm_numbers=0),
         "olmo2": _OLMO2,
         "olmo3": _OLMO2,

@@ -15,7 +15,7 @@ _LOGIT_SETTINGS = (
     *("final_logit_softcapping", "logit_scale", "logits_scaling", "lm_head_multiplier", "output_multiplier"),
     *("logits_mup_width_multiplier", "logits_soft_cap", "output_logit_soft_cap", "unpadded_vocab_size"),
 )
-"""As in rows.py of a generated project."""
+"""As in logits.py of a generated project."""
 
 MOST_PARAMETERS = 10**14
 """As a plan takes them (`model.parameters`)."""
@@ -74,6 +74,7 @@ def _transformer(model_type: str, config: Config, found: Sizes, row: Family, *, 
         tied=tied,
         learned_positions=row.positions is not None,
         exact=exact,
+        kernels=row.kernels,
         changed_logits=any(config.get(name) not in (None, 1.0) for name in _LOGIT_SETTINGS),
     )
 

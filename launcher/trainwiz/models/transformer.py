@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -73,7 +74,10 @@ class Transformer:
     """The family is known, and all of the model is counted; otherwise it is counted as a Llama of the same sizes."""
 
     changed_logits: bool = False
-    """Its logits are scaled or capped after the head (Gemma 2, Cohere), so they cannot be computed in chunks."""
+    """Its logits are scaled or capped after the head (Gemma 2, Cohere): chunks of them are computed twice."""
+
+    kernels: Literal["any", "blocks", "none"] = "any"
+    """Its attention in transformers: any kernel, flex_attention alone, or the scores of all pairs of tokens."""
 
     @property
     def num_hidden_layers(self) -> int:

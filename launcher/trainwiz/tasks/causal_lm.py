@@ -31,6 +31,7 @@ TASK = Task(
         "encoders.py",
         "packing.py",
         "rows.py",
+        "logits.py",
         "sources.py",
         "splits.py",
         "token_cache.py",

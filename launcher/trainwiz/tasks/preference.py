@@ -26,6 +26,7 @@ TASK = Task(
     parts=(
         "model_folder.py",
         "rows.py",
+        "logits.py",
         "chat.py",
         "conversations.py",
         "transcripts.py",

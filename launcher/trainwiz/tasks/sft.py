@@ -26,6 +26,7 @@ TASK = Task(
         "model_folder.py",
         "packing.py",
         "rows.py",
+        "logits.py",
         "chat.py",
         "conversations.py",
         "transcripts.py",

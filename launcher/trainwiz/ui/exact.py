@@ -8,8 +8,8 @@ from typing import Any
 
 from trainwiz import tasks
 from trainwiz.decide.candidates import MOMENTS
-from trainwiz.decide.memory import FILLED
 from trainwiz.estimate.exact import Kind, Moment, Tensors
+from trainwiz.estimate.reserve import FILLED
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan

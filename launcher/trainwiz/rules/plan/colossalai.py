@@ -70,7 +70,7 @@ def gemini_compiles_its_optimizer(plan: Plan, machine: Machine) -> Violations:
     Instead: install the CUDA toolkit for torch's CUDA version, or choose colossal_zero2, which uses torch's AdamW.
     Source: `FusedOptimizerCudaExtension` and `_CudaExtension.assert_compatible` in colossalai 0.5.0
     """
-    if strategies.of(plan).compiles_optimizer and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
+    if strategies.of(plan).compiles_optimizer and machine.inspected and machine.gpus and machine.toolchain.nvcc is None:
         yield violation(
             "gemini compiles FusedAdam on first use, but there is no nvcc",
             remedy(

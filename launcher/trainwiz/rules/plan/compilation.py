@@ -27,7 +27,7 @@ def compiled_kernels_can_be_built(plan: Plan, machine: Machine) -> Violations:
     Instead: install a compiler, or set model.compile to false.
     Source: seen with torch 2.13 on the CPU; for GPUs `_build` in triton/runtime/build.py
     """
-    if plan.model.compile and machine.toolchain.cxx is None and machine.probed:
+    if plan.model.compile and machine.toolchain.cxx is None and machine.inspected:
         yield violation(
             "model.compile is true, but torch.compile finds no C++ compiler",
             remedy(
@@ -35,7 +35,7 @@ def compiled_kernels_can_be_built(plan: Plan, machine: Machine) -> Violations:
                 {"model.compile": False},
             ),
         )
-    elif plan.model.kernels != "none" and machine.toolchain.cxx is None and machine.probed:
+    elif plan.model.kernels != "none" and machine.toolchain.cxx is None and machine.inspected:
         yield violation(
             "model.kernels is {kernels}, but Triton and torch.compile find no C++ compiler",
             remedy(
@@ -207,7 +207,7 @@ def compiler_is_there(plan: Plan, machine: Machine) -> Violations:
     Source: seen with DeepSpeed 0.19.8 and a PATH without compiler;
     https://www.deepspeed.ai/tutorials/advanced-install/
     """
-    if (op := _built(plan)) and machine.toolchain.cxx is None and machine.probed:
+    if (op := _built(plan)) and machine.toolchain.cxx is None and machine.inspected:
         fix = remedy("install one: apt-get install g++ (or dnf install gcc-c++), or set CXX")
         yield violation("DeepSpeed must compile {op} for this plan, but there is no C++ compiler", fix, op=op)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainwiz import strategies
 from trainwiz.estimate import Estimate
+from trainwiz.estimate.reserve import FILLED
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.machine import Machine
 from trainwiz.message import Message, say
@@ -41,11 +42,12 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Viol
 
 @rule("TW322", level=Level.WARNING, field="strategy.kind")
 def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
-    """The model state must leave enough GPU memory for activations.
+    """The model state must leave enough GPU memory for activations, and both for the CUDA context.
 
     Without it: `CUDA out of memory` in the first forward pass, or later at the first long sequence.
     Why: activations grow with micro-batch × sequence length; the loss takes 12 to 14 bytes for each token and word of
-    the vocabulary, for 1024 tokens at a time.
+    the vocabulary, for 1024 tokens at a time. The CUDA context, NCCL and gaps between blocks of memory take about a
+    tenth of a GPU, which is why trainwiz chooses no plan that needs more than the rest.
     Instead: use a smaller micro-batch with more accumulation (the real batch stays the same), or more sharding.
     Source: https://arxiv.org/abs/2205.05198 (activation memory of transformers)
     """
@@ -56,6 +58,14 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Viola
             Fix(message=_more_sharding(plan)),
             strategy=plan.strategy.label,
             need=gib(estimate.device_bytes_per_rank),
+            have=gib(smallest),
+        )
+    elif smallest and FILLED * smallest < estimate.peak_bytes_per_rank <= smallest:
+        yield violation(
+            "the peak of {need} GiB leaves too little of {have} GiB for the CUDA context and fragmented memory",
+            _fewer_activations(plan),
+            where="batch.per_device_batch_size",
+            need=gib(estimate.peak_bytes_per_rank),
             have=gib(smallest),
         )
 

@@ -62,7 +62,7 @@ def nvme_needs_a_toolkit(plan: Plan, machine: Machine) -> Violations:
     """
     strategy = plan.strategy
     on_nvme = "nvme" in (strategy.offload_optimizer_device, strategy.offload_param_device)
-    if _deepspeed(plan) and on_nvme and machine.probed and machine.gpus and machine.toolchain.nvcc is None:
+    if _deepspeed(plan) and on_nvme and machine.inspected and machine.gpus and machine.toolchain.nvcc is None:
         yield violation(
             "offload to nvme compiles async_io, which requires the CUDA toolkit, but there is no nvcc",
             remedy("install the CUDA toolkit and set CUDA_HOME, or offload to cpu"),

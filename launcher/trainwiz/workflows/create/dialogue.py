@@ -82,9 +82,9 @@ def _gauge(planner: Planner, plan: Plan) -> str:
     """The forecast of a rank's peak as a bar of its GPU, or of its share of the host's memory."""
     # Not before a question shows it: the first one is asked without estimates.
     from trainwiz.decide.candidates import MOMENTS
-    from trainwiz.decide.memory import FILLED
     from trainwiz.decide.memory_bar import bar
     from trainwiz.estimate.forecast import forecast
+    from trainwiz.estimate.reserve import FILLED
     from trainwiz.estimate.state import device_needs
 
     model, machine = planner.model(plan), planner.machine

@@ -50,7 +50,7 @@ def machine_named(text: str, option: str = "--gpus") -> tuple[Machine, int]:
             say("use up to 8 GPUs, or a multiple of 8"),
         )
     gpus = tuple(
-        Gpu(index=i, name=model.name, memory_bytes=model.memory_gib * 2**30, compute_capability=model.capability)
+        Gpu(index=i, name=model.name, memory_bytes=int(model.memory_gib * 2**30), compute_capability=model.capability)
         for i in range(count // machines)
     )
     return (
