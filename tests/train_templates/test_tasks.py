@@ -69,6 +69,7 @@ GENERATED = (
         "hooks",
         "kernels",
         "labels",
+        "logits",
         "long_rows",
         "manifest",
         "meter",

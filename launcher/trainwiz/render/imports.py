@@ -36,6 +36,7 @@ NEIGHBOURS = frozenset(
         "hooks",
         "kernels",
         "labels",
+        "logits",
         "long_rows",
         "manifest",
         "meter",
