@@ -40,8 +40,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "olmo": GROUPED,
 }
 """By transformers' names: the sizes in their configurations."""
-DIFFERENT = ("qwen3_moe", "gemma3_text")
-"""Those that real ranks train: experts that are joined into one weight, a model that scales its embeddings."""
+DIFFERENT = ("qwen3_moe", "gemma2", "gemma3_text")
+"""Those that real ranks train: experts joined into one weight, logits that are capped, embeddings that are scaled."""
 TUNED = {
     **SMALL,
     "task": "sft",
@@ -49,6 +49,7 @@ TUNED = {
     "batch.real_batch_size": 8,
     "batch.per_device_batch_size": 4,
     "batch.sequence_length": 64,
+    "model.loss_chunk": 128,
     "schedule.n_steps": 2,
     "schedule.n_warmup_steps": 0,
     "evaluation.generation_metrics": "exact_match",
