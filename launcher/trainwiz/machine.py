@@ -218,4 +218,4 @@ class Machine:
     @property
     def inspected(self) -> bool:
         """Whether doctor looked at its programs, here or there: what it did not find is missing, not unknown."""
-        return self.probed or self.interpreter is not None
+        return self.probed or bool(self.interpreter and self.interpreter.packages)
