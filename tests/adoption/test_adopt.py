@@ -360,6 +360,16 @@ def test_what_the_loop_makes_of_a_batch_is_part_of_the_loss(body: str, taken: li
     assert list(loss.taken.inner[:-1]) == taken
 
 
+def test_a_loop_within_the_loop_is_taken_as_one() -> None:
+    summed = "loss = 0\n            for i in range(2): loss += nn.functional.cross_entropy(model(images[i]), labels[i])"
+    text = IN_A_LOOP.replace("loss = nn.functional.cross_entropy(model(images), labels)", summed).replace(
+        "BODY", "pass"
+    )
+    loss = found(text).loss
+    assert loss.taken, loss.gap
+    assert [part.split(":")[0] for part in loss.taken.inner] == ["loss = 0", "for i in range(2)"]
+
+
 def test_what_is_said_in_a_dictionary_counts(folder: Path) -> None:
     """As in PyTorch's own MNIST example: `DataLoader(data, **kwargs)`."""
     spread = """

@@ -393,7 +393,8 @@ def _flat(body: Iterable[ast.stmt], enter: Sequence[ast.stmt] = ()) -> Iterator[
     wanted = {id(statement) for statement in enter}
     for statement in body:
         opens = isinstance(statement, ast.With) and all(_opened_by_engine(item) for item in statement.items)
-        leads = isinstance(statement, ast.For | ast.While | ast.With) and any(id(n) in wanted for n in walk(statement))
+        inside = (node for node in walk(statement) if node is not statement)  # a loop of the block is taken as one
+        leads = isinstance(statement, ast.For | ast.While | ast.With) and any(id(node) in wanted for node in inside)
         if isinstance(statement, ast.For | ast.While | ast.With) and (opens or leads):
             yield from _flat(statement.body, enter)
         else:
@@ -410,12 +411,15 @@ def _opened_by_engine(item: ast.withitem) -> bool:
 
 
 def _given(statement: ast.stmt) -> set[str]:
-    """The names that a statement gives a value, its own nested functions left out."""
+    """The names that a statement gives a value, those of its nested functions and comprehensions left out."""
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
     if isinstance(statement, ast.Import | ast.ImportFrom):
         return set()
-    return {node.id for node in walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    made = (one for one in walk(statement) if isinstance(one, _COMPREHENSIONS))
+    own = {id(node) for one in made for part in one.generators for node in walk(part.target)}
+    stored = (one for one in walk(statement) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store))
+    return {node.id for node in stored if id(node) not in own}
 
 
 def _begins(statement: ast.stmt, name: str) -> bool:
