@@ -27,8 +27,8 @@ _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
 _MOST_TOGETHER = 300_000
 """The most bytes of all modules of one script; the imports of a library itself may be endless."""
-_MOST_KEPT = 1_800_000
-"""Bytes of modules that are kept for the next script; their trees take fifty times as much."""
+_MOST_KEPT = 1_200_000
+"""Bytes of modules that are kept for the next script; their trees take a hundred times as much."""
 _MOST_NAMED = 1000
 """Scripts that are looked at for one to name where a folder was given."""
 _FOLLOWED = re.compile(
