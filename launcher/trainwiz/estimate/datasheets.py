@@ -29,7 +29,11 @@ class GpuModel:
     bandwidth: float
     """Bytes per second of its memory."""
     memory_gib: float
-    """Its memory in GiB, as its driver reports it: of GDDR, ECC takes a sixteenth, and is on in servers."""
+    """Its memory in GiB, as its driver reports it: of GDDR, ECC takes a sixteenth, and is on in servers.
+
+    Source: https://github.com/modal-labs/modal-client/pull/2797 (15360 MiB of a T4, 23028 of an A10, 23034 of an L4,
+    46068 of an L40S; the A40, L20 and L40 are taken to be like the L40S)
+    """
     watts: float
     """The power limit by its maker."""
     link: float
@@ -85,8 +89,8 @@ Source: https://github.com/Dao-AILab/flash-attention/issues/1589
 # Columns: name, pattern, capability, TFLOP/s in half, single and fp8, GB/s and GiB of memory, W, GB/s of the link,
 # matrix_share. Where tensor cores sum in fp32 at half their rate (GeForce, L20) they keep their clock, which is mostly
 # higher than the datasheet's: GeForce cards that nobody measured get 1, and the L40 the share of the L20, which has the
-# same chip and the same rate of sums. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a
-# burst of 71. The RTX 6000 Ada has the L40S's 269 TFLOP/s at 300 W instead of 350, see `limited`.
+# same chip and the same rate of sums. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a burst of 71. The RTX 6000 Ada
+# has the L40S's 269 TFLOP/s at 300 W instead of 350, see `limited`.
 _AMPERE = """
 A100-PCIe-40GB a100.*(pcie40|pcie.*40g)       8.0  312 19.5 - 1555 40 250  32 0.811
 A100-PCIe-80GB a100.*pcie                     8.0  312 19.5 - 1935 80 300  32 0.811
