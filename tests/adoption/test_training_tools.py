@@ -229,6 +229,35 @@ def test_where_recomputed_layers_keep_their_inputs(lines: str, how: str, lost: s
     assert {one.path for one in rest if "checkpointing" in one.path or "activation" in one.path} == lost
 
 
+AXOLOTL_LORA = "base_model: some/model\ndatasets: []\nadapter: lora\n"
+FACTORY_LORA = "model_name_or_path: some/model\nstage: sft\ntemplate: own\nfinetuning_type: lora\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "targets", "left"),
+    [
+        (f"{AXOLOTL_LORA}lora_target_modules: [q_proj, v_proj]\n", "q_proj,v_proj", set()),
+        (f"{AXOLOTL_LORA}lora_target_linear: true\n", "all-linear", set()),
+        (
+            f"{AXOLOTL_LORA}lora_target_modules: [q_proj]\nlora_target_linear: true\n",
+            "all-linear",
+            {"lora_target_modules"},
+        ),
+        (f"{AXOLOTL_LORA}lora_target_modules: 'layers.[0-9]+.q_proj'\n", None, {"lora_target_modules"}),
+        (f"{FACTORY_LORA}lora_target: q_proj, v_proj\n", "q_proj,v_proj", set()),
+        (f"{FACTORY_LORA}lora_target: all\n", "all-linear", set()),
+    ],
+)
+def test_the_layers_that_get_an_adapter(lines: str, targets: str | None, left: set[str], tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(lines)
+    files = import_files.together([str(tmp_path / "train.yaml")], default=False, versions=())
+    adoption = adopt(None, None, None, files.tool_file)
+    found = adoption.carried.get("model.lora_targets")
+    assert (found and found.value) == targets
+    answers = {key: one.value for key, one in adoption.carried.items()} | {"machine.device": "cpu"}
+    assert {one.path for one in adoption.remainder(decide(answers, None).plan) if "target" in one.path} == left
+
+
 # docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's
 def test_what_a_file_leaves_out_is_as_its_tool_has_it(tmp_path: Path) -> None:
     usual = {

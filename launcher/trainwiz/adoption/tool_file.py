@@ -51,7 +51,7 @@ _TASKS = {
     "orpo": "preference",
 }
 _DATA = ("dataset", "datasets", "pretraining_dataset", "test_datasets", "eval_dataset", "val_dataset", "dataset_name")
-_TARGETS = ("lora_target", "target_modules", "lora_target_linear")
+_TARGETS = ("lora_target_linear", "lora_target", "lora_target_modules", "target_modules")
 _ALL_LAYERS = ("all", "all-linear", True)
 """What those keys say for every linear layer, as a plan has it."""
 _KEYS = {
@@ -270,13 +270,29 @@ def _adapter(page: Page, tool_file: ToolFile) -> None:
         page.carry(key, "model.adapter", "qlora" if four else "lora")
         if four and quantized:
             page.same(quantized)
-        for target in _TARGETS:
-            if tool_file.get(target) in _ALL_LAYERS:
-                page.carry(target, "model.lora_targets", "all-linear")
+        _targets(page, tool_file)
         for word, of_plan in _OF_LORA.items():
             number = tool_file.number(word)
             if number is not None:
                 page.carry(tool_file.key(word), of_plan, number if word == "lora_dropout" else int(number))
+
+
+def _targets(page: Page, tool_file: ToolFile) -> None:
+    """The layers that get the adapter: every linear one, which includes any others that are named, or some by name."""
+    key = "model.lora_targets"
+    for target in _TARGETS:
+        said = tool_file.get(target)
+        if not said:
+            continue
+        if key in page.ledger.carried:
+            page.leave(target, "inert", say("the adapter is in every linear layer already"), key=key)
+            continue
+        named = ",".join(map(str, said)) if isinstance(said, list) else str(said).replace(" ", "")
+        try:
+            wanted = "all-linear" if said in _ALL_LAYERS else plans.parse_values({key: named})[key]
+            page.carry(target, key, wanted)
+        except PlanError as error:
+            page.leave(target, "lost", error.problems[0], key=key)
 
 
 def _task(page: Page, tool_file: ToolFile) -> None:
