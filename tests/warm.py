@@ -244,12 +244,18 @@ def option(own: str = sys.executable) -> tuple[str, str]:
     return ("--python", python(own))
 
 
+PARSING = threading.Lock()
+"""Python 3.11 counts the depth of all trees together: two threads that parse at once may end with a SystemError."""
+
+
 def imported(script: Path) -> list[str]:
     """What a script and its neighbours import at their top, neighbours left out."""
     neighbours = {file.stem: file for file in script.parent.glob("*.py")}
     found, files = set(LATER), [script, *(file for file in neighbours.values() if script.name == "train.py")]
     for file in files:
-        for node in ast.parse(file.read_text()).body:
+        with PARSING:
+            tree = ast.parse(file.read_text())
+        for node in tree.body:
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module:

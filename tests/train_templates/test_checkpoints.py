@@ -406,7 +406,7 @@ def test_a_resume_says_what_has_changed(start: Start, capfd: pytest.CaptureFixtu
     training.train(1)
     start(learning_rate=0.2).checkpoints.resume(SAMPLES)
     said = capfd.readouterr().out
-    assert "\n  changed since: learning_rate 0.1 -> 0.2\n  so the learning rate is" in said
+    assert "\n  changed since: learning_rate 0.1 -> 0.2\n  so the learning rate follows" in said
     start(learning_rate=0.1, on_failed_save="stop").checkpoints.resume(SAMPLES)
     assert "changed since: on_failed_save continue -> stop\n" in (said := capfd.readouterr().out)
     assert "learning rate" not in said

@@ -143,7 +143,7 @@ def test_where_they_cannot_be_used_a_training_says_so_and_goes_on(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert "ModuleNotFoundError: No module named 'liger_kernel'" in said(model)
     stand_in(monkeypatch)
-    assert "not tried with models of the kind gpt_neox" in said(decoder("gpt_neox"))
+    assert "not tested with models of type gpt_neox" in said(decoder("gpt_neox"))
     assert "compute silu, and the model's gelu" in said(decoder(hidden_act="gelu"))
     monkeypatch.setattr(Norm, "factor", 1.01)
     assert "its norm differs from PyTorch's by" in said(model)

@@ -183,7 +183,7 @@ SIGNATURES = {
         remedy="name both in model.modules_to_save, such as embed_tokens,lm_head, or leave it empty",
     ),
     "uneven_shards": Signature(
-        r"(?<!\S)(?P<name>\S+) is cut in another way than by rows: (?P<how>.+)",
+        r"(?<!\S)(?P<name>\S+) is (?:not sharded by rows|cut in another way than by rows): (?P<how>.+)",
         r"(?<!\S)(?P<name>\S+): read .+ for a shard of (?P<how>.+)",
         cause="FSDP2 shards {name} differently ({how}) than sharding.py reads it from the model's files",
         remedy="let rank 0 load the weights: return {{}} at the beginning of found_in in sharding.py",
