@@ -5,9 +5,10 @@ READY := $(VENV)/.ready
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 COLOSSALAI := .venv-colossalai
+SCHEDULERS := .venv-schedulers
 CATALOGUE := launcher/trainwiz/locale/zh_CN/LC_MESSAGES/trainwiz
 
-.PHONY: help install colossalai demo check test fuzz audit release format catalogue docs docs-site benchmark constraints clean
+.PHONY: help install colossalai schedulers demo check test fuzz audit release format catalogue docs docs-site benchmark constraints clean
 
 help:
 	@echo "make demo         train a small model on this machine, from the wizard to a text sample"
@@ -22,6 +23,7 @@ help:
 	@echo "make docs-site    run the lessons' code, and build the site in build/site; a broken link ends it"
 	@echo "make benchmark    measure how long everything takes to begin, and write it into docs/performance.md"
 	@echo "make colossalai   an environment for Colossal-AI, which needs older packages: --python .venv-colossalai/bin/python"
+	@echo "make schedulers   an environment for the tests that let SkyPilot and Kubernetes' schemas read the files of jobs"
 	@echo "make constraints  pin what .venv holds now in constraints.txt"
 	@echo "make clean        delete what the targets above have made, .venv included"
 
@@ -49,6 +51,13 @@ $(COLOSSALAI)/.ready: docs/requirements-colossalai.txt constraints-colossalai.tx
 	$(COLOSSALAI)/bin/python -m pip install --quiet --constraint constraints-colossalai.txt torch setuptools wheel
 	$(COLOSSALAI)/bin/python -m pip install --quiet --constraint constraints-colossalai.txt --requirement docs/requirements-colossalai.txt
 	$(COLOSSALAI)/bin/python -m pip install --quiet --constraint constraints-colossalai.txt --no-deps --no-build-isolation colossalai
+	touch $@
+
+schedulers: $(SCHEDULERS)/.ready
+
+$(SCHEDULERS)/.ready: docs/requirements-schedulers.txt
+	$(SCHEDULERS)/bin/python -m pip --version > /dev/null 2>&1 || $(PYTHON) -m venv $(SCHEDULERS)
+	$(SCHEDULERS)/bin/python -m pip install --quiet --requirement docs/requirements-schedulers.txt
 	touch $@
 
 check: $(READY)
@@ -98,7 +107,7 @@ constraints: $(READY)
 	$(BIN)/python tests/constraints.py
 
 clean:
-	rm -rf $(VENV) $(COLOSSALAI) $(AUDIT) $(SITE) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
+	rm -rf $(VENV) $(COLOSSALAI) $(SCHEDULERS) $(AUDIT) $(SITE) demo dist build .mypy_cache .pytest_cache .ruff_cache .hypothesis .cache
 
 docs: $(READY) $(CATALOGUE).mo
 	PYTHONPATH=tests $(BIN)/python tests/rules/proven.py
