@@ -283,3 +283,17 @@ def test_a_sample_that_is_taken_twice_and_bytes_that_are_sent_twice_are_seen() -
     twice = {"indices": [[[0, 1]] * 12], "sent": [[u, 100] for u in range(1, 13)], "gradient_bytes": 100}
     checks = runs(whole={"notes": [twice, {"indices": [[[2, 3]] * 12]}]})
     assert checks["once_per_epoch"].verdict == checks["communication"].verdict == "failed"
+
+
+@pytest.mark.parametrize("words", [20, 120])
+def test_conversations_are_rehearsed_at_a_length_that_keeps_answers(words: int, tmp_path: Path) -> None:
+    """64 tokens may hold a system prompt and no answer: nothing would be left to train or evaluate on."""
+    rows = [
+        {"messages": [{"role": "user", "content": "why " * words + str(n)}, {"role": "assistant", "content": str(n)}]}
+        for n in range(60)
+    ]
+    data = tmp_path / "own.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    own = {"task": "sft", "data.train": str(data), "data.eval": "10%", "batch.sequence_length": 600}
+    found = card(make(tmp_path / "project", own), "--task")
+    assert found["samples"]["verdict"] == "passed"

@@ -26,6 +26,8 @@ _SMALLEST = {
     "loss_chunk": 48,
     "num_workers": 1,
 }
+_LONGER = (256, 1024, 4096)
+"""Tokens of a sample, where fewer cut off too much."""
 _HIDDEN, _HEADS, _KEY_VALUE_HEADS, _INTERMEDIATE = 64, 4, 2, 128
 _SCHEDULE = (
     "real_batch_size",
@@ -105,6 +107,13 @@ class Setup:
     """What differs from the plan, for the user."""
     by_hand: Mapping[str, str] = field(default_factory=dict)
     """Fields of Config that the user set, as text."""
+
+    def lengths(self, planned: int) -> tuple[int, ...]:
+        """The tokens of a sample to try, of `planned` ones: short samples may lose all that a conversation teaches."""
+        short = self.values["sequence_length"]
+        if not tasks.of(self.plan).chats:
+            return (short,)
+        return (*(length for length in (short, *_LONGER) if length < planned), planned)
 
     @property
     def updates_per_epoch(self) -> int:

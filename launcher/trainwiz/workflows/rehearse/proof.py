@@ -75,9 +75,8 @@ def _proved(folder: Path, workspace: Workspace, before: Version, after: Version,
     if problem:
         return problem
     shared = {**cut, **model}
-    seen = programs.look(
-        base.python, base.folder, values={**smalls[0].values, **shared}, planned=smalls[0].planned, scale=1.0
-    )
+    seen, values = rehearsal.look(base, smalls[0], fields[0], {**smalls[0].values, **shared}, {}, 1.0)
+    shared |= {name: values[name] for name in ("sequence_length",) if name in values}
     if "length" not in seen:
         return _skipped(say("task.py itself does not work; run: trainwiz rehearse {folder}", folder=folder))
     one, other = (

@@ -29,6 +29,7 @@ from trainwiz.workflows.rehearse.request import Request
 from trainwiz.workflows.rehearse.trial_run import Environment
 
 _MODEL_FIELD = "model_name"
+_LENGTH_FIELD = "sequence_length"
 
 
 def rehearse(request: Request) -> int:
@@ -101,13 +102,8 @@ def _checks(environment: Environment, small: Setup, fields: Mapping[str, Any], *
     if problem:
         yield problem
         return
-    values = {**small.values, **cut, **model}
-    if tasks.of(small.plan).generative and "sequence_length" in values:
-        scale *= values["sequence_length"] / fields["sequence_length"]
     by_hand = {name: _typed(fields[name], word) for name, word in small.by_hand.items()}
-    found = programs.look(
-        environment.python, environment.folder, values={**values, **by_hand}, planned=small.planned, scale=scale
-    )
+    found, values = look(environment, small, fields, {**small.values, **cut, **model}, by_hand, scale)
     yield from task.checks(found, small.plan)
     if "schedule" in found:
         yield schedule.check(found["schedule"], estimated=bool(fields.get("n_epochs")) and scale != 1)
@@ -120,6 +116,30 @@ def _checks(environment: Environment, small: Setup, fields: Mapping[str, Any], *
     samples = min(small.samples, found["length"])
     small = dataclasses.replace(small, values=values, samples=samples, random_loss=random_loss)
     yield from comparison.checks(small, _results(environment, small))
+
+
+def look(
+    environment: Environment,
+    small: Setup,
+    fields: Mapping[str, Any],
+    values: Mapping[str, Any],
+    by_hand: Mapping[str, Any],
+    scale: float,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What is seen of task.py, and the values that it was seen with: the shortest samples that it can load."""
+    found: dict[str, Any] = {}
+    settled, part = dict(values), scale
+    planned = fields[_LENGTH_FIELD] if _LENGTH_FIELD in values else 0
+    for length in small.lengths(planned) if planned else (0,):
+        if planned:
+            settled[_LENGTH_FIELD] = length
+            part = scale * length / planned if tasks.of(small.plan).generative else scale
+        found = programs.look(
+            environment.python, environment.folder, values={**settled, **by_hand}, planned=small.planned, scale=part
+        )
+        if "length" in found:
+            break
+    return found, settled
 
 
 def small_model(
