@@ -142,6 +142,13 @@ def test_what_fits_is_trained(model: str, name: str, adapter: str, label: str) -
     assert plan.strategy.offload_optimizer_device == "none"
 
 
+def test_a_machine_too_small_for_all_weights_says_so() -> None:
+    model = "mistralai/Mixtral-8x7B-v0.1"
+    small = replace(machine("8xv100"), memory=Memory(total_bytes=200 * 2**30))
+    made = decide({"task": "sft", "model.name": model}, small, model=known_as(model))
+    assert why(made, "model.adapter") == "fits on the GPUs; training all weights does not fit, even with host memory"
+
+
 def test_what_fits_only_with_host_memory_takes_little_of_it() -> None:
     model = "meta-llama/Llama-2-70b-hf"
     roomy = replace(machine("2xrtx4090"), memory=Memory(total_bytes=2000 * 2**30))

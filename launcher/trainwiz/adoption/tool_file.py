@@ -284,7 +284,7 @@ def _targets(page: Page, tool_file: ToolFile) -> None:
         said = tool_file.get(target)
         if not said:
             continue
-        if key in page.ledger.carried:
+        if key in page.ledger.carried and page.ledger.carried[key].value == "all-linear":
             page.leave(target, "inert", say("the adapter is in every linear layer already"), key=key)
             continue
         named = ",".join(map(str, said)) if isinstance(said, list) else str(said).replace(" ", "")

@@ -155,6 +155,8 @@ def _with_less_host_memory(d: Decision, length: int) -> tuple[str, Message] | No
         return None
     adapter = min(rows, key=lambda name: rows[name].host_bytes)
     size = quantities.size(rows[adapter].host_bytes)
+    if whole is None and not rows[adapter].host_bytes:
+        return adapter, say("fits on the GPUs; training all weights does not fit, even with host memory")
     if whole is None:
         return adapter, say(
             "fits, with {size} of host memory on each machine; training all weights does not", size=size
