@@ -241,7 +241,7 @@ def test_manifests_of_checkpoints(manifest: dict[str, Any], cut: int, tmp_path_f
 def test_messages_of_machines(value: dict[str, Any], rest: bytes) -> None:
     for line in (dumped(value).encode(errors="replace"), rest):
         for kind in (messages.Machine, messages.Verdict):
-            with pytest.raises(messages.Unacceptable):
+            with pytest.raises(messages.InvalidMessage):
                 messages.checked(kind, line, secret="these three words", own=messages.nonce())
 
 

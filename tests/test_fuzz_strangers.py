@@ -26,7 +26,7 @@ from trainwiz.cli import run as trainwiz
 from trainwiz.diagnose import flight_recorder
 from trainwiz.network import orders
 from trainwiz.network.coordination import Line
-from trainwiz.network.messages import Unacceptable
+from trainwiz.network.messages import InvalidMessage
 from trainwiz.network.pages import PageServer
 from trainwiz.outcome import Outcome
 from trainwiz.probe import model as models
@@ -384,11 +384,11 @@ def test_what_launchers_tell_each_other(
 ) -> None:
     """Whatever is understood can be acted on."""
     own = Outcome(exit_code=1, codes={0: -15})
-    with contextlib.suppress(Unacceptable):
+    with contextlib.suppress(InvalidMessage):
         lockstep._joined(own, {1: orders.report(reported)}, [], {})
-    with contextlib.suppress(Unacceptable):
+    with contextlib.suppress(InvalidMessage):
         Formation.told(orders.order(started, 1)["formation"])
-    with contextlib.suppress(Unacceptable):
+    with contextlib.suppress(InvalidMessage):
         lockstep._over(own, orders.order(over, 1))
 
 

@@ -19,7 +19,7 @@ from patience import patience
 from trainwiz.errors import TrainwizError
 from trainwiz.machine import Machine as Found
 from trainwiz.network import messages, ports, rollcall
-from trainwiz.network.hall import Hall
+from trainwiz.network.listener import Listener
 from trainwiz.network.rollcall import Machine, Roll
 from trainwiz.probe import fingerprint
 from trainwiz.store import secret
@@ -229,13 +229,13 @@ def test_what_was_recorded_cannot_be_said_again() -> None:
     line = messages.signed(greeting, secret=SECRET, own=messages.nonce(), theirs=said)
     assert messages.checked(Machine, line, secret=SECRET, own=said)[0] == greeting
     for words, own in ((SECRET, messages.nonce()), ("quite another one", said)):
-        with pytest.raises(messages.Unacceptable):
+        with pytest.raises(messages.InvalidMessage):
             messages.checked(Machine, line, secret=words, own=own)
-    with pytest.raises(messages.Unacceptable):
+    with pytest.raises(messages.InvalidMessage):
         messages.checked(messages.Verdict, line, secret=SECRET, own=said)
     for i in range(len(line) - 1):
         changed = line[:i] + bytes([line[i] ^ 1]) + line[i + 1 :]
-        with pytest.raises(messages.Unacceptable):
+        with pytest.raises(messages.InvalidMessage):
             messages.checked(Machine, changed, secret=SECRET, own=said)
 
 
@@ -260,7 +260,7 @@ def test_values_of_other_types_are_no_message_even_with_the_secret(change: dict[
     body = {**machine(1).model_dump(), **change}
     other = messages.nonce()
     line = json.dumps({"nonce": other, "body": body, "mac": messages._mac(SECRET, said, other, body)}).encode()
-    with pytest.raises(messages.Unacceptable):
+    with pytest.raises(messages.InvalidMessage):
         messages.checked(Machine, line, secret=SECRET, own=said)
 
 
@@ -292,7 +292,7 @@ def test_ten_thousand_messages_do_not_keep_two_machines_apart(port: int, seed: i
     count = int(os.environ.get("FUZZ_MESSAGES", "10000"))
     for line in noisy(seed, count - 100):
         for kind in (Machine, messages.Verdict):
-            with pytest.raises(messages.Unacceptable):
+            with pytest.raises(messages.InvalidMessage):
                 messages.checked(kind, line, secret=SECRET, own=messages.nonce())
     results: list[list[Roll | TrainwizError]] = []
     thread = threading.Thread(target=lambda: results.append(together(port, machine(0), wait=60)))
@@ -342,13 +342,13 @@ def test_who_drips_bytes_holds_nobody_up(port: int) -> None:
 def test_a_flood_of_connections_keeps_nobody_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands that say nothing, or nonsense: few are kept open, and who knows the secret is heard."""
     done, opened, most = threading.Event(), [0], [0]
-    admit = Hall._admit
+    accept = Listener._accept
 
-    def counted(hall: Hall) -> None:
-        admit(hall)
-        most[0] = max(most[0], len(hall._visitors))
+    def counted(listener: Listener) -> None:
+        accept(listener)
+        most[0] = max(most[0], len(listener._connections))
 
-    monkeypatch.setattr(Hall, "_admit", counted)
+    monkeypatch.setattr(Listener, "_accept", counted)
 
     def flood() -> None:
         lines: list[socket.socket] = []

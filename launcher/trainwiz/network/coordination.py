@@ -21,8 +21,8 @@ from typing import Any
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.network import orders, rollcall
-from trainwiz.network.hall import Guest, Hall
-from trainwiz.network.messages import Machine, Unacceptable, Verdict
+from trainwiz.network.listener import Listener, Peer
+from trainwiz.network.messages import InvalidMessage, Machine, Verdict
 from trainwiz.network.rollcall import Roll
 
 BEAT_SECONDS = 2.0
@@ -191,26 +191,26 @@ class Coordinator:
 
     def _serve(self) -> None:
         with self._server:
-            hall = Hall(self._server, self._secret)
+            listener = Listener(self._server, self._secret)
             while not self._over.is_set():
-                for guest in hall.arrivals(_POLL_SECONDS):
+                for peer in listener.arrivals(_POLL_SECONDS):
                     with contextlib.suppress(OSError):
-                        self._receive(hall, guest)
+                        self._receive(listener, peer)
                 self.notice()
-            hall.close(self._verdict(self._me))
+            listener.close(self._verdict(self._me))
 
     def _verdict(self, machine: Machine) -> Verdict:
         others = [m for m in self.present.values() if m.key != machine.key]
         return rollcall.verdict(self._me, replace(self._roll, present=(*others, machine), least=1))
 
-    def _receive(self, hall: Hall, guest: Guest) -> None:
+    def _receive(self, listener: Listener, peer: Peer) -> None:
         """Answer a machine of the roll-call, which hears itself whether it fits; or keep its line."""
-        machine, told = guest.machine, self._verdict(guest.machine)
-        hall.answer(guest, told)
+        machine, told = peer.machine, self._verdict(peer.machine)
+        listener.answer(peer, told)
         alone = replace(self._roll, present=(self._me, machine))
         is_of_another_run = machine.run not in ("", self._roll.agreed.get("run"))
         if not machine.stays or is_of_another_run or alone.problems():
-            guest.line.close()
+            peer.line.close()
             return
         if (held := self._lines.get(machine.rank)) and held[0].key == machine.key:
             # The same launcher, which took this machine for lost before it was taken for that here.
@@ -219,12 +219,12 @@ class Coordinator:
                 held[0], None, say("it received nothing from this machine for {seconds:g} s", seconds=LOST_SECONDS)
             )
         elif held:
-            guest.line.close()
+            peer.line.close()
             return
         with self._changed:
             self._lines[machine.rank] = (
                 machine,
-                Line(guest.line, lambda said, why: self._hear(machine, said, why), farewell={"do": "dropped"}),
+                Line(peer.line, lambda said, why: self._hear(machine, said, why), farewell={"do": "dropped"}),
             )
 
     def _hear(self, machine: Machine, said: Said | None, why: Message) -> None:
@@ -320,7 +320,7 @@ def _connected(me: Machine, address: str, port: int, secret: str, seconds: float
     while True:
         try:
             return _greeted(me, address, port, secret)
-        except (OSError, Unacceptable) as error:
+        except (OSError, InvalidMessage) as error:
             if time.monotonic() >= until:
                 raise TrainwizError(
                     say(

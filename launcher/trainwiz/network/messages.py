@@ -35,8 +35,8 @@ _Host = Annotated[tuple[Rank, Name], Field(strict=False)]
 Said = TypeVar("Said", bound=BaseModel)
 
 
-class Unacceptable(ValueError):
-    """What came is not a message, or its sender does not know the secret."""
+class InvalidMessage(ValueError):
+    """Something that is not a message, or whose sender does not know the secret."""
 
 
 class _Checked(BaseModel):
@@ -89,7 +89,7 @@ class Verdict(_Checked):
     """What it tells the others if all is well."""
 
 
-class _Letter(_Checked):
+class _Envelope(_Checked):
     nonce: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     body: dict[str, Any] = {}
     mac: Annotated[str, Field(max_length=64)] = ""
@@ -106,41 +106,41 @@ def challenge(own: str) -> bytes:
 
 
 def challenged(line: bytes) -> str:
-    """The nonce in such a line. Raises `Unacceptable`."""
-    return _read(_Letter, _parsed(line)).nonce
+    """The nonce in such a line. Raises `InvalidMessage`."""
+    return _read(_Envelope, _parsed(line)).nonce
 
 
 @dataclass(frozen=True)
-class Written:
-    """A message that can be said to many."""
+class Encoded:
+    """A message, encoded once for many receivers."""
 
     body: str
-    """It as JSON."""
+    """The message as JSON."""
     digest: str
-    """What a sender proves to have said."""
+    """What the signature covers."""
 
 
-def written(value: BaseModel) -> Written:
-    """Write a message down, once for all who are to hear it."""
+def encoded(value: BaseModel) -> Encoded:
+    """Encode a message once, for all its receivers."""
     body = value.model_dump(mode="json")
-    return Written(json.dumps(body), _digest(body))
+    return Encoded(json.dumps(body), _digest(body))
 
 
-def signed(said: BaseModel | Written, *, secret: str, own: str, theirs: str) -> bytes:
+def signed(said: BaseModel | Encoded, *, secret: str, own: str, theirs: str) -> bytes:
     """A line with what is said, for the one who sent the nonce `theirs`."""
-    said = said if isinstance(said, Written) else written(said)
+    said = said if isinstance(said, Encoded) else encoded(said)
     head = json.dumps({"nonce": own, "mac": _mac(secret, theirs, own, said.digest)})
     return f'{head[:-1]}, "body": {said.body}}}\n'.encode()
 
 
 def checked(kind: type[Said], line: bytes, *, secret: str, own: str) -> tuple[Said, str]:
-    """What was said in answer to the nonce `own`, and the sender's nonce. Raises `Unacceptable`."""
-    letter = _read(_Letter, _parsed(line))
-    if letter.nonce == own or not hmac.compare_digest(
-        letter.mac.encode(), _mac(secret, own, letter.nonce, _digest(letter.body)).encode()
+    """What was said in answer to the nonce `own`, and the sender's nonce. Raises `InvalidMessage`."""
+    envelope = _read(_Envelope, _parsed(line))
+    if envelope.nonce == own or not hmac.compare_digest(
+        envelope.mac.encode(), _mac(secret, own, envelope.nonce, _digest(envelope.body)).encode()
     ):
-        raise Unacceptable("another secret")
-    return _read(kind, letter.body), letter.nonce
+        raise InvalidMessage("another secret")
+    return _read(kind, envelope.body), envelope.nonce
 
 
 def _digest(body: Mapping[str, Any]) -> str:
@@ -161,14 +161,14 @@ def _read(kind: type[Said], value: object) -> Said:
     try:
         return kind.model_validate(value)
     except (ValidationError, RecursionError):
-        raise Unacceptable(kind.__name__) from None
+        raise InvalidMessage(kind.__name__) from None
 
 
 def _parsed(line: bytes) -> Any:
     try:
         return json.loads(line)
     except (ValueError, RecursionError):
-        raise Unacceptable("no message") from None
+        raise InvalidMessage("no message") from None
 
 
 def _line(value: Mapping[str, Any]) -> bytes:

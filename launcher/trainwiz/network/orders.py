@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
-from trainwiz.network.messages import Rank, Unacceptable
+from trainwiz.network.messages import InvalidMessage, Rank
 
 _MOST_MACHINES = 1 << 12
 _MOST_RANKS = 1 << 17
@@ -118,15 +118,15 @@ _REPORTS: TypeAdapter[Any] = TypeAdapter(Ready | Built | Unable | Report)
 
 
 def order(said: dict[str, Any], rank: int) -> dict[str, Any]:
-    """What machine 0 tells the machine of this rank. Raises `Unacceptable`."""
+    """What machine 0 tells the machine of this rank. Raises `InvalidMessage`."""
     found = _checked(_ORDERS, said)
     if found["do"] == "start" and rank not in found["formation"]["machines"]:
-        raise Unacceptable("an attempt without this machine")
+        raise InvalidMessage("an attempt without this machine")
     return found
 
 
 def report(said: dict[str, Any]) -> dict[str, Any]:
-    """What another machine tells machine 0. Raises `Unacceptable`."""
+    """What another machine tells machine 0. Raises `InvalidMessage`."""
     return _checked(_REPORTS, said)
 
 
@@ -134,5 +134,5 @@ def _checked(kind: TypeAdapter[Any], said: dict[str, Any]) -> dict[str, Any]:
     try:
         kind.validate_python(said)
     except (ValidationError, RecursionError):
-        raise Unacceptable("no order") from None
+        raise InvalidMessage("no order") from None
     return said

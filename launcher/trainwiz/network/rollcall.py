@@ -18,8 +18,8 @@ from typing import Any
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.network import messages
-from trainwiz.network.hall import Hall
-from trainwiz.network.messages import Machine, Unacceptable, Verdict
+from trainwiz.network.listener import Listener
+from trainwiz.network.messages import InvalidMessage, Machine, Verdict
 
 __all__ = ["Machine", "Roll", "asked", "attend", "host", "listen", "verdict"]
 
@@ -161,7 +161,7 @@ def host(
         elsewhere = _attend(me, address, port, wait, lambda: secret, only_if_not=me.key, needed=thread.is_alive)
         if elsewhere is not None:
             _judge(elsewhere, wait)
-    except Unacceptable:
+    except InvalidMessage:
         hint = say(
             "another program answers at {address}:{port}, or a launch with another secret", address=address, port=port
         )
@@ -183,7 +183,7 @@ def refuse(me: Machine, *, address: str, port: int, wait: float, secret: Secret)
     Machine 0 stays until all others have heard it; another one until machine 0 has.
     """
     if me.rank:
-        with contextlib.suppress(Unacceptable):
+        with contextlib.suppress(InvalidMessage):
             _attend(me, address, port, wait, secret)
         return
     began = Roll(machines=me.machines, plan=me.plan, present=(me,))
@@ -207,7 +207,7 @@ def attend(
     """
     try:
         roll = _attend(me, address, port, wait, secret, sees=sees, waiting=waiting)
-    except Unacceptable:
+    except InvalidMessage:
         raise TrainwizError(
             say("machine 0 at {address}:{port} does not accept the secret of this launch", address=address, port=port)
             if secret()
@@ -324,18 +324,18 @@ def _hold(server: socket.socket, me: Machine, began: Roll, wait: float, secret: 
     heard: dict[str, Machine] = {me.key: me}
     roll = began
     with server:
-        hall = Hall(server, secret)
+        listener = Listener(server, secret)
         problems: tuple[Message, ...] = roll.problems()
         while True:
             if problems and not me.problem:
                 until = min(until, time.monotonic() + _SETTLE_SECONDS)
             if (not roll.missing and (me.problem or not problems)) or until <= time.monotonic():
                 break
-            arrived = hall.arrivals(min(_POLL_SECONDS, until - time.monotonic()))
+            arrived = listener.arrivals(min(_POLL_SECONDS, until - time.monotonic()))
             # Where fewer machines are enough, one that cannot start is only missing; one that stays is of another run.
             fit = (g.machine for g in arrived if not (g.machine.stays or (g.machine.problem and began.least)))
             heard |= {machine.key: machine for machine in fit}
-            roll = replace(roll, strangers=hall.strangers, peers=tuple(hall.peers))
+            roll = replace(roll, strangers=listener.strangers, peers=tuple(listener.addresses))
             if arrived and (present := tuple(heard.values())) != roll.present:
                 roll = replace(roll, present=present)
                 problems, news = roll.problems(), True
@@ -343,7 +343,7 @@ def _hold(server: socket.socket, me: Machine, began: Roll, wait: float, secret: 
             if now >= told + (_NEWS_SECONDS if news else NOTICE_SECONDS):
                 notice(roll, now - start)
                 told, news = now, False
-        hall.close(verdict(me, roll))
+        listener.close(verdict(me, roll))
     return roll
 
 
@@ -381,7 +381,7 @@ def _attend(
 ) -> Roll | None:
     """The verdict of who listens there; None if that is the machine with the key `only_if_not`.
 
-    Raises `OSError`, and `Unacceptable` for one who does not know the secret.
+    Raises `OSError`, and `InvalidMessage` for one who does not know the secret.
     """
     began = told = time.monotonic()
     until = began + wait
@@ -397,7 +397,7 @@ def _attend(
             if only_if_not:
                 return None
             raise
-        except (OSError, Unacceptable):
+        except (OSError, InvalidMessage):
             if time.monotonic() + _RETRY_SECONDS >= until or not needed():
                 raise
             time.sleep(_RETRY_SECONDS)
@@ -411,14 +411,14 @@ def _asked(
     """Say who this is, and hear the verdict until `last`."""
     with socket.create_connection((address, port), timeout=max(0.1, until - time.monotonic())) as line:
         if not secret:
-            raise Unacceptable("no secret yet")
+            raise InvalidMessage("no secret yet")
         return asked(line, me, secret, last, sees)
 
 
 def asked(
     line: socket.socket, me: Machine, secret: str, last: float, sees: Callable[[], bool] | None = None
 ) -> Verdict:
-    """The verdict of machine 0 at the other end, heard until `last`. Raises `OSError` and `Unacceptable`."""
+    """The verdict of machine 0 at the other end, heard until `last`. Raises `OSError` and `InvalidMessage`."""
     theirs = messages.challenged(_line(line, min(last, time.monotonic() + _CHALLENGE_SECONDS), 256))
     own = messages.nonce()
     if sees:  # only now: machine 0 writes before it listens
@@ -443,7 +443,7 @@ def _line(line: socket.socket, until: float, most: int) -> bytes:
             return b"".join(parts)
         if not part or size > most:
             # Machine 0 closes the connection of one that does not know the secret.
-            raise Unacceptable("no answer")
+            raise InvalidMessage("no answer")
 
 
 def _roll(verdict: Verdict) -> Roll:
