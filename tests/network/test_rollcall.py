@@ -146,6 +146,7 @@ def test_another_plan_is_named(port: int) -> None:
     assert len(heard) == 2
     words = "machine 1 (host-1) has a different plan: qqqqqqqqqqqq; machine 0 has pppppppppppp"
     assert all(words in str(e) for e in heard)
+    assert all(isinstance(e, TrainwizError) and "same plan on every machine" in str(e.remedy) for e in heard)
 
 
 def test_a_rank_beyond_the_plan_is_named(port: int) -> None:
@@ -207,6 +208,8 @@ def test_other_code_versions_and_data_are_named_like_another_plan(port: int) -> 
         assert "machine 1 (host-1) has a different task.py: cccc; machine 0 has aaaa" in str(error)
         assert "machine 1 (host-1) has a different extra.py: dddd; machine 0 has -" in str(error)
         assert "torch" not in str(error)
+        assert isinstance(error, TrainwizError)
+        assert "copy the project's folder and its data from machine 0" in str(error.remedy)
 
 
 # docs/decisions/launching.md: Machines prove to each other that they know the launch's secret

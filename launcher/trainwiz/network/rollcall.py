@@ -96,9 +96,10 @@ class Roll:
                 say("machine {rank} ({host}) cannot start: {problem}", rank=m.rank, host=m.hostname, problem=m.problem)
                 for m in self.unable
             )
-        return (*self._ranks(), *(p for machine in self.present for p in self._differences(machine)))
+        return (*self.misnumbered(), *(p for machine in self.present for p in self._differences(machine)))
 
-    def _ranks(self) -> list[Message]:
+    def misnumbered(self) -> list[Message]:
+        """Machine ranks that the plan does not have, or that several machines claim."""
         found = []
         hosts_of: dict[int, list[str]] = {}
         for machine in self.present:
@@ -258,12 +259,18 @@ def _judge(roll: Roll, wait: float, hint: Message | None = None) -> Roll:
         raise TrainwizError(
             _joined(problems), say("fix the problem that this machine reports, then launch on all machines again")
         )
-    raise TrainwizError(
-        say("cannot start on all machines: {problems}", problems=_joined(problems)),
-        say(
-            "run the same command with the same plan on every machine; use each --machine-rank from 0 to {last} once",
-            last=roll.machines - 1,
-        ),
+    raise TrainwizError(say("cannot start on all machines: {problems}", problems=_joined(problems)), _remedy(roll))
+
+
+def _remedy(roll: Roll) -> Message:
+    if roll.enough and not roll.misnumbered() and not any(m.plan != roll.plan for m in roll.present):
+        return say(
+            "copy the project's folder and its data from machine 0 to the others, or put them on a file system that "
+            "all machines mount; install the same versions everywhere"
+        )
+    return say(
+        "run the same command with the same plan on every machine; use each --machine-rank from 0 to {last} once",
+        last=roll.machines - 1,
     )
 
 
