@@ -360,6 +360,7 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
         (("nowhere",), "nowhere"),
         (("--json",), "--json needs --dry-run"),
         ((".", "elsewhere"), "only one project can be launched at a time"),
+        (("own.py", "--config", "acc.yaml"), "--config: after own.py, everything is an argument of the script"),
         (("--no-such-option",), "no-such-option"),
         (("--grace", "-3"), "--grace"),
     ],

@@ -21,8 +21,15 @@ AUTO = "auto"
 
 def understood(request: Request) -> Request:
     """The request with the interpreter and the rules that its words mean. Raises `UsageError` for contradictions."""
-    others = request.words[1:]
+    words = request.words
+    others = words[1:]
     if others and not request.config:
+        # All after the script is the script's, as with accelerate launch: typer did not read this --config.
+        if others[0].startswith("-"):
+            raise UsageError(
+                say("{word}: after {script}, everything is an argument of the script", word=others[0], script=words[0]),
+                say("put trainwiz's options first: trainwiz launch --config FILE {script}", script=words[0]),
+            )
         raise UsageError(
             say("{word}: only one project can be launched at a time", word=others[0]),
             say("put arguments for the training script after --"),
