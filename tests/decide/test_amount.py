@@ -58,6 +58,7 @@ def test_the_reason_has_the_arithmetic() -> None:
     made = decided(400, 80_000)
     assert why(made, "schedule.n_epochs") == "380 samples are 48 updates, so 3 epochs are 144"
     assert (made.plan.schedule.n_warmup_steps, made.plan.evaluation.evaluation_steps) == (14, 14)
+    assert why(made, "data.eval") == "kept out of training: about 20 of 400 samples"
     assert why(made, "data.packing") == "packing would turn about 380 samples into only 19 of 4096 tokens"
 
 

@@ -149,6 +149,48 @@ def test_other_ways_out_of_a_conflict(way: str, project: Path) -> None:
     assert update(project, "--set", "seed=45") == (0 if way == "overwrite" else 1)
 
 
+def test_a_file_that_was_kept_can_be_merged_later(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An update without changes in between must not take the kept file for one that has them."""
+    replace(project / "train.py", BAR, MINE)
+    replace(project / "train.py", "    seed: int = 42\n", "    seed: int = 43\n")
+    zero2 = ("--set", "seed=44", "--set", "strategy.kind=deepspeed", "--set", "strategy.zero_stage=2")
+    assert update(project, *zero2, "--on-conflict", "beside") == 1
+    assert "TW526" in findings(project, capsys)
+    for _ in range(2):
+        assert update(project) == 0
+        assert "train.py lacks changes of an earlier update" in " ".join(capsys.readouterr().err.split())
+    (project / "train.py.new").unlink()
+    assert update(project, "--on-conflict", "beside") == 1, "as TW526 advises"
+    assert "DeepSpeedPlugin" in (project / "train.py.new").read_text()
+    assert "DeepSpeedPlugin" not in (project / "train.py").read_text()
+    assert update(project, "--on-conflict", "markers") == 1
+    merged = (project / "train.py").read_text()
+    assert MINE in merged
+    assert "DeepSpeedPlugin" in merged
+    resolved = re.sub("(?ms)^<<<<<<< .*?^=======\n(.*?)^>>>>>>> [^\n]*\n", r"\1", merged)
+    (project / "train.py").write_text(resolved)
+    assert findings(project, capsys) == {"TW523"}
+    capsys.readouterr()
+    assert update(project) == 0
+    assert "lacks" not in capsys.readouterr().err
+
+
+def test_values_that_followed_an_edited_one_stay_and_are_named(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = line_of(project, "n_warmup_steps")
+    replace(project / "trainwiz.yaml", "n_steps: 100 ", "n_steps: 1000 ")
+    assert update(project, "--json") == 0
+    stays = json.loads(capsys.readouterr().out)["stays"]
+    value, default = stays["schedule.n_warmup_steps"]
+    assert before.split("#")[0].split() == ["n_warmup_steps:", str(value)]
+    assert default != value
+    assert line_of(project, "n_warmup_steps").endswith("# file: stayed as it was when other values were edited")
+    replace(project / "trainwiz.yaml", line_of(project, "n_warmup_steps") + "\n", "")
+    assert update(project) == 0
+    assert plan_of(project)["schedule.n_warmup_steps"] == default
+
+
 def test_an_older_trainwiz_made_the_files(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What it generated stands in `.trainwiz/base`; there, and in the file, a line of today is missing."""
     for file in (project / "train.py", project / ".trainwiz/base/train.py"):

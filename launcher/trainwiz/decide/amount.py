@@ -32,7 +32,8 @@ def decide_evaluation_data(d: Decision) -> None:
         documents = _read(d, amount.documents)
         part = "5%" if 0.05 * documents >= _LEAST_KEPT else "10%"
         part = str(_MOST_KEPT) if 0.05 * documents > _MOST_KEPT else part
-        why = say("held out from training: about {documents} documents", documents=documents)
+        kept = round(share_of(part, documents) * documents)
+        why = say("kept out of training: about {kept} of {documents} samples", kept=kept, documents=documents)
         d.settle("data.eval", part, why)
     else:
         d.settle("data.eval", None, say("no evaluation data is specified"))

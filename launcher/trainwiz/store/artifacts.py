@@ -122,11 +122,13 @@ def prepare(
     *,
     partial: bool = False,
     follow: bool = True,
+    again: bool = False,
 ) -> Prepared:
     """Find out what happens to each file, and resolve every conflict.
 
     Generated files that are no longer needed are removed unless they were edited; with `partial` only the artifacts
-    themselves are touched. Without `follow`, every edited file is a conflict. Raises `TrainwizError`.
+    themselves are touched. Without `follow`, every edited file is a conflict; with `again`, those that an earlier write
+    left behind are. Raises `TrainwizError`.
     """
     root = Path(folder)
     remembered = manifest.read(root)
@@ -135,7 +137,8 @@ def prepare(
     as_kept: dict[str, str] = {}
     for artifact in artifacts:
         _check(root, artifact.path)
-        outcome, text = _outcome(root, artifact, remembered, resolve, follow=follow)
+        is_behind = _is_behind(root, artifact.path, remembered)
+        outcome, text = _outcome(root, artifact, remembered, resolve, follow=follow and not (again and is_behind))
         target = f"{artifact.path}.new" if outcome == "beside" else artifact.path
         done[outcome].append(target)
         if outcome not in ("kept", "unchanged"):
@@ -143,7 +146,9 @@ def prepare(
         # A file that was kept keeps its old base: otherwise a later merge would take what it lacks for deleted.
         base = f"{BASE}/{artifact.path}"
         is_new = digest_of(root / base) != sha256(artifact.as_generated.encode())
-        if is_new and outcome not in ("kept", "beside") and not artifact.path.startswith(".trainwiz/"):
+        follows_only = outcome in ("unchanged", "followed") and text != artifact.text
+        lacks = outcome in ("kept", "beside") or (is_behind and follows_only)
+        if is_new and not lacks and not artifact.path.startswith(".trainwiz/"):
             texts[base] = artifact.as_generated
         if digest := _digest_if_kept(root, artifact, remembered, outcome, text):
             as_kept[artifact.path] = digest
@@ -270,9 +275,14 @@ def _outcome(
         )
     )
     if isinstance(choice, Merged):
-        is_same = choice.text.encode() == present
+        is_same = choice.text.encode() == present and not _is_behind(root, artifact.path, remembered)
         return "conflicted" if choice.conflicts else "unchanged" if is_same else "merged", choice.text
     return {"keep": "kept", "overwrite": "written", "beside": "beside"}[choice], artifact.text
+
+
+def _is_behind(root: Path, path: str, remembered: Manifest) -> bool:
+    """Whether a file was kept when what is generated changed: its base is older than that."""
+    return digest_of(root / BASE / path) not in (None, remembered.files.get(path))
 
 
 def _digest_if_kept(root: Path, artifact: Artifact, remembered: Manifest, outcome: str, text: str) -> str | None:
@@ -284,7 +294,7 @@ def _digest_if_kept(root: Path, artifact: Artifact, remembered: Manifest, outcom
         is_known = remembered.files.get(artifact.path) == sha256(artifact.text.encode())
         only_values = is_known or edits.values_before(artifact, remembered) is not None
         return before if only_values else digest_of(path)
-    if before is None or before != digest_of(path) or outcome == "written":
+    if before is None or before != digest_of(path) or outcome in ("written", "merged", "conflicted"):
         return None
     return sha256(text.encode()) if outcome == "followed" or text != artifact.text else None
 

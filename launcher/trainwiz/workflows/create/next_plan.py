@@ -37,6 +37,8 @@ class NextPlan:
     """The comment of each value: a new one only where its reason changed."""
     comments: Mapping[str, str]
     """The comments as they were generated before."""
+    stays: Mapping[str, Any]
+    """The defaults that follow from the edits, by key, of values that stay as they are in the file."""
     language: str
     """That of the project's files, whoever updates them."""
 
@@ -63,11 +65,24 @@ def next_plan(planner: Planner, folder: Path, assignments: Sequence[str]) -> Nex
     is_untouched = artifacts.is_untouched(folder, PLAN_FILE)
     generated = artifacts.texts(folder, [PLAN_FILE if is_untouched else f"{BASE}/{PLAN_FILE}"])
     comments = plans.reasons(next(iter(generated.values()), ""))
-    fresh = {*given, *edited, *_with_other_reasons(planner, folder, decided)} - (final.keys() - given.keys() - edited)
+    old = _saved(planner, folder)
+    fresh = {*given, *edited, *_with_other_reasons(old, decided)} - (final.keys() - given.keys() - edited)
+    outlived = final.keys() - chosen.keys() - old.kept.keys() if old else ()
+    defaults = planner.decide(chosen).plan if outlived else decided.plan
+    stays = {key: defaults.get(key) for key in sorted(outlived)}
     spoken = store.language_of(folder) or language.current()
     with language.spoken(spoken):
         reasons = {**comments, **{key: r for key, r in project_files.reasons(decided).items() if key in fresh}}
-    return NextPlan(before=before, answers=final, decided=decided, reasons=reasons, comments=comments, language=spoken)
+        reasons |= dict.fromkeys(stays, t("file: stayed as it was when other values were edited"))
+    return NextPlan(
+        before=before,
+        answers=final,
+        decided=decided,
+        reasons=reasons,
+        comments=comments,
+        stays=stays,
+        language=spoken,
+    )
 
 
 def _kept(
@@ -89,20 +104,41 @@ def _kept(
     return kept
 
 
-def _with_other_reasons(planner: Planner, folder: Path, decided: Decided) -> set[str]:
+@dataclass(frozen=True, kw_only=True)
+class _Saved:
+    """What was saved of the plan that the project has now, as it would be decided here and now."""
+
+    plan: Mapping[str, Any]
+    """Its values, as they were written."""
+    kept: Mapping[str, Any]
+    """Those that are decided otherwise today: another machine, or an older version, decided them."""
+    decided: Decided | None
+    """None where its answers do not fit together any more."""
+
+
+def _saved(planner: Planner, folder: Path) -> _Saved | None:
+    """None where nothing is known of what made the plan."""
+    saved = store.read(folder / store.PROJECT_FILE)
+    if saved is None:
+        return None
+    try:
+        legal = answers.legal(saved.answers)
+        kept = values_to_keep(legal, answers.legal(saved.plan), planner.decide)
+        return _Saved(plan=saved.plan, kept=kept, decided=planner.decide({**legal, **kept}))
+    except TrainwizError:
+        return _Saved(plan=saved.plan, kept=saved.plan, decided=None)
+
+
+def _with_other_reasons(old: _Saved | None, decided: Decided) -> set[str]:
     """The keys that are decided otherwise, or for another reason, than the saved plan would be here and now.
 
     Not those whose reasons differ from the file's only because another machine, or an older version, decided them.
     """
-    saved = store.read(folder / store.PROJECT_FILE)
     after = flat(decided.plan)
-    if saved is None:
+    if old is None:
         return set(after)
-    changed = {key for key, value in after.items() if saved.plan.get(key) != value}
-    try:
-        legal = answers.legal(saved.answers)
-        old = planner.decide({**legal, **values_to_keep(legal, answers.legal(saved.plan), planner.decide)})
-    except TrainwizError:
+    changed = {key for key, value in after.items() if old.plan.get(key) != value}
+    if old.decided is None:
         return changed
-    then, now = project_files.reasons(old), project_files.reasons(decided)
+    then, now = project_files.reasons(old.decided), project_files.reasons(decided)
     return changed | {key for key in now if then.get(key) != now[key]}

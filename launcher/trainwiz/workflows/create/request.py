@@ -188,8 +188,10 @@ class UpdateRequest:
     python: str = option("PATH", _PYTHON)
     on_conflict: str = option(
         "WAY",
-        say("If your edit conflicts with a change: markers, beside (write .new files), keep or overwrite."),
-        "markers",
+        say(
+            "If your edit conflicts with a change: markers (the default), beside (write .new files), keep or "
+            "overwrite; also for files that an earlier update kept."
+        ),
     )
     prove: bool = flag(
         say(

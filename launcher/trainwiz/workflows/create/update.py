@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.plan import flat
 from trainwiz.process import merge
+from trainwiz.render import PLAN_FILE
 from trainwiz.store import answers as store
 from trainwiz.store import artifacts, plans, templates
 from trainwiz.store.artifacts import Choice, Conflict, Merged, Written
@@ -31,7 +33,7 @@ _WAYS: tuple[str, ...] = ("markers", "beside", "keep", "overwrite")
 # docs/decisions/files.md: `trainwiz update` merges with git merge-file
 def update(request: UpdateRequest) -> int:
     """Update the project; 1 where a conflict is left to resolve. Raises `TrainwizError` before anything is written."""
-    if request.on_conflict not in _WAYS:
+    if request.on_conflict and request.on_conflict not in _WAYS:
         ways = ", ".join(_WAYS)
         raise UsageError(say("--on-conflict: {given} is not one of {ways}", given=repr(request.on_conflict), ways=ways))
     plan_file = plans.find(request.folder)
@@ -44,6 +46,7 @@ def update(request: UpdateRequest) -> int:
     if not request.json:
         for key, (old, new) in _changed(plan).items():
             console.talk(t("{key}: {old} → {new}", key=key, old=old, new=new))
+        _tell_what_stays(plan)
         findings.show(found)
     changes = {path: _difference(prepared, path) for path in _touched(prepared)}
     proof = _proof(folder, plan, prepared, request.python) if request.prove else None
@@ -62,6 +65,7 @@ def update(request: UpdateRequest) -> int:
         console.data_json(
             {
                 "values": _changed(plan),
+                "stays": {key: [plan.before[key], default] for key, default in plan.stays.items()},
                 **{name: getattr(done, name) for name in Written.__dataclass_fields__},
                 **({"proof": proof.to_dict()} if proof else {}),
             }
@@ -108,22 +112,22 @@ def _findings(plan: Plan, folder: Path) -> Any:
 
 
 def _prepared(plan_file: Path, plan: NextPlan, way: str) -> artifacts.Prepared:
-    """What is to be written."""
+    """What is to be written. `way` is empty where none was typed."""
     from trainwiz import render
     from trainwiz.render.artifact import Artifact
 
     files = render.project(plan.decided.plan, templates.load(), reasons=plan.reasons, language=plan.language)
     # Of a plan that nobody edited, what is written is what counts as generated: `init` may replace it.
-    if not artifacts.is_untouched(plan_file.parent, render.PLAN_FILE):
+    if not artifacts.is_untouched(plan_file.parent, PLAN_FILE):
         text = plans.refreshed(plans.document(plan_file), plan.decided.plan, plan.reasons, plan.comments)
         files = tuple(
-            Artifact(file.path, text, generated=file.text) if file.path == render.PLAN_FILE else file for file in files
+            Artifact(file.path, text, generated=file.text) if file.path == PLAN_FILE else file for file in files
         )
 
     def resolve(conflict: Conflict) -> Choice | Merged:
-        return "overwrite" if conflict.path == render.PLAN_FILE else _resolved(conflict, way)
+        return "overwrite" if conflict.path == PLAN_FILE else _resolved(conflict, way or _WAYS[0])
 
-    return artifacts.prepare(plan_file.parent, files, resolve)
+    return artifacts.prepare(plan_file.parent, files, resolve, again=bool(way))
 
 
 def _resolved(conflict: Conflict, way: str) -> Choice | Merged:
@@ -143,6 +147,14 @@ def _changed(plan: NextPlan) -> dict[str, tuple[Any, Any]]:
     """The values that differ from those in the file, by key: before and after."""
     after = flat(plan.decided.plan)
     return {key: (old, after[key]) for key, old in plan.before.items() if old != after[key]}
+
+
+def _tell_what_stays(plan: NextPlan) -> None:
+    for key, default in plan.stays.items():
+        value = plan.before[key]
+        console.talk(t("{key} stays {value}; its default is now {default}", key=key, value=value, default=default))
+    if plan.stays:
+        console.talk(t("→ to take a default, delete its line in {file}, and update again", file=PLAN_FILE))
 
 
 def _touched(prepared: artifacts.Prepared) -> dict[str, str]:
@@ -170,8 +182,23 @@ def _tell_files(prepared: artifacts.Prepared, changes: Mapping[str, list[str]], 
             console.talk_diff(lines)
     for path in done.kept:
         console.talk(t("{path}: kept unchanged", path=prepared.root / path), style="warning")
+    for path in _still_kept(prepared):
+        console.talk(
+            t(
+                "{path} lacks changes of an earlier update; to merge: trainwiz update {folder} --on-conflict markers",
+                path=prepared.root / path,
+                folder=shlex.quote(str(prepared.root)),
+            ),
+            style="warning",
+        )
     if not any(changes.values()) and not done.removed:
-        console.talk(t("Nothing changed: {folder} is already up to date.", folder=prepared.root))
+        console.talk(t("Nothing changed: {folder} is already up to date.", folder=prepared.root.resolve().name))
+
+
+def _still_kept(prepared: artifacts.Prepared) -> list[str]:
+    """The files that an earlier update left as they are, and this one too."""
+    done = prepared.outcomes
+    return [path for path in artifacts.kept(prepared.root) if path in (*done.unchanged, *done.followed)]
 
 
 def _difference(prepared: artifacts.Prepared, path: str) -> list[str]:
