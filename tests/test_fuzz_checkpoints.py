@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from test_fuzz import BOUNDED, VALUES, _in_bounds, changed, dumped, quickly
 
 from trainwiz import resources
-from trainwiz.probe import odd_model, whole
+from trainwiz.probe import untrusted_model, weight_files
 from trainwiz.probe.inside import gather_weights
 
 __all__ = ["_in_bounds"]  # holds time and memory of every test here, too
@@ -103,21 +103,21 @@ def test_folders_of_strangers(
     (folder / "config.json").write_text(json.dumps(config), errors="replace")
     if pipe:
         os.mkfifo(folder / pipe)
-    quickly(lambda: odd_model.problem(folder))
-    quickly(lambda: whole.lacking(folder))
+    quickly(lambda: untrusted_model.problem(folder))
+    quickly(lambda: weight_files.problem(folder))
     if pipe:
-        assert odd_model.problem(folder)
+        assert untrusted_model.problem(folder)
     (folder / "model.safetensors").unlink()
     (folder / "model.safetensors").symlink_to("/dev/zero")
-    assert odd_model.problem(folder)
+    assert untrusted_model.problem(folder)
 
 
 def test_what_save_pretrained_writes_is_not_odd(tmp_path: Path) -> None:
     names = json.dumps({"a": TENSOR, "b": {**TENSOR, "data_offsets": [24, 48]}}).encode()
     (tmp_path / "model.safetensors").write_bytes(len(names).to_bytes(8, "little") + names + bytes(48))
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
-    assert odd_model.problem(tmp_path) == ""
+    assert untrusted_model.problem(tmp_path) == ""
     (tmp_path / "config.json").write_text('{"num_hidden_layers": 1, "max_window_layers": 28}')
-    assert odd_model.problem(tmp_path) == "", "a small Qwen2 as transformers saves it"
+    assert untrusted_model.problem(tmp_path) == "", "a small Qwen2 as transformers saves it"
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "text_config": {"num_hidden_layers": 10**9}}))
-    assert "num_hidden_layers is 1000000000 in config.json" in odd_model.problem(tmp_path)
+    assert "num_hidden_layers is 1000000000 in config.json" in untrusted_model.problem(tmp_path)

@@ -53,7 +53,7 @@ MOST_CLI_LINES = 2000
 
 KINDS = {*get_args(vocabulary.StrategyKind), *get_args(vocabulary.Task), *(f"zero{stage}" for stage in range(4))}
 ASKED = ("kind", "label", "task", "strategy", "layout")
-WITH_HELP = ("option", "argument", "flag", "_answer", "among_machines.")
+WITH_HELP = ("option", "argument", "flag", "_answer", "machine_options.")
 """Functions that make a field of a request with the help of its option."""
 MAY_COMPARE = {
     "config": "a file's kind is the program that reads it, not a strategy",

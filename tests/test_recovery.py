@@ -18,7 +18,7 @@ from trainwiz.batch import Batch
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.message import Message
 from trainwiz.outcome import Outcome
-from trainwiz.recovery import OUT_OF_MEMORY, Again, Attempt, Policy, Recovery
+from trainwiz.recovery import OUT_OF_MEMORY, Attempt, Policy, Recovery, Retry
 from trainwiz.store import plans
 
 DONE = Attempt(outcome=Outcome(exit_code=0, codes={0: 0}), update=100)
@@ -38,7 +38,7 @@ def failed(code: int = -9, update: int = 0, passing: bool | None = None, memory:
 
 
 def delay(follows: object) -> float:
-    assert isinstance(follows, Again), str(follows)
+    assert isinstance(follows, Retry), str(follows)
     return follows.delay
 
 
@@ -76,7 +76,7 @@ def test_it_is_tried_so_often_and_no_more() -> None:
 )
 def test_only_a_passing_failure_is_tried_again(attempt: Attempt, again: bool) -> None:
     follows = Recovery(Policy(max_restarts=1)).after(attempt, 0.0)
-    assert isinstance(follows, Again) == again
+    assert isinstance(follows, Retry) == again
     if not again:
         assert "would happen again" in reason(follows)
 
@@ -109,7 +109,7 @@ def test_memory_halves_the_micro_batch_and_keeps_the_real_batch() -> None:
     world = Recovery(Policy(auto_batch=True), Batch(micro=8, accumulation=3, world=2))
     for micro in (4, 2, 1):
         follows = world.after(failed(1, memory=True), 0.0)
-        assert isinstance(follows, Again)
+        assert isinstance(follows, Retry)
         assert follows.batch == world.batch == Batch(micro=micro, accumulation=24 // micro, world=2)
         assert f"48 = {micro} × {24 // micro} × 2" in str(follows.why)
     assert "which cannot be halved" in reason(world.after(failed(1, memory=True), 0.0))
@@ -124,7 +124,7 @@ def test_any_history_ends(seed: int) -> None:
     for n in range(100):
         memory = chance.random() < 0.3
         follows = world.after(failed(chance.choice([-9, -11]), chance.randrange(50), memory=memory), n * 10.0)
-        if not isinstance(follows, Again):
+        if not isinstance(follows, Retry):
             break
     assert n <= 5 + 2
 

@@ -26,10 +26,10 @@ def main(argv: list[str] | None = None) -> int:
         # docs/decisions/cli.md: What made the start faster
         gc.set_threshold(100_000)
     from trainwiz import language
-    from trainwiz.process import endings
+    from trainwiz.process import termination
 
     if argv is None:
-        endings.hear()
+        termination.install()
     language.choose(arguments)
     from trainwiz.cli import run
 

@@ -52,7 +52,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Again:
+class Retry:
     """Try again."""
 
     why: Message
@@ -73,7 +73,7 @@ class Recovery:
         self._recent: list[float] = []
         self._history: list[Attempt] = []
 
-    def after(self, attempt: Attempt, now: float) -> Again | Message | None:
+    def after(self, attempt: Attempt, now: float) -> Retry | Message | None:
         """What follows an attempt: another one, the end with a reason, or the end without a message."""
         outcome = attempt.outcome
         trained = attempt.update > (self._history[-1].update if self._history else 0)
@@ -84,18 +84,18 @@ class Recovery:
             return self._smaller(self.batch)
         if not self._policy.max_restarts and not self._free(attempt):
             return None
-        return self._refusal(attempt, now) or self._again(attempt, trained, now)
+        return self._refusal(attempt, now) or self._retry(attempt, trained, now)
 
     def _free(self, attempt: Attempt) -> bool:
         """Whether another attempt does not count as a restart: machines come and go in an elastic run."""
         return attempt.lost and self._policy.elastic
 
-    def _smaller(self, batch: Batch) -> Again | Message:
+    def _smaller(self, batch: Batch) -> Retry | Message:
         half = batch.halved()
         if half is None:
             return say("out of memory with micro-batch {micro}, which cannot be halved", micro=batch.micro)
         self.batch = half
-        return Again(
+        return Retry(
             why=say(
                 "out of memory with micro-batch {before}: continuing with {micro}; the real batch stays the same: "
                 "{real} = {micro} × {accumulation} × {world}",
@@ -125,14 +125,14 @@ class Recovery:
             return say("no restart: {n} restarts within an hour, the limit of --restarts-per-hour", n=len(self._recent))
         return None
 
-    def _again(self, attempt: Attempt, trained: bool, now: float) -> Again:
+    def _retry(self, attempt: Attempt, trained: bool, now: float) -> Retry:
         self.restarts += not self._free(attempt)
         self._recent.append(now)
         idle = 0 if trained else _idle(self._history)
         delay = min(LONGEST_DELAY_SECONDS, FIRST_DELAY_SECONDS * 2 ** (idle - 1)) if idle else 0.0
         if self._free(attempt):
-            return Again(why=say("continuing from the newest complete checkpoint"), delay=delay)
-        return Again(
+            return Retry(why=say("continuing from the newest complete checkpoint"), delay=delay)
+        return Retry(
             why=say(
                 "restart {n} of {limit} in {seconds:g} s, from the newest complete checkpoint",
                 n=self.restarts,

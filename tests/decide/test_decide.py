@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from trainwiz import plan as plans
 from trainwiz import rules, strategies
 from trainwiz.decide import Decided, Source, decide
-from trainwiz.decide.earlier import carry, without_replaced
+from trainwiz.decide.earlier_answers import carry, without_replaced
 from trainwiz.errors import PlanError
 from trainwiz.estimate import estimate
 from trainwiz.estimate.forecast import forecast

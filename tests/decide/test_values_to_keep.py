@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from trainwiz.decide import Decided
-from trainwiz.decide.earlier import values_to_keep
+from trainwiz.decide.earlier_answers import values_to_keep
 from trainwiz.errors import PlanError
 
 

@@ -25,7 +25,7 @@ from trainwiz.network.coordination import Coordinator, Participant
 from trainwiz.outcome import Outcome
 from trainwiz.process.ranks import Inbox
 from trainwiz.process.supervision import Elsewhere, Send, Supervisor
-from trainwiz.recovery import Again, Attempt, Policy, Recovery
+from trainwiz.recovery import Attempt, Policy, Recovery, Retry
 from trainwiz.store import runs
 from trainwiz.store.runs import Run
 from trainwiz.workflows.launch import conclusion, formation, lockstep
@@ -460,7 +460,7 @@ def test_a_lost_machine_is_no_restart_of_an_elastic_run() -> None:
     assert Recovery(Policy()).after(lost, 0.0) is None
     free = Recovery(Policy(elastic=True, per_hour=1))
     follows = free.after(lost, 0.0)
-    assert isinstance(follows, Again)
+    assert isinstance(follows, Retry)
     assert (free.restarts, follows.delay) == (0, 0.0)
     assert isinstance(free.after(lost, 1.0), Message), "the hour's limit holds"
 

@@ -18,7 +18,7 @@ import pytest
 from patience import patience
 
 from trainwiz.cli import run
-from trainwiz.record import told
+from trainwiz.record import job_output
 from trainwiz.schedulers import Job, Phase
 from trainwiz.schedulers.slurm import SCHEDULER as SLURM
 from trainwiz.store import jobs, liveness
@@ -26,7 +26,7 @@ from trainwiz.store.jobs import Submitted
 from trainwiz.store.runs import Run
 from trainwiz.ui.live import Screen
 from trainwiz.workflows.jobs import output, states, submit
-from trainwiz.workflows.launch.telling import Telling
+from trainwiz.workflows.launch.job_output import JobOutput
 
 RUN = "2026-01-31_10-22-05-1"
 Cli = Callable[..., tuple[int, str, str]]
@@ -440,12 +440,12 @@ def test_a_job_whose_folder_is_elsewhere_is_followed_and_diagnosed(project: Path
 def test_watch_and_report_show_what_a_jobs_output_says_of_its_run(project: Path, cli: Cli) -> None:
     command = {"started": "2026-01-31T10:22:05+0000", "total_updates": 300, "plan": {"task": "causal_lm"}}
     output = [
-        told.run(RUN, command),
-        *(told.metrics({"update": update, "loss": 4.0 - update / 100}) for update in (10, 20, 30)),
-        told.metrics({"update": 30, "eval_loss": 3.5}),
+        job_output.run(RUN, command),
+        *(job_output.metrics({"update": update, "loss": 4.0 - update / 100}) for update in (10, 20, 30)),
+        job_output.metrics({"update": 30, "eval_loss": 3.5}),
         "UserWarning: slow",
-        told.run(f"{RUN[:-1]}2", command),  # queued again: from the checkpoint of update 20
-        f"\x1b[36m(head, rank=0, pid=7)\x1b[0m {told.metrics({'update': 30, 'loss': 3.25})}",
+        job_output.run(f"{RUN[:-1]}2", command),  # queued again: from the checkpoint of update 20
+        f"\x1b[36m(head, rank=0, pid=7)\x1b[0m {job_output.metrics({'update': 30, 'loss': 3.25})}",
         "trainwiz metrics {not JSON}",
     ]
     running = {"jobsStatus": [{"name": "node", "active": 1}]}
@@ -459,7 +459,8 @@ def test_watch_and_report_show_what_a_jobs_output_says_of_its_run(project: Path,
     # Its own words on the end come before those of the scheduler.
     kubectl(project, {"conditions": [{"type": "Failed", "status": "True"}]}, logs="\n".join(output))
     assert json.loads(cli("watch", "--json")[1])["state"] == "failed"
-    kubectl(project, {}, logs="\n".join([*output, told.outcome({"exit_code": 75, "stopped": True, "signal": 15})]))
+    stopped = job_output.outcome({"exit_code": 75, "stopped": True, "signal": 15})
+    kubectl(project, {}, logs="\n".join([*output, stopped]))
     assert json.loads(cli("watch", KUBERNETES, "--json")[1])["state"] == "stopped"
 
 
@@ -470,14 +471,14 @@ def test_a_job_says_what_its_run_records_only_where_its_output_is_fetched(
         with monkeypatch.context() as patch:
             for name, value in variables.items():
                 patch.setenv(name, value)
-            telling = Telling(SimpleNamespace(place=None, run=Run(tmp_path / RUN)))  # type: ignore[arg-type]
+            telling = JobOutput(SimpleNamespace(place=None, run=Run(tmp_path / RUN)))  # type: ignore[arg-type]
         (tmp_path / RUN).mkdir(exist_ok=True)
         (tmp_path / RUN / "outcome.json").write_text('{"exit_code": 0}')
         telling.begin(Screen(SimpleNamespace()), {})  # type: ignore[arg-type]
         telling.metrics([{"update": n, "loss": 1.0} for n in range(1, 5)])
         telling.metrics([{"update": 4, "eval_loss": 2.0}, *({"update": n, "loss": 1.0} for n in range(5, 9))])
         telling.end()
-        found = told.read(capfd.readouterr().out)
+        found = job_output.read(capfd.readouterr().out)
         assert bool(found.run) == tells
         # One of ten seconds, the one that was evaluated, and the last one.
         seen = [(record["update"], "loss" in record) for record in found.records]

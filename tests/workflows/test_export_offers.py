@@ -25,7 +25,7 @@ from trainwiz.cli import run as trainwiz
 from trainwiz.probe import upload
 from trainwiz.probe.cache import has_token
 from trainwiz.probe.project import project
-from trainwiz.process import early
+from trainwiz.process import early_signals
 from trainwiz.store import runs
 from trainwiz.workflows.launch import publication
 from trainwiz.workflows.weights import gguf, serving
@@ -178,11 +178,11 @@ def test_a_signal_ends_an_upload(
     run, plan = runs.create(tmp_path), plans.with_changes(BASE, {"model.push_to_hub": "me/mine"})
     adapter(run.folder / "model", 8)
     monkeypatch.setattr(publication.hub, "push", lambda *_, **__: os.kill(os.getpid(), signal.SIGTERM))
-    with early.heard():
-        early.over()
+    with early_signals.raised():
+        early_signals.defer()
         publication.publish(sys.executable, plan, run)
     assert "SIGTERM: the upload was stopped; the model is in" in capsys.readouterr().err
-    assert not early.kept()
+    assert not early_signals.deferred()
 
 
 def _files(hub: list[tuple[str, Any]]) -> list[Any]:

@@ -20,7 +20,7 @@ from trainwiz.network.coordination import Coordinator, Participant
 from trainwiz.network.rollcall import Machine, Roll
 from trainwiz.plan import Plan
 from trainwiz.store import secret
-from trainwiz.workflows.launch import building, refusal
+from trainwiz.workflows.launch import joint_build, refusal
 from trainwiz.workflows.launch.request import Request
 
 
@@ -74,7 +74,7 @@ def test_its_own_error_is_what_ends_it_where_nobody_can_be_told(options: dict[st
     fail(planned(), tmp_path, **options)
 
 
-def build_together(port: int, *builds: Callable[[building.Look], None]) -> list[str]:
+def build_together(port: int, *builds: Callable[[joint_build.Look], None]) -> list[str]:
     """What each of several machines ends with, machine 0 first; empty where all have built."""
     machines = [Machine(rank=n, hostname=f"host-{n}", plan="p", machines=len(builds)) for n in range(len(builds))]
     roll = Roll(machines=len(builds), plan="p", present=tuple(machines))
@@ -86,11 +86,11 @@ def build_together(port: int, *builds: Callable[[building.Look], None]) -> list[
 
     def take_part(n: int) -> None:
         try:
-            with building.together(links[n]) as look:
+            with joint_build.together(links[n]) as look:
                 builds[n](look)
         except TrainwizError as error:
             ends[n] = str(error)
-        building.part(links[n])
+        joint_build.disconnect(links[n])
 
     threads = [threading.Thread(target=take_part, args=(n,)) for n in range(len(builds))]
     for thread in threads:
@@ -100,17 +100,17 @@ def build_together(port: int, *builds: Callable[[building.Look], None]) -> list[
     return ends
 
 
-def at_once(_look: building.Look) -> None: ...
+def at_once(_look: joint_build.Look) -> None: ...
 
 
-def for_minutes(look: building.Look) -> None:
+def for_minutes(look: joint_build.Look) -> None:
     until = time.monotonic() + 60 * patience()
     while time.monotonic() < until:
         look()
         time.sleep(0.05)
 
 
-def in_vain(_look: building.Look) -> None:
+def in_vain(_look: joint_build.Look) -> None:
     raise Refused(say("DeepSpeed cannot compile its op"), say("install nvcc"))
 
 

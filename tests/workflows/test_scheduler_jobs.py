@@ -21,7 +21,7 @@ from trainwiz.cluster import Place
 from trainwiz.outcome import Outcome
 from trainwiz.store import runs
 from trainwiz.store.runs import Run
-from trainwiz.workflows.launch import conclusion, requeue, vanished
+from trainwiz.workflows.launch import conclusion, lost_machines, requeue
 
 JOB = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_JOB_NUM_NODES": "1", "SLURM_NODEID": "0"}
 STATE = "JobId=7 JobName=a=b JobState=RUNNING Requeue=1 Restarts=0 BatchFlag=1"
@@ -220,7 +220,7 @@ def test_a_machine_that_only_lost_others_lets_its_pods_start_again(
     """A pod that exits with anything else ends the whole job before Kubernetes knows that a node is gone."""
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(vanished, "_SECONDS", 0)
+    monkeypatch.setattr(lost_machines, "_SECONDS", 0)
     for machine in range(3):
         Run(tmp_path, machine).record("command", {})
     Run(tmp_path, 2).record("outcome", {"exit_code": 75})
@@ -238,4 +238,4 @@ def test_a_machine_that_only_lost_others_lets_its_pods_start_again(
         team=bool(lost),
     )
     ended = Outcome(exit_code=1, codes={1: 1}, first_failed=1, lost=lost)
-    assert vanished.judged(prepared, ended).exit_code == code
+    assert lost_machines.judged(prepared, ended).exit_code == code

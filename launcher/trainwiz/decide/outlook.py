@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz import strategies
 from trainwiz.decide.amount import samples_of
+from trainwiz.decide.column_roles import Part, guessed, parts, proposed
 from trainwiz.decide.columns import shown_columns
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.first_sample import Turn, turns
 from trainwiz.decide.length import updates_of
 from trainwiz.decide.memory import smallest_gpu_bytes
-from trainwiz.decide.reading import Part, guessed, parts, proposed
 from trainwiz.decide.row_lengths import Lengths, of_rows
 from trainwiz.estimate import estimate
 from trainwiz.estimate.gpus import gpu_of

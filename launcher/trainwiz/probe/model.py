@@ -11,7 +11,7 @@ from typing import Any
 from trainwiz import files
 from trainwiz.engines.transformers import mixes, predicts_nothing
 from trainwiz.language import t
-from trainwiz.probe import hub_model, size, whole
+from trainwiz.probe import hub_model, size, weight_files
 from trainwiz.probe.cache import HubCache, is_hub_id
 from trainwiz.probe.data import located, missing
 from trainwiz.probe.hub_model import HubModel
@@ -229,8 +229,8 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         return _missing(name, t("config.json is not a JSON object"))
     if not from_scratch and not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         return _missing(name, t("the folder has no weights (*.safetensors or *.bin)"))
-    if not from_scratch and (problem := whole.lacking(folder)):
-        return replace(_missing(name, problem), remedy=whole.REMEDY)
+    if not from_scratch and (problem := weight_files.problem(folder)):
+        return replace(_missing(name, problem), remedy=weight_files.REMEDY)
     found = size.of_files(lambda pattern: sorted(folder.glob(pattern)), config)
     return ModelFacts(
         name=name,

@@ -88,8 +88,8 @@ def project(
         reads_bytes=reading.as_bytes,
         chat_template=chat_template.problem(plan.data.chat_template, root) if plan.data.chat_template else "",
     )
-    lacking = tokens.lacking(plan, root, cache) if row.from_hub and not reading.as_bytes else ()
-    return replace(found, new_tokens=lacking, model=found.model and tokens.enlarged(found.model, len(lacking)))
+    missing = tokens.missing(plan, root, cache) if row.from_hub and not reading.as_bytes else ()
+    return replace(found, new_tokens=missing, model=found.model and tokens.enlarged(found.model, len(missing)))
 
 
 def _held_out(plan: Plan, kind: data.Kind, reading: data.Reading) -> DataFacts | None:

@@ -24,7 +24,7 @@ _LISTS = ("tokenizer.json", "vocab.json", "vocab.txt")
 """Those that list all but some that were added; without one of them nothing is known."""
 
 
-def lacking(plan: Plan, root: Path, cache: HubCache) -> tuple[str, ...]:
+def missing(plan: Plan, root: Path, cache: HubCache) -> tuple[str, ...]:
     """The tokens of the plan that are in no file of the tokenizer; none where its files are not here."""
     wanted = plan.data.all_tokens
     if not wanted:

@@ -20,15 +20,15 @@ _RANK = "LOCAL_RANK"
 """What torchrun gives each of its ranks."""
 
 
-def ask(agent: int, signum: int) -> None:
-    """Send a signal to the children of a launcher that hears it; to the launcher itself where it has none."""
+def signal_children(agent: int, signum: int) -> None:
+    """Send a signal to the children of a launcher that does not ignore it, or to the launcher if it has none."""
     for target in [child.pid for child in _children(agent)] or [agent]:
         _send(target, signum)
 
 
 # docs/decisions/launching.md: torchrun ignores the signals that ask for the end
-def ask_behind_deaf(agent: int, signum: int) -> None:
-    """Send a signal to the ranks of a launcher that ignores it, each as soon as it can hear.
+def signal_ranks(agent: int, signum: int) -> None:
+    """Send a signal to the ranks of a launcher that ignores it, each as soon as it no longer ignores it.
 
     A launcher without ranks, such as one that waits for other machines, has nothing to save, and is killed.
     """

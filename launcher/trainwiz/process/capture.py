@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from trainwiz.language import t
-from trainwiz.process import endings
+from trainwiz.process import termination
 
 T = TypeVar("T")
 
@@ -65,7 +65,7 @@ class Running:
         self._ended: Captured | None = None
         self._awaited = False
         self._process: subprocess.Popen[str] | None = None
-        with endings.held():
+        with termination.deferred():
             self._start(argv, env, cwd)
 
     def _start(self, argv: Sequence[str], env: Mapping[str, str] | None, cwd: str | None) -> None:

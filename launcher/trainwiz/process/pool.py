@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import TypeVar
 
-from trainwiz.process import endings
+from trainwiz.process import termination
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -43,5 +43,5 @@ def rarely_collecting() -> Iterator[None]:
 
 
 def _begin() -> None:
-    endings.as_usual()
+    termination.restore_defaults()
     gc.freeze()

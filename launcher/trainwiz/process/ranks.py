@@ -21,7 +21,7 @@ from typing import Protocol
 from trainwiz.errors import TrainwizError
 from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
-from trainwiz.process import agents, early
+from trainwiz.process import agents, early_signals
 from trainwiz.process.child import Process, Running, Spawn, start
 from trainwiz.process.follow import Files, Follower
 from trainwiz.process.guardian import MARK, Guardian, kill_marked, marked, new_mark
@@ -172,9 +172,9 @@ def _act(action: Action, processes: Mapping[int, tuple[Process, Running]], audie
                 # Only the rank itself: a data loader's worker that got it would fail the rank in mid-save.
                 os.kill(running.pid, action.signal)
             elif action.signal in process.ignored:
-                agents.ask_behind_deaf(running.pid, action.signal)
+                agents.signal_ranks(running.pid, action.signal)
             else:
-                agents.ask(running.pid, action.signal)
+                agents.signal_children(running.pid, action.signal)
 
 
 def _wait(rank: int, process: Running, events: Inbox, clock: Callable[[], float]) -> None:
@@ -244,7 +244,7 @@ def listening() -> Iterator[Inbox]:
         # nohup starts us with SIGHUP ignored, and means it.
         if signal.getsignal(signum) is not signal.SIG_IGN:
             previous[signum] = signal.signal(signum, lambda number, _frame: inbox.put(number))
-    for number in early.kept():
+    for number in early_signals.deferred():
         inbox.put(number)
     try:
         yield inbox

@@ -12,8 +12,8 @@ _LEFT_TO_US = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 # docs/decisions/launching.md: torchrun ignores the signals that ask for the end
-def unheard() -> tuple[tuple[int, ...], dict[str, str]]:
-    """The signals that torchrun must ignore, and the variables that make it so and make its ranks hear them again."""
+def ignored_signals() -> tuple[tuple[int, ...], dict[str, str]]:
+    """The signals that torchrun must ignore, and the variables for that, by which its ranks still handle them."""
     # nohup starts us with SIGHUP ignored, and means it for the ranks as well.
     numbers = tuple(int(number) for number in _LEFT_TO_US if signal.getsignal(number) is not signal.SIG_IGN)
     words = ",".join(map(str, numbers))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
-from trainwiz.script import lightning, whole
+from trainwiz.script import counted_loop, lightning
 from trainwiz.script.arguments import Number, is_trainer, keyword, number, of_trainer, read
 from trainwiz.script.tree import Loop, constant, dotted
 
@@ -74,7 +74,7 @@ def _of_accelerator(script: Script) -> Iterator[Number]:
 
 def _of_loaders(script: Script) -> Iterator[Number]:
     loaders = script.called("DataLoader", "torch.utils.data.DataLoader")
-    if only := whole.loop(script):
+    if only := counted_loop.loop(script):
         yield Number(kind="micro_batch", name=f"for … in {ast.unparse(only.iter)}", node=only, value=1)
     chosen = [c for c in loaders if "train" in _target(script, c.node).lower()]
     chosen = chosen or [c for c in loaders if _true(script, c.keyword("shuffle"))] or loaders
@@ -230,7 +230,7 @@ def _of_epochs(script: Script) -> Iterator[Number]:
     loops: dict[Loop, None] = {}
     for backward in script.training.backwards:
         around = script.tree.loops_around(backward.call)
-        around = around if around == [whole.loop(script)] else around[1:]
+        around = around if around == [counted_loop.loop(script)] else around[1:]
         named = [loop for loop in around if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower()]
         loops |= dict.fromkeys((named or around)[-1:])
     for loop in loops:

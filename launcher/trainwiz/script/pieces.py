@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from trainwiz.message import say
-from trainwiz.script import lightning, main_block, schedules, whole
+from trainwiz.script import counted_loop, lightning, main_block, schedules
 from trainwiz.script.arguments import keyword
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.numbers import numbers
@@ -162,7 +162,7 @@ class _Reader:
         loader = self._loader()
         dataset = self._dataset(loader)
         loss, block, batch = self._loss(name)
-        updates = whole.loop(self.script) if loss.taken and dataset is None else None
+        updates = counted_loop.loop(self.script) if loss.taken and dataset is None else None
         data = self._piece("data", dataset, loader.node if loader else None)
         return Pieces(
             model=self._model(models),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import columns
-from trainwiz.decide.earlier import carry
+from trainwiz.decide.earlier_answers import carry
 from trainwiz.errors import PlanError
 from trainwiz.language import t, text
 from trainwiz.message import Message, say

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trainwiz.decide import Source
-from trainwiz.decide.earlier import stacked, without_replaced
+from trainwiz.decide.earlier_answers import stacked, without_replaced
 from trainwiz.errors import PlanError
 from trainwiz.finding import Place
 from trainwiz.message import Message, say

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwiz.adoption import Adoption, Left, adopt
 from trainwiz.decide import Decided, Source
-from trainwiz.decide.earlier import carry
+from trainwiz.decide.earlier_answers import carry
 from trainwiz.errors import Refused
 from trainwiz.finding import Finding
 from trainwiz.message import say

@@ -11,7 +11,7 @@ from typing import Any
 
 from trainwiz import recipes
 from trainwiz.decide import Decided
-from trainwiz.decide.earlier import carry, values_to_keep
+from trainwiz.decide.earlier_answers import carry, values_to_keep
 from trainwiz.errors import PlanError, Refused, UsageError
 from trainwiz.finding import errors
 from trainwiz.language import t

@@ -9,7 +9,7 @@ from typing import Any
 
 from trainwiz import language
 from trainwiz.decide import Decided, Source
-from trainwiz.decide.earlier import carry, values_to_keep, without_replaced
+from trainwiz.decide.earlier_answers import carry, values_to_keep, without_replaced
 from trainwiz.errors import PlanError, TrainwizError
 from trainwiz.language import t
 from trainwiz.message import say

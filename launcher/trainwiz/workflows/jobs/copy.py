@@ -13,7 +13,7 @@ from typing import Any
 
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.message import say
-from trainwiz.record import told
+from trainwiz.record import job_output
 from trainwiz.render import PLAN_FILE
 from trainwiz.schedulers import Job, Phase, Seen
 from trainwiz.store import plans, runs
@@ -43,7 +43,7 @@ class Copy:
         if time.monotonic() < self._due:
             return
         seen, text = output.fetched(self._job)
-        found = told.read(text)
+        found = job_output.read(text)
         name = str(found.run.get("name"))
         if not runs.NAME.fullmatch(name):
             raise UsageError(
@@ -54,7 +54,7 @@ class Copy:
         self._write(found, seen, text)
         self._due = time.monotonic() + _EVERY_SECONDS
 
-    def _write(self, found: told.Told, seen: Seen, text: str) -> None:
+    def _write(self, found: job_output.JobOutput, seen: Seen, text: str) -> None:
         run, ended = self.run, found.outcome or _outcome(seen)
         run.logs.mkdir(parents=True, exist_ok=True)
         run.log(0).write_text(text)

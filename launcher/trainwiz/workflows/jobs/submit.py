@@ -16,7 +16,7 @@ from trainwiz.finding import errors
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.plan import Plan
-from trainwiz.process import endings
+from trainwiz.process import termination
 from trainwiz.process.capture import Captured, Running
 from trainwiz.schedulers import Job, Scheduler
 from trainwiz.store import artifacts, jobs, plans
@@ -63,7 +63,7 @@ def submit(request: Request) -> int:
         console.talk(words, style="warning")
     asking: list[Running] = []
     # A job that the scheduler accepted but that is not recorded would train unnoticed.
-    with endings.all_held(ctrl_c_waits=lambda: bool(asking) and asking[-1].code is not None) as came:
+    with termination.all_deferred(ctrl_c_waits=lambda: bool(asking) and asking[-1].code is not None) as came:
         job = _submitted(scheduler, plan, folder, commands, asking, came)
         jobs.add(folder, Submitted(job=job, submitted=time.strftime("%Y-%m-%dT%H:%M:%S%z")))
         _tell(request, job, commands)

@@ -14,7 +14,7 @@ def launch(request: Request) -> int:
     """Launch what the request names; return the training's exit code. Raises `UsageError` for contradictions."""
     # Each imports what it needs, and a launch waits for it: a project needs none of what reads configurations or
     # failures.
-    from trainwiz.process import early
+    from trainwiz.process import early_signals
     from trainwiz.workflows.launch import usage
 
     if request.hosts:
@@ -23,7 +23,7 @@ def launch(request: Request) -> int:
         return hosts.launch(request)
     request = usage.understood(request)
     try:
-        with early.heard():
+        with early_signals.raised():
             return _launch(_with_orders(request))
     except Ended as ended:
         from trainwiz.workflows.launch import requeue

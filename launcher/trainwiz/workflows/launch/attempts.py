@@ -16,7 +16,7 @@ from trainwiz.outcome import Outcome
 from trainwiz.process import ranks
 from trainwiz.process.ranks import Audience, Inbox
 from trainwiz.process.standby import StandbyRanks
-from trainwiz.recovery import Again, Attempt
+from trainwiz.recovery import Attempt, Retry
 from trainwiz.workflows.launch import build_locks
 from trainwiz.workflows.launch.prepared import Prepared
 
@@ -68,7 +68,7 @@ class Attempts:
                     return dataclasses.replace(outcome, signal=signum)
                 self._put_logs_aside(len(self.entries))
                 build_locks.remove_left_locks(prepared.command.environ, began, audience.say)
-                prepared = _again(self.prepared, decide.batch)
+                prepared = _with_batch(self.prepared, decide.batch)
 
     @contextlib.contextmanager
     def _standing_by(self) -> Iterator[None]:
@@ -126,7 +126,7 @@ def _given(arguments: Sequence[str], name: str) -> int | None:
     return found
 
 
-def _again(prepared: Prepared, batch: Batch | None) -> Prepared:
+def _with_batch(prepared: Prepared, batch: Batch | None) -> Prepared:
     """The same for another attempt in the same run folder."""
     resuming = RESUMING if prepared.plan and not prepared.continues else ()
     split = batch.arguments if batch and batch != planned_batch(prepared) else ()
@@ -134,7 +134,7 @@ def _again(prepared: Prepared, batch: Batch | None) -> Prepared:
     return dataclasses.replace(prepared, command=dataclasses.replace(prepared.command, argv=argv))
 
 
-def entry(attempt: Attempt, batch: Batch | None, follows: Again | Message | None) -> dict[str, Any]:
+def entry(attempt: Attempt, batch: Batch | None, follows: Retry | Message | None) -> dict[str, Any]:
     """An attempt as `outcome.json` keeps it."""
     outcome = attempt.outcome
     why = follows if isinstance(follows, Message) or follows is None else follows.why

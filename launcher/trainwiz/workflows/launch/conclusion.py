@@ -24,8 +24,8 @@ from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import outcome as ending
 from trainwiz.workflows import diagnose
-from trainwiz.workflows.launch import forecasts, plan_fix, provenance, vanished
-from trainwiz.workflows.launch.joining import joined
+from trainwiz.workflows.launch import forecasts, lost_machines, plan_fix, provenance
+from trainwiz.workflows.launch.merged_outcome import merged
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
 
@@ -52,7 +52,7 @@ def judged(prepared: Prepared, outcome: Outcome, oom_kills: int | None, update: 
 
 def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts: Sequence[Mapping[str, Any]]) -> int:
     """Record the outcome, show it, and return the exit code of the training."""
-    run, outcome = prepared.run, vanished.judged(prepared, joined(prepared, outcome))
+    run, outcome = prepared.run, lost_machines.judged(prepared, merged(prepared, outcome))
     checkpoint = run.checkpoint()
     verified = _verified(prepared, outcome, checkpoint)
     diagnosis = diagnose.of_failed_rank(run, outcome) if outcome.exit_code and not outcome.stopped else None

@@ -20,7 +20,7 @@ from trainwiz.outcome import PREEMPTING, SIGNAL_BASE, STOPPED_CODE, Outcome, she
 from trainwiz.process import ranks, signals
 from trainwiz.process.ranks import Audience, Inbox
 from trainwiz.process.supervision import KILL_SECONDS, TEARDOWN_SECONDS, Elsewhere
-from trainwiz.recovery import Again, Attempt
+from trainwiz.recovery import Attempt, Retry
 from trainwiz.store import logs
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.workflows.launch import build_locks
@@ -273,7 +273,7 @@ class Leading(Attempts):
 
     def _follows(
         self, outcome: Outcome, decide: recovery.Recovery, update: int, audience: Audience
-    ) -> Again | Message | None:
+    ) -> Retry | Message | None:
         diagnosis = self._diagnosis(outcome)
         attempt = Attempt(
             outcome=outcome,
@@ -286,14 +286,14 @@ class Leading(Attempts):
         self.entries.append(
             {**entry(attempt, decide.batch, follows), "machines": self._last and [*self._last.machines]}
         )
-        if isinstance(follows, Again):
+        if isinstance(follows, Retry):
             for words in (diagnosis.how, diagnosis.cause) if diagnosis else ():
                 audience.say(words)
             if outcome.machine:
                 audience.say(_where(outcome))
         return follows
 
-    def _regrouped(self, outcome: Outcome) -> Again | None:
+    def _regrouped(self, outcome: Outcome) -> Retry | None:
         """What follows an orderly stop that only was to change the machines."""
         if not outcome.stopped or outcome.signal is not None:
             return None
@@ -303,9 +303,9 @@ class Leading(Attempts):
             for rank in leaving:
                 self._coordinator.dismiss(rank)
             ranks_ = ", ".join(map(str, leaving))
-            return Again(why=say("machine {ranks} was asked to stop; the others continue", ranks=ranks_))
+            return Retry(why=say("machine {ranks} was asked to stop; the others continue", ranks=ranks_))
         if self._growing and not leaving:
-            return Again(why=say("saved; continuing with all machines that are available"))
+            return Retry(why=say("saved; continuing with all machines that are available"))
         return None
 
     def _dismiss(self, outcome: Outcome) -> None:

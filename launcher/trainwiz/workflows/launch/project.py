@@ -29,10 +29,10 @@ from trainwiz.ui import console
 from trainwiz.workflows import facts
 from trainwiz.workflows.check import preflight
 from trainwiz.workflows.launch import (
-    building,
     debugger,
     dry_run,
     formation,
+    joint_build,
     machines,
     ops,
     refusal,
@@ -235,10 +235,10 @@ def _run_folder(
     )
     with machines.gathered(call) as found:
         # Not before, or the others' wait for this machine would end.
-        with building.together(found.builders) as look:
+        with joint_build.together(found.builders) as look:
             ops.build(plan, python=request.python, machine=machine, look=look)
         if found.builders and not found.link:
-            building.part(found.builders)
+            joint_build.disconnect(found.builders)
         yield found
 
 

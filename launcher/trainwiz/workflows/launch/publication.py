@@ -7,7 +7,7 @@ import shlex
 from trainwiz.errors import Ended, TrainwizError
 from trainwiz.language import t
 from trainwiz.plan import Plan
-from trainwiz.process import early
+from trainwiz.process import early_signals
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows.weights import hub
@@ -42,7 +42,7 @@ def publish(python: str, plan: Plan, run: Run) -> None:
         console.talk(t("nothing to upload: {folder} has no model", folder=run.folder), style="warning")
         return
     try:
-        with early.heard():
+        with early_signals.raised():
             hub.push(python, folder, repository, public=plan.model.push_public)
     except Ended as ended:
         hub.ended(ended, folder)

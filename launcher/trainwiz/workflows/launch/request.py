@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from trainwiz.message import say
 from trainwiz.outcome import STOPPED_CODE
-from trainwiz.workflows import among_machines
+from trainwiz.workflows import machine_options
 from trainwiz.workflows.option import argument, flag, option
 
 
@@ -80,8 +80,8 @@ class Request:
     )
     apply_fix: bool = flag(say("Change the plan to fix the newest run's failure, show the change, and launch again."))
     machine: str = option("FILE", say("With --dry-run: use the machine described in FILE."))
-    machine_rank: int | None = among_machines.machine_rank()
-    wait: float | None = among_machines.wait()
+    machine_rank: int | None = machine_options.machine_rank()
+    wait: float | None = machine_options.wait()
     nnodes: str = option(
         "MIN:MAX",
         say(
@@ -99,7 +99,7 @@ class Request:
         "A,B[:SLOTS]",
         say("Launch on these hosts over ssh, in the same folder with the same Python; the first is machine 0."),
     )
-    secret: str = among_machines.secret()
+    secret: str = machine_options.secret()
     config: str = option("FILE", say("Launch SCRIPT [ARGS] with an accelerate configuration, without a project."))
 
     @property

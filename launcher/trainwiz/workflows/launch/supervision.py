@@ -13,7 +13,7 @@ from trainwiz.network import ports
 from trainwiz.outcome import STOPPED_CODE, Outcome
 from trainwiz.plan import Plan
 from trainwiz.probe import cgroup
-from trainwiz.process import early, ranks, torchrun
+from trainwiz.process import early_signals, ranks, torchrun
 from trainwiz.process.child import Process
 from trainwiz.process.progress import FLOOR_SECONDS
 from trainwiz.process.ranks import Inbox
@@ -24,16 +24,16 @@ from trainwiz.store.liveness import Beating
 from trainwiz.ui import console
 from trainwiz.ui.live import Progress, Screen, terminal_size
 from trainwiz.workflows.launch import build_locks, debugger, lockstep, provenance
+from trainwiz.workflows.launch.job_output import JobOutput
 from trainwiz.workflows.launch.memory_samples import Sampler
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
 from trainwiz.workflows.launch.statement import Statement
-from trainwiz.workflows.launch.telling import Telling
 
 
 def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     """Run it, tell how it ended, and return the exit code. `by_hand` are the lines that do the same."""
-    early.over()
+    early_signals.defer()
     for line in by_hand:
         console.talk(console.styled(f"  {line}", "dim"))
     console.talk(t("this run: {folder}", folder=console.near(prepared.run.folder)))
@@ -42,8 +42,8 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     prepared.run.reserve()
     provenance.keep_plan(prepared)
     code = provenance.CodeState(prepared, record)
-    telling = Telling(prepared)
-    metrics = Remembered(JsonLines(prepared.run.metrics), telling.metrics)
+    job_output = JobOutput(prepared)
+    metrics = Remembered(JsonLines(prepared.run.metrics), job_output.metrics)
 
     def news() -> Sequence[Mapping[str, Any]]:
         statement.look()
@@ -59,7 +59,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         place=lambda: history.place(prepared.run),
     )
     screen = Screen(progress, provenance.secrets(prepared))
-    telling.begin(screen, record.values)
+    job_output.begin(screen, record.values)
     locks = build_locks.Watch(prepared.command.environ, screen.say)
     statement = Statement(prepared, record, screen.say)
     beating = Beating(prepared.run.beat) if not (prepared.place and prepared.place.rank) else None
@@ -99,7 +99,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     from trainwiz.workflows.launch import conclusion
 
     exit_code = conclusion.conclude(prepared, outcome, metrics, attempts.entries)
-    telling.end()
+    job_output.end()
     if outcome.exit_code or outcome.stopped:
         from trainwiz.workflows.launch import requeue
 
@@ -135,13 +135,13 @@ def _others(plan: Plan | None, place: Place) -> dict[int, range]:
 
 def _processes(prepared: Prepared, terminal: Mapping[str, str]) -> list[Process]:
     command, run = prepared.command, prepared.run
-    ignored, unheard = torchrun.unheard() if prepared.place else ((), {})
+    ignored, variables = torchrun.ignored_signals() if prepared.place else ((), {})
     return [
         Process(
             # torchrun stands for all ranks of its machine.
             rank=prepared.ranks.start if prepared.place else rank.rank,
             argv=rank.argv or command.argv,
-            environ={**(terminal if rank.rank == 0 else {}), **command.environ, **rank.environ, **unheard},
+            environ={**(terminal if rank.rank == 0 else {}), **command.environ, **rank.environ, **variables},
             cwd=command.cwd,
             log=prepared.launcher_log if prepared.place else run.log(rank.rank),
             agent=command.launcher is not None,

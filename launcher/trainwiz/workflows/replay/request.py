@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trainwiz.message import say
-from trainwiz.workflows import among_machines
+from trainwiz.workflows import machine_options
 from trainwiz.workflows.option import argument, flag, option
 
 LATEST = "latest"
@@ -30,7 +30,7 @@ class Request:
         min=0.0,
     )
     python: str = option("PATH", say("Python interpreter that runs the training (default: the recorded one)."))
-    machine_rank: int | None = among_machines.machine_rank()
-    wait: float | None = among_machines.wait()
-    secret: str = among_machines.secret()
+    machine_rank: int | None = machine_options.machine_rank()
+    wait: float | None = machine_options.wait()
+    secret: str = machine_options.secret()
     json: bool = flag(say("With --dry-run or --compare: print JSON."))

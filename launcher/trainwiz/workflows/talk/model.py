@@ -12,7 +12,7 @@ from trainwiz import files
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
-from trainwiz.probe import interpreter, odd_model
+from trainwiz.probe import interpreter, untrusted_model
 from trainwiz.store import checkpoints, history, liveness, models, runs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
@@ -132,7 +132,7 @@ def _checked(folder: Path, cwd: Path, cpu: bool) -> Answerer:
         )
     base = Path(str(models.adapter(folder).get("base_model_name_or_path", "")) or folder)
     for place in (folder, cwd / base):
-        if place.is_dir() and (problem := odd_model.problem(place)):
+        if place.is_dir() and (problem := untrusted_model.problem(place)):
             raise TrainwizError(
                 say("the model in {folder} was not loaded: {problem}", folder=place, problem=problem),
                 say("ask its author for a folder written by save_pretrained"),

@@ -120,7 +120,7 @@ class _Following:
         return bool(order and order["do"] == "go")
 
 
-def part(link: Coordinator | Participant) -> None:
+def disconnect(link: Coordinator | Participant) -> None:
     """Close the connections that are no longer needed; machine 0 last, which needs the port again."""
     if isinstance(link, Coordinator):
         link.wait(lambda: len(link.present) == 1, _PART_SECONDS)

@@ -20,7 +20,7 @@ _OUTCOME = ("exit_code", "stopped", "interrupted", "signal", "seconds")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class JobOutput:
     """What an output says about the newest run in it."""
 
     run: Mapping[str, Any] = field(default_factory=dict)
@@ -48,7 +48,7 @@ def outcome(record: Mapping[str, Any]) -> str:
     return _line("outcome", record, _OUTCOME)
 
 
-def read(output: str) -> Told:
+def read(output: str) -> JobOutput:
     """What an output says; what a restart trains again counts once."""
     found: dict[str, Any] = {}
     ended: dict[str, Any] = {}
@@ -63,13 +63,13 @@ def read(output: str) -> Told:
         elif kind == "outcome":
             ended = value
         elif isinstance(update := value.get("update"), int):
-            while records and _is_again(records[-1], value, update):
+            while records and _replaces(records[-1], value, update):
                 records.pop()
             records.append(value)
-    return Told(run=found, records=tuple(records), outcome=ended)
+    return JobOutput(run=found, records=tuple(records), outcome=ended)
 
 
-def _is_again(before: Record, record: Record, update: int) -> bool:
+def _replaces(before: Record, record: Record, update: int) -> bool:
     """Whether a record replaces an earlier one, because a restart went back before it."""
     return before["update"] > update or (before["update"] == update and before.keys() == record.keys())
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from trainwiz import schedulers
-from trainwiz.record import told
+from trainwiz.record import job_output
 from trainwiz.ui import console
 from trainwiz.ui.live import Screen
 from trainwiz.workflows.launch.prepared import Prepared
@@ -19,7 +19,7 @@ _EVERY_SECONDS = 10.0
 
 
 # docs/decisions/launching.md: A job says in its output what its run records
-class Telling:
+class JobOutput:
     """What machine 0 says while it trains; nothing outside of such a job."""
 
     def __init__(self, prepared: Prepared) -> None:
@@ -36,7 +36,7 @@ class Telling:
         """The run begins."""
         if self._tells:
             self._screen = screen
-            screen.line(told.run(self._run.name, command))
+            screen.line(job_output.run(self._run.name, command))
 
     def metrics(self, records: Sequence[Mapping[str, Any]]) -> None:
         """New records: of updates one in ten seconds, the last one and those before an evaluation; of the rest, all."""
@@ -52,9 +52,9 @@ class Telling:
         if self._screen:
             self._say_left()
             with contextlib.suppress(OSError):
-                console.data(told.outcome(self._run.read("outcome")))
+                console.data(job_output.outcome(self._run.read("outcome")))
 
     def _say_left(self) -> None:
         if self._screen and self._left:
-            self._screen.line(told.metrics(self._left))
+            self._screen.line(job_output.metrics(self._left))
             self._left, self._said = None, time.monotonic()

@@ -16,7 +16,7 @@ _SECONDS = 8.0
 
 
 # docs/decisions/launching.md: Machine 0 records the run over all machines
-def joined(prepared: Prepared, outcome: Outcome) -> Outcome:
+def merged(prepared: Prepared, outcome: Outcome) -> Outcome:
     """The outcome over all machines, with the rank that failed by itself; on the other machines, their own."""
     # Machines that stayed connected have told each other.
     others = [] if prepared.team else _others(prepared)

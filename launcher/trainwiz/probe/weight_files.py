@@ -16,7 +16,7 @@ _INDEXES = ("model.safetensors.index.json", "pytorch_model.bin.index.json")
 REMEDY = say("download or copy the folder again: hf download NAME --local-dir FOLDER, or git lfs pull in a clone")
 
 
-def lacking(folder: Path) -> str:
+def problem(folder: Path) -> str:
     """What of the weights is missing or damaged; empty if nothing is found. Nothing large is read."""
     try:
         return next(_problems(folder), "")
