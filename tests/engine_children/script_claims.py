@@ -242,6 +242,19 @@ def tw738_an_unprepared_loader_gives_everything() -> Any:
 
 
 @claim
+def tw784_samples_that_are_split_twice_are_not_seen() -> Any:
+    data = list(range(16))
+    seen = []
+    for sampler in (torch.utils.data.DistributedSampler(data, shuffle=False), None):
+        loader = accelerator().prepare(DataLoader(data, batch_size=2, sampler=sampler))
+        own = [int(x) for batch in loader for x in batch]
+        both: list[Any] = [None, None]
+        dist.all_gather_object(both, own)
+        seen.append(len({x for each in both for x in each}))
+    return seen
+
+
+@claim
 def tw745_a_sampler_and_shuffle_exclude_each_other() -> Any:
     data = list(range(8))
     sampler = torch.utils.data.DistributedSampler(data)

@@ -43,6 +43,8 @@ EXPECTED: dict[str, Any] = {
     "tw725_each_micro_batch_is_an_update": [[-0.25, -0.5, -0.75, -1.0], [0.0, 0.0, 0.0, -1.0]],
     "tw737_an_optimizer_from_before_moves_nothing": [4.0, 0.0],
     "tw738_an_unprepared_loader_gives_everything": [8, 4],
+    # Of 16 samples on two ranks: with a DistributedSampler under prepare, and without.
+    "tw784_samples_that_are_split_twice_are_not_seen": [8, 16],
     "tw745_a_sampler_and_shuffle_exclude_each_other": "sampler option is mutually exclusive with shuffle",
     "tw720_721_722_what_each_update_sees": [
         [1.0, 4.0, 4.0, 4.0, 1.0, 4.0, 4.0, 4.0],

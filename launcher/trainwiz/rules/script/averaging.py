@@ -11,7 +11,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.engines import BY_HAND
-from trainwiz.script.tree import Function, dotted, method, walk
+from trainwiz.script.tree import Function, dotted, method, operates, walk
 
 _WRAPS = re.compile(
     r"Parallel|FSDP|fully_shard|parallelize|distribute_|replicate|horovod|hvd\.|fairscale|"
@@ -59,14 +59,32 @@ def weights_start_alike(script: Script) -> Violations:
     averaged = [c for c in script.calls_of("all_reduce") if _is_of_gradients(script, c.node)]
     if not averaged or _says_wrapped(script) or _SHARES_WEIGHTS.search(script.text):
         return
-    seeds = [c for c in script.called(*_SEEDS) if c.node.args]
-    if seeds and not any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
+    seeds = _before_weights(script, [c for c in script.called(*_SEEDS) if c.node.args])
+    if seeds and not any(_differs(script, c.node.args[0]) for c in seeds):
         return
     yield violation(
         "gradients are averaged by hand, but the ranks start with different weights",
         remedy("broadcast the parameters of rank 0 before training"),
         place=script.place(averaged[0].node),
     )
+
+
+def _before_weights(script: Script, seeds: list[Call]) -> list[Call]:
+    """The last seed above the line that makes the model, where that is known; else all of them."""
+    for call in script.makers("Optimizer"):
+        for name in _optimized(script, call):
+            made = script.names.latest(name, call.node)
+            above = [c for c in seeds if made is not None and script.tree.is_before(c.node, made.node)]
+            if above:
+                return [max(above, key=lambda c: script.tree.position(c.node))]
+    return seeds
+
+
+def _differs(script: Script, seed: ast.expr) -> bool:
+    """Whether a seed is another one on each rank; `seed - rank` takes back what was added before."""
+    if operates(seed, ast.Sub):
+        return not script.ranks.mentions_rank(seed.right) and _differs(script, seed.left)  # type: ignore[attr-defined]
+    return script.ranks.mentions_rank(seed)
 
 
 def _says_wrapped(script: Script) -> bool:

@@ -253,11 +253,21 @@ def _target(call: Call) -> ast.expr | None:
     return call.argument("device", 0)
 
 
+def _sites(script: Script, function: ast.AST) -> list[ast.Call]:
+    """The calls of a function, or those that make an object whose `__init__` it is."""
+    kind = script.tree.parent(function)
+    if getattr(function, "name", "") == "__init__" and isinstance(kind, ast.ClassDef):
+        made = [c.node for c in script.calls_of(kind.name) if script.names.resolved(c.node.func).endswith(kind.name)]
+        return made or script.origins.sites(function)
+    return script.origins.sites(function)
+
+
 def _knows_rank(script: Script, call: Call) -> bool:
     tests = [guard.test for guard in script.tree.guards(call.node)]
     function = script.tree.scope(call.node)
-    sites = script.origins.sites(function)
-    library = not (script.training.backwards or script.is_program or script.runs_when_imported)
+    sites = _sites(script, function)
+    trains = any(script.part(b.call) is script.parts[-1] for b in script.training.backwards)
+    library = not (trains or script.is_program or script.runs_when_imported)
     if not sites and (
         script.part(call.node) is not script.parts[-1] or (library and function is not script.tree.module)
     ):

@@ -26,6 +26,9 @@ _DRAWS = names(
     random.sample torch.randint torch.randperm
     """
 )
+_OWN_MADE = re.compile(r"replay|rollout|experience|data_buffer", re.I)
+"""In the names of what a rank has made itself, as in reinforcement learning."""
+_FILLS = ("append", "add", "extend", "insert", "push", "store")
 _RANDOM = names("torch.rand torch.randint torch.randn")
 _GATHERS = re.compile(r"gather|reduce|broadcast|sync|compute|average|aggregate|(?<!para)meter$")
 """In the names of functions that may collect something from other ranks."""
@@ -189,20 +192,50 @@ def covers_a_share(script: Script, loop: ast.For) -> bool:
 def _logged_by_one(script: Script) -> Violations:
     """Of the numbers that a LightningModule logs in its evaluation, those not averaged over ranks as others are."""
     logs = [c for c in script.methods("log") if script.engines.lightning and dotted(c.node.func) == "self.log"]
+    several = bool(logs) and _on_several(script)
     synced = {script.tree.scope(c.node) for c in logs if (v := c.keyword("sync_dist")) is not None and _may_hold(v)}
     for call in logs:
         function = script.tree.scope(call.node)
         evaluates = [function, *(script.tree.scope(site) for site in script.origins.sites(function))]
         called = any(re.search(r"^(validation|test)_", getattr(f, "name", "")) for f in evaluates)
         value = call.argument("value", 1)
-        plain = value is not None and not dotted(value).startswith("self.") and call.keyword("sync_dist") is None
-        if called and plain and function in synced and not call.has_spread():
-            yield violation(
-                "{name} is logged for this rank's share of the data only",
-                remedy("add sync_dist=True, as in the other calls"),
-                name=ast.unparse(call.node.args[0]) if call.node.args else "self.log",
-                place=script.place(call.node),
-            )
+        plain = value is not None and not _is_metrics(script, value) and call.keyword("sync_dist") is None
+        if not called or not plain or call.has_spread() or not (function in synced or several):
+            continue
+        others = remedy("add sync_dist=True, as in the other calls")
+        yield violation(
+            "{name} is logged for this rank's share of the data only",
+            others if function in synced else remedy("add sync_dist=True, or log a metric of torchmetrics"),
+            name=ast.unparse(call.node.args[0]) if call.node.args else "self.log",
+            place=script.place(call.node),
+        )
+
+
+def _is_metrics(script: Script, value: ast.expr) -> bool:
+    """Whether a logged value is an object that combines ranks itself, or what such an object computed."""
+    if dotted(value).startswith("self."):
+        return True
+    calls = [n for n in script.names.feeding(value) if isinstance(n, ast.Call)]
+    return any(method(n) == "compute" or _says_gathered(n) for n in calls)
+
+
+def _on_several(script: Script) -> bool:
+    """Whether a Trainer of Lightning is surely told to use several devices."""
+    for call in (c for c in script.calls_of("Trainer") if "lightning" in c.name):
+        strategy = constant(call.keyword("strategy"))
+        devices = [call.keyword(name) for name in ("devices", "gpus", "num_nodes")]
+        many = [v for v in devices if v is not None and _is_many(script, v)]
+        if many or (isinstance(strategy, str) and re.search("ddp|fsdp|deepspeed", strategy)):
+            return True
+    return False
+
+
+def _is_many(script: Script, value: ast.expr) -> bool:
+    known = script.values.of(value)
+    said = known.value if known is not None and not known.option else None
+    if isinstance(value, ast.List | ast.Tuple):
+        return len(value.elts) > 1
+    return (type(said) is int and (said > 1 or said == -1)) or said in ("-1",)
 
 
 def _may_hold(value: ast.expr) -> bool:
@@ -322,8 +355,10 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         return True
     fed = [n for value in _data(loader) for n in script.names.feeding(value)]
     words = {n.id for n in fed if isinstance(n, ast.Name)} | {n.attr for n in fed if isinstance(n, ast.Attribute)}
-    if any(_SHARES.search(word) for word in words):
+    if any(_SHARES.search(word) or _OWN_MADE.search(word) for word in words):
         return True
+    if any(isinstance(n, ast.keyword) and n.arg == "streaming" for n in fed):
+        return True  # a stream, in which TW781 looks
     made = [_of_all_splits(m) for value in _data(loader) for m in script.origins.makers(value)]
     # A parameter, or something else that is not known; but what can be shuffled is not a stream that ranks share.
     if _data(loader) and not made:
@@ -334,6 +369,8 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         kind = next((n for n in script.tree.of(ast.ClassDef) if n.name == dotted(maker.func)), None)
         if kind is not None and ((_says_shares(kind) and not _is_told_one(maker)) or _is_random(script, kind)):
             return True
+        if kind is not None and any(f.name in _FILLS for f in script.origins.methods(kind.name)):
+            return True  # a buffer of what the rank itself has made
         inside = [t for value in maker.args[:1] if dotted(value) for t in script.origins.makers(value)]
         if any(isinstance(t, ast.Call) and script.names.resolved(t.func) in _RANDOM for t in inside):
             return True

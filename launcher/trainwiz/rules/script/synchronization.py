@@ -10,7 +10,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import Backward
-from trainwiz.script.tree import Guard, Loop, constant, dotted, opened
+from trainwiz.script.tree import Function, Guard, Loop, constant, dotted, opened
 
 _FLAG = "require_backward_grad_sync"
 _PARTITIONING = {2, 3}
@@ -135,7 +135,13 @@ def _is_first_turn(loop: Loop, test: ast.expr) -> bool:
 
 
 def _no_syncs(script: Script) -> list[Call]:
-    return script.methods("no_sync")
+    return [call for call in script.methods("no_sync") if not _gives_on(script, call)]
+
+
+def _gives_on(script: Script, call: Call) -> bool:
+    """Whether this is what an engine's own no_sync is made of, or one of its plugins."""
+    around = [a for a in script.tree.above(call.node) if isinstance(a, Function | ast.ClassDef)]
+    return any(a.name == "no_sync" or (isinstance(a, ast.ClassDef) and a.name.endswith("Plugin")) for a in around)
 
 
 def _block(script: Script, call: Call) -> ast.With | None:

@@ -60,6 +60,8 @@ def optimizers_step(script: Script) -> Violations:
     Source: https://docs.pytorch.org/tutorials/beginner/basics/optimization_tutorial.html
     """
     passes = [b for b in script.training.backwards if b.by in _STEPPED and script.origins.loops(b.call)]
+    if script.engines.deepspeed:  # where accelerator.backward steps DeepSpeed's engine, too
+        passes = [b for b in passes if b.by != "Accelerator"]
     loops = {loop for b in passes for loop in script.origins.loops(b.call)}
     steps = [c for c in script.calls_of("step") if _may_step(script, c)]
     around = [script.origins.loops(c.node) for c in steps]

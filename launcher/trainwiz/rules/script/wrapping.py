@@ -24,6 +24,12 @@ _LOADING = re.compile(
     r"prepare|setup|initialize|loader|enumerate|tqdm|^iter$|^next$|optim|sched|(^|_)dl$", re.IGNORECASE
 )
 """In the names of what a wrapper beside the model has, and of what goes over it."""
+_NO_PASS = re.compile(
+    r"^(parameters|named_|state_dict|load|to$|cuda$|train$|eval$|requires_grad|zero_grad|apply$|register_|get_\w*embed|"
+    r"clip_grad|no_sync|set_|update|log|save|prepare|generate|sample|add_noise|config|decode$|tokeniz|unpatchify|modules|"
+    r"children|half$|float$|scale|get_lr|step$|forward$)"
+)
+"""Methods of a model that go through none of its trained layers, or are no part of a training."""
 _ASIDE = ("state_dict", "load_state_dict", "deepcopy", "format", "print", "info", "update")
 """Methods that may get a bare model beside the training."""
 
@@ -226,6 +232,9 @@ def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
         if _is_bare(script, call):
             return call
     for call in calls if script.engines.several else ():
+        if _is_own_method(script, call) and not any(_runs_wrapper(script, other) for other in calls):
+            return call
+    for call in calls if script.engines.several else ():
         given = [*call.args, *(k.value for k in call.keywords)]
         if (
             len(given) > 1
@@ -237,6 +246,32 @@ def _bare_forward(script: Script, loss: ast.expr) -> ast.expr | None:
             if bare is not None and not any(_runs_wrapper(script, other) for other in calls):
                 return bare
     return None
+
+
+def _is_own_method(script: Script, call: ast.Call) -> bool:
+    """Whether a method of the model inside a wrapper computes something: `model.module.loss(batch)`."""
+    function = call.func
+    if not isinstance(function, ast.Attribute) or _NO_PASS.search(function.attr):
+        return False
+    if all(constant(value) is not None for value in (*call.args, *(k.value for k in call.keywords))):
+        return False
+    return bool(script.origins.loops(call)) and _leads_inside(script, function.value)
+
+
+def _leads_inside(script: Script, value: ast.expr) -> bool:
+    """Whether a value is the model inside a wrapper: itself, by a name, or by a method that returns it."""
+    if isinstance(value, ast.Attribute) and script.engines.kind(value.value) == "DeepSpeedEngine":
+        return False  # which averages in its own backward pass
+    if _is_inside(script, value):
+        return True
+    if isinstance(value, ast.Call):
+        function = script.origins.called(value)
+        returned = script.origins.returned(function) if function is not None else []
+        return any(_is_inside(script, one) for found in returned for one in _choices(found))
+    latest = script.names.latest(dotted(value), value) if dotted(value) else None
+    if latest is None or not latest.alone or latest.scope is not script.tree.scope(value):
+        return False
+    return any(_leads_inside(script, one) for one in _choices(latest.value) if not isinstance(one, ast.Name))
 
 
 def _fed(script: Script, loss: ast.expr) -> list[ast.AST]:
