@@ -2,7 +2,7 @@
 
 `python benchmarks/overhead.py`. All of them train the same model on the same data with the same ranks, but only one at
 any moment: each stops after a slice of ten updates and waits for its turn. So a machine that grows busy slows them all
-alike, and a round's ratio compares neighbours of a second. Where its memory happens to lie makes a process 2 or 3 %
+alike, and a round's ratio compares neighbors of a second. Where its memory happens to lie makes a process 2 or 3 %
 slower or faster for its whole life, and so does its place in the order: all are started anew several times, in turns.
 Counted is CPU time (user + system, over all ranks and threads); wall time stands beside it. The bare loop's losses
 must equal the script's, or they did not do the same work. The table goes to stdout and into docs/performance.md.
@@ -441,7 +441,7 @@ def main() -> int:
     parser.add_argument("--report", type=int, help=argparse.SUPPRESS)
     options, overrides = parser.parse_known_args()
     if options.role:
-        sys.path[0] = str(Path.cwd())  # the project, where this file's neighbours have the same names
+        sys.path[0] = str(Path.cwd())  # the project, where this file's neighbors have the same names
         Slices(options.report)
         RUN[options.role](overrides)
         return 0

@@ -1,4 +1,4 @@
-"""How often the advice is right: `python benchmarks/truth.py` counts it over all labelled cases of the tests.
+"""How often the advice is right: `python benchmarks/truth.py` counts it over all labeled cases of the tests.
 
 Each case says what must be found in it, or that nothing is wrong. Recall is the share of what is wrong that was found;
 precision is the share of what was found that is wrong. The table goes to stdout and into docs/truth.md.
@@ -6,7 +6,7 @@ precision is the share of what was found that is wrong. The table goes to stdout
 What was once reached is a floor, in tests/truth/floors.json: a run raises it, and a test fails below it. Nothing but an
 edit of that file lowers a number.
 
-The cases in tests/truth/ are whole scripts with one planted bug each, and the same script mended. Those of the rules
+The cases in tests/truth/ are whole scripts with one planted bug each, and the same script fixed. Those of the rules
 and the logs are the tests' own: they were written with the rules, so they say what is promised, not how it fares on
 scripts that nobody here has seen.
 """
@@ -81,14 +81,14 @@ class Planted:
     finds: tuple[str, ...]
     """The rule that must find it, and those that may say more of it."""
     broken: str
-    mended: str
+    fixed: str
 
 
 def planted() -> Iterator[Planted]:
     for file in sorted(PLANTED.glob("*.yaml")):
         for case in yaml_cases.read(file):
-            broken, mended = _side(case["script"], "#+", "#-"), _side(case["script"], "#-", "#+")
-            yield Planted(file.stem, case["bug"], tuple(case["finds"].split()), broken, mended)
+            broken, fixed = _side(case["script"], "#+", "#-"), _side(case["script"], "#-", "#+")
+            yield Planted(file.stem, case["bug"], tuple(case["finds"].split()), broken, fixed)
 
 
 def _side(text: str, dropped: str, kept: str) -> str:
@@ -108,7 +108,7 @@ def of_planted() -> Score:
     for case in planted():
         ids = [finding.rule for finding in findings(case.broken)]
         score.add(wrong=True, found=case.finds[0] in ids, false=sum(id not in case.finds for id in ids))
-        score.add(wrong=False, found=False, false=len(findings(case.mended)))
+        score.add(wrong=False, found=False, false=len(findings(case.fixed)))
     return score
 
 
@@ -166,7 +166,7 @@ def of_explained() -> Score:
 
 
 COMMANDS = {
-    "`lint`: scripts with one planted bug, and mended": of_planted,
+    "`lint`: scripts with one planted bug, and fixed": of_planted,
     "`lint`: cases of its rules": of_lint,
     "`check`: plans and machines": of_plans,
     "`check`: files of accelerate and DeepSpeed": functools.partial(of_files, "files"),

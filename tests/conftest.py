@@ -176,10 +176,10 @@ def _patient() -> Iterator[None]:
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer to count samples than trainwiz lets a person wait."""
-    from trainwiz.probe import documents, labelled
+    from trainwiz.probe import documents, labeled
 
     monkeypatch.setattr(documents, "SECONDS", 600.0)
-    monkeypatch.setattr(labelled, "_SECONDS", 600.0)
+    monkeypatch.setattr(labeled, "_SECONDS", 600.0)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -249,9 +249,9 @@ PARSING = threading.Lock()
 
 
 def imported(script: Path) -> list[str]:
-    """What a script and its neighbours import at their top, neighbours left out."""
-    neighbours = {file.stem: file for file in script.parent.glob("*.py")}
-    found, files = set(LATER), [script, *(file for file in neighbours.values() if script.name == "train.py")]
+    """What a script and its neighbors import at their top, neighbors left out."""
+    neighbors = {file.stem: file for file in script.parent.glob("*.py")}
+    found, files = set(LATER), [script, *(file for file in neighbors.values() if script.name == "train.py")]
     for file in files:
         with PARSING:
             tree = ast.parse(file.read_text())
@@ -265,7 +265,7 @@ def imported(script: Path) -> list[str]:
     planned = plan.read_text() if plan.exists() else ""
     found |= ENGINE if "kind: deepspeed" in planned else set()
     found |= PROCESSOR if "offload_optimizer_device: cpu" in planned else set()
-    return sorted(name for name in found if name.partition(".")[0] not in neighbours)
+    return sorted(name for name in found if name.partition(".")[0] not in neighbors)
 
 
 def launch(folder: Path, *arguments: str, env: dict[str, str] | None = None) -> projects.Done:

@@ -217,7 +217,7 @@ class _WholeWeights:
 
 
 def _strategy(said: spelling.Sharding, extras: str) -> Strategy:
-    found = strategies.labelled(said.label)
+    found = strategies.labeled(said.label)
     if not said.gathered:
         return found
     in_fp8 = re.search(r"(fp8|float8)[ _-]all[ _-]?gather", extras)

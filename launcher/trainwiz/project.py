@@ -19,7 +19,7 @@ class Amount:
     """About how much own data there is, from the first rows of its files and their sizes."""
 
     documents: int
-    """Rows: documents, conversations, pairs of answers, labelled texts or pictures."""
+    """Rows: documents, conversations, pairs of answers, labeled texts or pictures."""
     different: int
     """How many of them are distinct."""
     tokens: int

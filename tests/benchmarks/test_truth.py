@@ -22,7 +22,7 @@ def test_the_page_says_what_is_counted(scores: dict[str, truth.Score]) -> None:
     assert truth.table(scores) in truth.PAGE.read_text(), "run: python benchmarks/truth.py"
 
 
-def test_everything_labelled_is_counted(scores: dict[str, truth.Score]) -> None:
+def test_everything_labeled_is_counted(scores: dict[str, truth.Score]) -> None:
     for name, score in scores.items():
         assert score.wrong >= 50, name
         # An explanation is of a failure; logs without one are among the known causes' cases.
@@ -47,7 +47,7 @@ def test_a_worse_count_lowers_no_floor(scores: dict[str, truth.Score]) -> None:
 @pytest.mark.parametrize("case", PLANTED, ids=[f"{case.style}: {case.bug}" for case in PLANTED])
 def test_a_planted_bug_is_found_and_its_remedy_ends_it(case: truth.Planted) -> None:
     assert case.finds[0] in [finding.rule for finding in truth.findings(case.broken)]
-    assert [str(finding.message) for finding in truth.findings(case.mended)] == []
+    assert [str(finding.message) for finding in truth.findings(case.fixed)] == []
 
 
 def test_a_score_tells_misses_from_false_findings() -> None:

@@ -294,7 +294,7 @@ def test_known_bad_pairs_are_named_with_the_way_out(packages: dict[str, str], pa
         {"colossalai": "0.5.0", "transformers": "4.51.3"},
     ],
 )
-def test_neighbours_of_known_bad_pairs_are_not(packages: dict[str, str | None]) -> None:
+def test_neighbors_of_known_bad_pairs_are_not(packages: dict[str, str | None]) -> None:
     interpreter = changed("cpu", packages=packages).interpreter
     assert interpreter
     assert not [pair for pair in KNOWN_BAD if pair.meets(interpreter)]

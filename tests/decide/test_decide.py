@@ -349,7 +349,7 @@ def test_the_micro_batch_fits_beside_the_model_state(
 @pytest.mark.parametrize("strategy", [row.label for row in strategies.every() if not row.one_rank])
 def test_no_strategy_forgets_activations(strategy: str) -> None:
     """58 GiB of them or more at micro-batch 4, on a GPU of 40 GiB."""
-    row = strategies.labelled(strategy)
+    row = strategies.labeled(strategy)
     answers = {"strategy.kind": row.kind, "strategy.zero_stage": row.zero_stage, "batch.sequence_length": 8192}
     here = machine("4xa100-40g")
     answers |= {"model.name": "llama-1b", "precision.mixed_precision": row.precisions[0] if row.precisions else "bf16"}

@@ -54,7 +54,7 @@ def test_the_table_is_large_and_every_signature_has_a_log() -> None:
 
 
 @pytest.mark.parametrize("name", FAILED)
-def test_a_failure_is_recognised_in_its_log_and_no_other_signature_comes_first(name: str) -> None:
+def test_a_failure_is_recognized_in_its_log_and_no_other_signature_comes_first(name: str) -> None:
     found = of(name)
     assert found.known
     assert found.name == name.partition("--")[0]
@@ -110,10 +110,10 @@ def test_most_logs_were_really_made() -> None:
 @pytest.mark.parametrize(
     "name", ["cuda_memory", "dtype", "missing_package", "nan_loss", "file_missing", "device_assert"]
 )
-def test_colours_carriage_returns_and_bytes_do_not_hide_it(name: str) -> None:
-    coloured = "\n".join(f"\x1b[31m{line}\x1b[0m\x00" for line in LOGS[name].splitlines())
+def test_colors_carriage_returns_and_bytes_do_not_hide_it(name: str) -> None:
+    colored = "\n".join(f"\x1b[31m{line}\x1b[0m\x00" for line in LOGS[name].splitlines())
     bar = " 10%|█         | 1/10\r 20%|██        | 2/10"
-    found = of_log(f"{bar}{coloured}\r\n", log="x")
+    found = of_log(f"{bar}{colored}\r\n", log="x")
     assert found is not None
     assert found.name == name
     assert found.evidence == of(name).evidence
@@ -389,10 +389,10 @@ def test_an_exception_explains_the_abort_that_follows_it(exception: str, between
     found = failed(-6, f"update 38\n{RAISED}{exception}\n{between}{QUIT}")
     assert (found.known, found.name, found.exception) == (False, "unknown", exception)
     assert "f, their.py:9" in str(found.cause)
-    recognised = failed(
+    recognized = failed(
         -6, f"{RAISED}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1 GiB\n{between}{QUIT}"
     )
-    assert recognised.name == "cuda_memory"
+    assert recognized.name == "cuda_memory"
     alone = of_log(f"update 38\n{RAISED}{exception}\n{between}{QUIT}", log="x")
     assert alone is not None
     assert (alone.known, alone.exception) == (False, exception)

@@ -45,7 +45,7 @@ SHAPES: dict[str, Callable[[str], str]] = {
     "docker's JSON": _each(_of_docker),
     "JSON of a collector": _each(lambda line: json.dumps({"ts": 1.5, "level": "info", "message": line})),
     "quotation": _each("> {}".format),
-    "colours": _each("\x1b[1;31m{}\x1b[0m".format),
+    "colors": _each("\x1b[1;31m{}\x1b[0m".format),
     "CRLF": lambda text: text.replace("\n", "\r\n"),
     "fence": "```\n{}```\n".format,
     "progress before it": lambda text: _BAR + text,

@@ -300,10 +300,10 @@ def tw726_727_schedules_run_ahead() -> Any:
 @claim
 def tw728_ranks_drift_apart() -> Any:
     weights = []
-    for synchronise in (False, True):
+    for synchronize in (False, True):
         engine, model = accelerator(), one_weight()
         prepared = engine.prepare(model)
-        with contextlib.nullcontext() if synchronise else engine.no_sync(prepared):
+        with contextlib.nullcontext() if synchronize else engine.no_sync(prepared):
             engine.backward(loss_of(prepared, float(engine.process_index)))
         weights.append(engine.gather(model.weight.grad.reshape(1)).tolist())
     return weights

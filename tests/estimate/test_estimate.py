@@ -20,7 +20,7 @@ from trainwiz.estimate.speed import pace
 from trainwiz.estimate.state import work_of
 from trainwiz.models import known, of_config
 from trainwiz.render import deepspeed
-from trainwiz.strategies import Training, labelled
+from trainwiz.strategies import Training, labeled
 from trainwiz.strategies.colossal import CHUNK_ELEMENTS
 from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
 from trainwiz.tasks import named
@@ -30,7 +30,7 @@ B = 10**9
 
 
 def state_bytes_per_rank(label: str, **values: Any) -> int:
-    return labelled(label).state_bytes(Training(**values))
+    return labeled(label).state_bytes(Training(**values))
 
 
 def parameters_of(name: str, task: str = "causal_lm") -> int | None:
@@ -79,12 +79,11 @@ def test_a_plan_s_own_bucket_counts(settings: dict[str, float | None], elements:
     plan = make(**zero2, deepspeed=keys)
     work = work_of(plan, 8 * B, None)
     assert work.bucket == elements
-    usual = needs(labelled("zero2"), replace(work, bucket=REDUCE_BUCKET_ELEMENTS)).total
-    more = needs(labelled("zero2"), work).total - usual
+    usual = needs(labeled("zero2"), replace(work, bucket=REDUCE_BUCKET_ELEMENTS)).total
+    more = needs(labeled("zero2"), work).total - usual
     assert more == 2 * (elements - REDUCE_BUCKET_ELEMENTS), "on the CPU nothing overlaps"
     assert (
-        needs(labelled("zero2"), replace(work, overlaps=True)).total
-        == 3 * more + usual + 2 * 2 * REDUCE_BUCKET_ELEMENTS
+        needs(labeled("zero2"), replace(work, overlaps=True)).total == 3 * more + usual + 2 * 2 * REDUCE_BUCKET_ELEMENTS
     )
 
 
@@ -104,13 +103,13 @@ def test_gradients_that_add_up_in_16_bits_have_copies_in_the_step_alone() -> Non
         bucket=500_000_000,
         loss=Loss(logit_bytes=18, tokens_at_once=None),
     )
-    found = needs(labelled("zero2"), replace(work, moment_bytes=0))
+    found = needs(labeled("zero2"), replace(work, moment_bytes=0))
     assert found.total / 2**30 == pytest.approx(23.5, rel=0.02)
-    assert needs(labelled("zero2"), replace(work, samples=4)).total / 2**30 == pytest.approx(38.6, rel=0.03)
+    assert needs(labeled("zero2"), replace(work, samples=4)).total / 2**30 == pytest.approx(38.6, rel=0.03)
     own = replace(work, sums_in_half=False)
     for label, each in (("zero2", 6), ("zero3", 0)):
         once, often = (
-            needs(labelled(label), replace(own, accumulates=more)).moments["loss"]["state"] for more in (False, True)
+            needs(labeled(label), replace(own, accumulates=more)).moments["loss"]["state"] for more in (False, True)
         )
         assert often - once == pytest.approx(each * llama.parameters / 8, abs=8)
 
@@ -439,7 +438,7 @@ def test_a_loss_that_computes_gradients_holds_those_of_the_head(label: str, chan
     assert eight
     work = Work(parameters=eight.parameters, transformer=eight, precision="bf16", world=8, samples=2, length=1024)
     work = replace(work, **changes)
-    plain, fused = (needs(labelled(label), replace(work, fused_head=fuses)) for fuses in (False, True))
+    plain, fused = (needs(labeled(label), replace(work, fused_head=fuses)) for fuses in (False, True))
     assert fused.at("loss") - plain.at("loss") == each * 128256 * 4096
     assert fused.at("backward") == plain.at("backward")
 
@@ -453,7 +452,7 @@ def test_what_comes_and_goes_beside_the_state() -> None:
     shape: dict[str, Any] = {"parameters": 8 * B, "world": 8, "half": True, "model_parameters": 8 * B}
     shape |= {"layer": layer, "table": table, "root": root}
     assert (eight.largest_layer, eight.largest_table) == (layer, table)
-    fsdp, zero3 = labelled("fsdp"), labelled("zero3")
+    fsdp, zero3 = labeled("fsdp"), labeled("zero3")
     whole = 2 * root + 2 * 2 * layer + 2 * table + 6 * layer
     assert fsdp.buffer_bytes(Training(**shape)) == whole
     assert fsdp.loss_buffer_bytes(Training(**shape)) == 2 * root
@@ -483,9 +482,9 @@ def test_the_peaks_that_others_measured() -> None:
         "length": 4096,
     }
     small = Work(parameters=mistral.parameters, transformer=mistral, samples=4, **pure)
-    found = needs(labelled("single"), small)
+    found = needs(labeled("single"), small)
     assert (found.peak, found.total / 2**30) == ("step", pytest.approx(67.46, rel=0.01))
-    found = needs(labelled("single"), replace(small, samples=16))
+    found = needs(labeled("single"), replace(small, samples=16))
     assert (found.peak, found.total / 2**30) == ("backward", pytest.approx(71.85, rel=0.01))
     adapted = Work(
         parameters=llama.parameters,
@@ -498,9 +497,9 @@ def test_the_peaks_that_others_measured() -> None:
         loss=Loss(logit_bytes=8, tokens_at_once=None),
         **pure,
     )
-    found = needs(labelled("colossal_fsdp"), adapted)
+    found = needs(labeled("colossal_fsdp"), adapted)
     assert (found.peak, found.total / 2**30) == ("loss", pytest.approx(44.59, rel=0.01))
-    found = needs(labelled("colossal_fsdp"), replace(adapted, loss=Loss()))
+    found = needs(labeled("colossal_fsdp"), replace(adapted, loss=Loss()))
     assert (found.peak, found.total / 2**30) == ("backward", pytest.approx(28.31, rel=0.03))
 
 
@@ -511,14 +510,14 @@ def test_frozen_weights_in_16_bits_leave_the_stream_in_16_bits() -> None:
     work = Work(parameters=llama.parameters, transformer=llama, precision="bf16", checkpointing="full", length=1000)
     stream = 1000 * 32 * 4096
     adapted = replace(work, adapter="lora")
-    assert micro_batch(labelled("ddp"), work).saved == 4 * stream
-    assert micro_batch(labelled("ddp"), adapted).saved == 2 * stream
-    assert micro_batch(labelled("ddp"), replace(adapted, precision="no")).saved == 4 * stream
+    assert micro_batch(labeled("ddp"), work).saved == 4 * stream
+    assert micro_batch(labeled("ddp"), adapted).saved == 2 * stream
+    assert micro_batch(labeled("ddp"), replace(adapted, precision="no")).saved == 4 * stream
     # Dropout keeps a copy and a mask in each layer, or in the one that is computed again.
     dropped = replace(adapted, dropped_features=4096)
-    again, plain = micro_batch(labelled("ddp"), dropped), micro_batch(labelled("ddp"), adapted)
+    again, plain = micro_batch(labeled("ddp"), dropped), micro_batch(labeled("ddp"), adapted)
     assert (again.saved - plain.saved, again.live - plain.live) == (0, 3 * 1000 * 4096)
-    again, plain = (micro_batch(labelled("ddp"), replace(one, checkpointing="none")) for one in (dropped, adapted))
+    again, plain = (micro_batch(labeled("ddp"), replace(one, checkpointing="none")) for one in (dropped, adapted))
     assert (again.saved - plain.saved, again.live) == (3 * stream, 0)
 
 
@@ -528,11 +527,11 @@ def test_eager_attention_keeps_scores_and_a_mask() -> None:
     assert llama
     work = Work(parameters=llama.parameters, transformer=llama, precision="bf16", samples=2, length=4096)
     pairs, repeated = 2 * 4096**2, 2 * 4096 * 2 * 2 * (4096 - 1024)  # keys and values, in 16 bits
-    fused, eager = (micro_batch(labelled("ddp"), replace(work, keeps_scores=it)) for it in (False, True))
+    fused, eager = (micro_batch(labeled("ddp"), replace(work, keeps_scores=it)) for it in (False, True))
     assert eager.saved - fused.saved == pairs * (32 * 32 * 6 + 4) + 32 * repeated
     assert (eager.live, fused.live, eager.logits) == (8 * 32 * pairs, 0, fused.logits)
     again = replace(work, checkpointing="full")
-    fused, eager = (micro_batch(labelled("ddp"), replace(again, keeps_scores=it)) for it in (False, True))
+    fused, eager = (micro_batch(labeled("ddp"), replace(again, keeps_scores=it)) for it in (False, True))
     assert eager.saved - fused.saved == 4 * pairs
     assert eager.live - fused.live == pairs * 32 * (6 + 8) + repeated
 
@@ -580,9 +579,9 @@ def test_speed_by_what_bounds_it() -> None:
     assert llama
     assert a100
     work = Work(parameters=llama.parameters, transformer=llama, precision="bf16", world=8, samples=4, length=4096)
-    plain, sharded = (pace(labelled(label), work, a100) for label in ("ddp", "fsdp"))
-    again = pace(labelled("ddp"), replace(work, checkpointing="full"), a100)
-    slow = pace(labelled("fsdp"), work, a100, ranks_per_machine=4, network=1e9)
+    plain, sharded = (pace(labeled(label), work, a100) for label in ("ddp", "fsdp"))
+    again = pace(labeled("ddp"), replace(work, checkpointing="full"), a100)
+    slow = pace(labeled("fsdp"), work, a100, ranks_per_machine=4, network=1e9)
     assert plain
     assert sharded
     assert again
@@ -591,13 +590,13 @@ def test_speed_by_what_bounds_it() -> None:
     assert 1.25 < again.compute / plain.compute < 1.4
     assert slow.seconds > slow.communication > 5 * sharded.seconds
     away = replace(work, optimizer_offloaded=True, parameters_offloaded=True)
-    near, far = (pace(labelled("zero3"), one, a100) for one in (work, away))
+    near, far = (pace(labeled("zero3"), one, a100) for one in (work, away))
     assert near
     assert far
     # Weights twice and gradients once over PCIe; Adam in the host's memory.
     assert far.communication - near.communication == pytest.approx(3 * 2 * llama.parameters / 8 / 25e9)
     assert far.step > 20 * near.step
-    assert pace(labelled("ddp"), replace(work, transformer=None), a100) is None
+    assert pace(labeled("ddp"), replace(work, transformer=None), a100) is None
     others = ("an unheard-of GPU", "NVIDIA RTX A1000", "RTX A400", "Quadro P1000", "NVIDIA RTX A1000 6GB", "H1000")
     assert [name for name in others if gpu_model(name)] == []
 
@@ -608,10 +607,10 @@ def test_fp8_gains_what_its_products_reach_less_the_casts() -> None:
     assert h100
     half = Work(parameters=llama.parameters, transformer=llama, precision="bf16", samples=2, length=4096)
     casts = replace(half, precision="fp8")
-    speed = [pace(labelled("single"), work, h100) for work in (half, casts, replace(casts, fused_casts=True))]
+    speed = [pace(labeled("single"), work, h100) for work in (half, casts, replace(casts, fused_casts=True))]
     tokens = [one.tokens_per_second for one in speed if one]
     assert 1.2 < tokens[1] / tokens[0] < tokens[2] / tokens[0] < 1.7
-    assert pace(labelled("single"), casts, replace(h100, fp8_flops=None)) == speed[0]
+    assert pace(labeled("single"), casts, replace(h100, fp8_flops=None)) == speed[0]
 
 
 def test_every_gpu_is_found_by_its_own_name_and_by_nvmls() -> None:

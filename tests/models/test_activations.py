@@ -232,7 +232,7 @@ def test_the_gradient_is_the_same_to_the_last_bit(half: bool) -> None:
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "bert"])
 def test_attention_that_drops_at_random_drops_the_same_again(kind: str) -> None:
-    """Eager attention and its neighbours, computed again, draw what they drew the first time."""
+    """Eager attention and its neighbors, computed again, draw what they drew the first time."""
 
     def trained(how: Checkpointing, seed: int) -> tuple[float, list[torch.Tensor]]:
         torch.manual_seed(0)

@@ -149,12 +149,12 @@ def test_a_holder_is_found_by_the_file_and_beside_what_closes_meanwhile(
     for number, target in (("0", "gone/lock"), ("9", "elsewhere/lock")):
         (descriptors / number).symlink_to(tmp_path / target)
     environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path / "home")}
-    assert locks.left_since(0, environ, root=tmp_path / "root") == ()
+    assert locks.stale_since(0, environ, root=tmp_path / "root") == ()
     assert locks.stale_locks(environ, root=tmp_path / "root") == ()
     (descriptors / "9").unlink()
     assert locks.stale_locks(environ, root=tmp_path / "root") == (str(held),)
     monkeypatch.setattr(os, "geteuid", lambda: held.stat().st_uid + 1)
-    assert locks.left_since(0, environ)[0].shared, "its holder may be another user's"
+    assert locks.stale_since(0, environ)[0].shared, "its holder may be another user's"
 
 
 def test_a_lock_of_this_moment_is_given_time(tmp_path: Path) -> None:
@@ -169,15 +169,15 @@ def test_a_lock_that_was_left_meanwhile_is_found_however_young(tmp_path: Path, m
     young, old = tmp_path / "young" / "lock", lock(tmp_path, "old")
     young.parent.mkdir()
     with young.open("x"):
-        assert locks.left_since(before, environ) == ()  # its maker lives
-    (left,) = locks.left_since(before, environ)
+        assert locks.stale_since(before, environ) == ()  # its maker lives
+    (left,) = locks.stale_since(before, environ)
     assert (left.path, left.inode, left.shared) == (young, young.stat().st_ino, False)
-    assert {left.path for left in locks.left_since(0, environ)} == {young, old}
+    assert {left.path for left in locks.stale_since(0, environ)} == {young, old}
     mounts = tmp_path / "root" / "proc" / "self" / "mountinfo"
     mounts.parent.mkdir(parents=True)
     device = young.stat().st_dev
     mounts.write_text(f"36 35 {os.major(device)}:{os.minor(device)} / / rw,noatime shared:1 - nfs4 server:/home rw\n")
-    assert locks.left_since(before, environ, root=tmp_path / "root")[0].shared
+    assert locks.stale_since(before, environ, root=tmp_path / "root")[0].shared
 
 
 # DeepSpeed

@@ -98,7 +98,7 @@ def start(folder: Path, script: str) -> tuple[subprocess.Popen[bytes], int]:
     return process, writing
 
 
-def test_it_imports_what_neighbours_import_and_never_them(tmp_path: Path) -> None:
+def test_it_imports_what_neighbors_import_and_never_them(tmp_path: Path) -> None:
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "deep.py").write_text("import os; open('deep', 'w').close()")
     (tmp_path / "task.py").write_text("open('mine', 'w').close()\nimport train, no_such_thing\nimport packages.deep")

@@ -1,4 +1,4 @@
-"""Losses that draw random numbers: recognised, and held to what they can promise."""
+"""Losses that draw random numbers: recognized, and held to what they can promise."""
 
 import json
 from pathlib import Path
@@ -70,7 +70,7 @@ def card(folder: Path, *arguments: str, code: int = 0) -> dict[str, dict[str, An
     return {check["name"]: check for check in json.loads(done.out)["checks"]}
 
 
-def test_noise_of_the_loss_is_recognised(tmp_path: Path) -> None:
+def test_noise_of_the_loss_is_recognized(tmp_path: Path) -> None:
     checks = card(diffusion(tmp_path / "plain", PLAIN), "--task")
     assert {name for name, check in checks.items() if check["verdict"] != "passed"} == {"randomness"}
     assert checks["randomness"]["verdict"] == "warning"
@@ -80,7 +80,7 @@ def test_noise_of_the_loss_is_recognised(tmp_path: Path) -> None:
     assert "one by one" in checks["summed_loss"]["found"]
 
 
-def test_noise_of_samples_is_recognised(tmp_path: Path) -> None:
+def test_noise_of_samples_is_recognized(tmp_path: Path) -> None:
     checks = card(diffusion(tmp_path / "keyed", KEYED), "--task")
     assert {check["verdict"] for check in checks.values()} == {"passed"}
     assert "from its own generator: the same in any split" in checks["randomness"]["found"]

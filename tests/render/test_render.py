@@ -15,7 +15,7 @@ from plans import make, product
 from trainwiz import command, plan, render, strategies
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate, deepspeed, documents, editor, plan_file
-from trainwiz.render.imports import NEIGHBOURS
+from trainwiz.render.imports import NEIGHBORS
 from trainwiz.render.values import as_json, commented
 from trainwiz.store import templates
 
@@ -334,7 +334,7 @@ def test_requirements(changes: dict[str, Any], wanted: set[str], unwanted: set[s
 
 
 def test_requirements_name_what_the_program_imports() -> None:
-    distribution = dict.fromkeys(NEIGHBOURS)
+    distribution = dict.fromkeys(NEIGHBORS)
     for changes, _ in TYPICAL.values():
         made = files(make(**changes))
         program = made["train.py"] + made["task.py"] + made["metrics.py"]

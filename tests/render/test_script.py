@@ -200,7 +200,7 @@ def test_every_variant_is_clean_and_every_region_is_in_some_and_missing_from_som
     assert len(programs) >= 60
     ruff = [sys.executable, "-m", "ruff"]
     rules = "lint.select=['E', 'F', 'I', 'W', 'B', 'UP', 'SIM', 'C4', 'PIE', 'RET']"
-    own = f"lint.isort.known-first-party={sorted(imports.NEIGHBOURS)}"
+    own = f"lint.isort.known-first-party={sorted(imports.NEIGHBORS)}"
     check = [*ruff, "check", "--isolated", "--line-length", "120", "--config", rules, "--config", own, str(tmp_path)]
     for command in (check, [*ruff, "format", "--isolated", "--line-length", "120", "--check", str(tmp_path)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)

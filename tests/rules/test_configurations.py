@@ -135,7 +135,7 @@ def test_case(id: str, outcome: str, case: dict[str, Any], tmp_path: Path) -> No
     assert found[0] in said or id == "TW690"  # which also names the keys that a short text leaves out
     assert said[0].file == str(about)
     assert_readable(said[0])
-    assert_mended(id, said[0], files)
+    assert_fixed(id, said[0], files)
 
 
 def assert_readable(finding: Finding) -> None:
@@ -148,7 +148,7 @@ def assert_readable(finding: Finding) -> None:
     assert 1 <= finding.place.column <= len(lines[finding.place.line - 1]) + 1
 
 
-def assert_mended(id: str, finding: Finding, files: Files) -> None:
+def assert_fixed(id: str, finding: Finding, files: Files) -> None:
     """What a finding would change ends it, and makes no file that cannot be read."""
     if not finding.fix or not finding.fix.changes or finding.file not in files.documents:
         return

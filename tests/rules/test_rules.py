@@ -166,8 +166,8 @@ def test_case(rule: Rule, case: dict[str, Any]) -> None:
     changes = found[0].fix.changes if found[0].fix else {}
     if changes and not case.get("unfixed"):
         assert known.plan
-        mended = plans.with_changes(known.plan, changes)
-        again = list(rule(Facts(plan=mended, machine=known.machine, project=known.project, estimate=known.estimate)))
+        fixed = plans.with_changes(known.plan, changes)
+        again = list(rule(Facts(plan=fixed, machine=known.machine, project=known.project, estimate=known.estimate)))
         assert not again, f"after its own fix: {again[0].message}"
 
 
@@ -285,5 +285,5 @@ def test_an_id_is_taken_once_and_every_rule_has_a_manual() -> None:
 
 
 def test_what_generating_again_mends_is_known_by_its_number() -> None:
-    mended = {rule.id for rule in rules.of_plans() if rule.check.__module__.endswith(".generated_files")}
-    assert mended == {rule.id for rule in rules.load() if rule.id.startswith(rules.GENERATED_FILES)}
+    fixed = {rule.id for rule in rules.of_plans() if rule.check.__module__.endswith(".generated_files")}
+    assert fixed == {rule.id for rule in rules.load() if rule.id.startswith(rules.GENERATED_FILES)}

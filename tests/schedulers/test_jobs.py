@@ -308,7 +308,7 @@ def test_a_program_that_prints_no_id_is_not_believed(project: Path, cli: Cli) ->
 def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli) -> None:
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        born = liveness.birth(process.pid)
+        born = liveness.start_ticks(process.pid)
         made_run(project, {"hostname": os.uname().nodename, "pid": process.pid, "pid_birth": born})
         code, _, err = cli("stop")
         assert code == 0
@@ -328,7 +328,7 @@ def test_a_process_that_is_not_its_launcher_s_is_not_stopped(
     """Another user's record can name any process, and another user's process cannot be stopped."""
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
     try:
-        born = liveness.birth(process.pid)
+        born = liveness.start_ticks(process.pid)
         made_run(project, {"hostname": os.uname().nodename, "pid": process.pid, "pid_birth": born})
         with monkeypatch.context() as patch:
             patch.setattr(os, "kill", planted_refusal)
@@ -503,7 +503,7 @@ def test_stop_takes_what_began_last_and_goes_on(
     program(project, "scancel", "true")
     sleeper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)", "trainwiz"])
     try:
-        here = {"hostname": os.uname().nodename, "pid": sleeper.pid, "pid_birth": liveness.birth(sleeper.pid)}
+        here = {"hostname": os.uname().nodename, "pid": sleeper.pid, "pid_birth": liveness.start_ticks(sleeper.pid)}
         made_run(project, {**here, "started": run_started}, outcome)
         job = {"scheduler": "slurm", "id": "17", "submitted": "2026-01-31T10:22:05+0000"}
         (project / "runs" / "jobs.jsonl").write_text(json.dumps(job) + "\n")

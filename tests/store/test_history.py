@@ -40,7 +40,7 @@ def _english_afterwards() -> Iterator[None]:
 
 def alive() -> dict[str, Any]:
     """What this very process would record of itself."""
-    return {"pid": os.getpid(), "pid_birth": liveness.birth(os.getpid()), "hostname": os.uname().nodename}
+    return {"pid": os.getpid(), "pid_birth": liveness.start_ticks(os.getpid()), "hostname": os.uname().nodename}
 
 
 def record(
@@ -263,7 +263,7 @@ def _in_terminal(words: list[str], width: int) -> str:
 
 def test_a_launcher_that_was_killed_is_told_from_one_that_runs(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as launcher:
-        mine = {"pid": launcher.pid, "pid_birth": liveness.birth(launcher.pid), "hostname": os.uname().nodename}
+        mine = {"pid": launcher.pid, "pid_birth": liveness.start_ticks(launcher.pid), "hostname": os.uname().nodename}
         run = record(tmp_path, NAMES[0], **mine)
         assert history.read(run).alive is True
         launcher.kill()

@@ -77,7 +77,7 @@ def collate(samples, counted):
 
 
 class Classifiers(nn.Module):
-    """One zero-initialised linear classifier per kind of update."""
+    """One zero-initialized linear classifier per kind of update."""
 
     def __init__(self):
         super().__init__()

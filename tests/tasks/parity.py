@@ -1,4 +1,4 @@
-"""The accelerate tutorial's ragged example as a task: sample i is the numbers 1 … i + 1, each labelled odd or even."""
+"""The accelerate tutorial's ragged example as a task: sample i is the numbers 1 … i + 1, each labeled odd or even."""
 
 from dataclasses import dataclass
 

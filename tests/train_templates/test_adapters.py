@@ -90,7 +90,7 @@ def test_a_head_for_labels_is_trained_and_saved_with_the_adapter(kind: str, task
 
 
 def test_weights_that_the_model_lacks_are_not_frozen_as_they_happen_to_be(tmp_path: Path) -> None:
-    """A BERT from masked language modelling has no pooler, which a classifier reads through."""
+    """A BERT from masked language modeling has no pooler, which a classifier reads through."""
     name = published(tmp_path / "model", "bert")
     config = transformers.AutoConfig.from_pretrained(name)
     (tmp_path / "model" / "model.safetensors").unlink()

@@ -133,7 +133,7 @@ def two_sources(folder: Path, rows: Any, **values: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("task", ["text_classification", "text_multilabel", "text_regression"])
-def test_labelled_texts_are_mixed_and_their_classes_stay(task: str, tmp_path: Path) -> None:
+def test_labeled_texts_are_mixed_and_their_classes_stay(task: str, tmp_path: Path) -> None:
     label = {"text_classification": "xy", "text_multilabel": [["x"], ["y"]], "text_regression": [0.5, 2.0]}[task]
     values = two_sources(tmp_path, lambda letter, i: {"text": f"{letter} {'w ' * i}", "label": label[i % 2]})
     made = load(tmp_path / "code", task, **values)

@@ -204,7 +204,7 @@ def test_folders_named_by_their_part_are_no_classes(train: str, held_out: str, b
     assert found.train
     assert found.eval
     assert (found.train.samples, found.eval.samples, found.train.evaluation_part) == (3, 4, held_out)
-    for other in ("unlabelled", f"{train}_2"):
+    for other in ("unlabeled", f"{train}_2"):
         draw(where, {other: 1})
         made.pictures.read_one.cache_clear()
         with pytest.raises(SystemExit, match="is not clear"):

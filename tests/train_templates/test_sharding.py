@@ -195,7 +195,7 @@ def test_what_task_py_changes_after_loading_is_not_lost(tmp_path: Path) -> None:
         "several": lambda model: torch._foreach_mul_([head(model).data], 2.0),
         "out": lambda model: torch.add(head(model).data, 1, out=head(model).data),
         "a row of a new token": lambda model: new_tokens.fill(head(model), {5: "<new>"}),
-        "initialised": lambda model: model.get_output_embeddings().reset_parameters(),
+        "initialized": lambda model: model.get_output_embeddings().reset_parameters(),
         "replaced": replaced,
     }
     for name, change in changes.items():

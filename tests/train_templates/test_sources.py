@@ -252,7 +252,7 @@ def test_a_part_is_kept_for_evaluation_and_never_trained_on(part: str, tmp_path:
         config = made.TaskConfig()
         data = made.load_train_data(config), made.load_eval_data(config)
         assert sum(map(len, data)) == 240
-        texts = made.labelled(config.train_data, "train", *made.reading(config))
+        texts = made.labeled(config.train_data, "train", *made.reading(config))
         both = [made.part_of(texts, part, evaluation=evaluation) for evaluation in (False, True)]
         assert list(map(len, both)) == list(map(len, data))
         assert not set(both[0]) & set(both[1])

@@ -42,7 +42,7 @@ def test_what_is_only_shown_stays(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 1000])
-def test_a_log_keeps_colours_and_bars_and_no_other_command(size: int) -> None:
+def test_a_log_keeps_colors_and_bars_and_no_other_command(size: int) -> None:
     bar = "\r\x1b[31m 50%|█▌\x1b[0m\x1b[K\n\x1b[A中\t"
     evil = ["\x1b]52;c;QUJD\x07", "\x1b]8;;x\x1b\\", "\x1b[2J", "\x1b[10;1H", "\x9b31m", "\u202e", "\x1bc", "\x1bP"]
     written = "".join(bar + one for one in evil).encode() + b"\x9b\xff."

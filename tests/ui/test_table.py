@@ -15,12 +15,12 @@ class Terminal(io.StringIO):
         return True
 
 
-def terminal(patch: pytest.MonkeyPatch, columns: int = 80, *, colour: bool = False) -> Terminal:
+def terminal(patch: pytest.MonkeyPatch, columns: int = 80, *, color: bool = False) -> Terminal:
     """What standard output is from now on. Not a fixture: pytest sets its own before the test begins."""
     stream = Terminal()
     patch.setattr(sys, "stdout", stream)
     patch.setenv("COLUMNS", str(columns))
-    patch.setenv("NO_COLOR", "" if colour else "1")
+    patch.setenv("NO_COLOR", "" if color else "1")
     patch.setenv("TERM", "xterm")
     return stream
 
@@ -32,7 +32,7 @@ def rows(*lines: str) -> list[list[Cell]]:
 RUNS = rows("RUN|STATE|LOSS|WHY", "one|完成|1.5|", "two-two|failed|-|out of memory on rank 3 of 8, in update 17")
 
 
-def test_a_pipe_gets_aligned_lines_without_colour_or_spaces_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pipe_gets_aligned_lines_without_color_or_spaces_at_the_end(capsys: pytest.CaptureFixture[str]) -> None:
     table.show(RUNS, optional=(2,), least_last=99)
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
@@ -59,8 +59,8 @@ def test_columns_are_left_out_for_the_last_one(columns: int, shown: bool, monkey
     assert ("LOSS" in stream.getvalue()) == shown
 
 
-def test_colour_is_that_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = terminal(monkeypatch, colour=True)
+def test_color_is_that_of_the_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = terminal(monkeypatch, color=True)
     table.show([[Cell(text="a"), Cell(text="b", style="good"), Cell(text="c")]])
     assert stream.getvalue() == "a  \x1b[32mb\x1b[0m  c\n"
 
@@ -82,8 +82,8 @@ def test_a_checklist_in_a_pipe_has_a_line_for_each_check_and_fix(capsys: pytest.
     ]
 
 
-def test_a_checklist_on_a_terminal_is_broken_and_coloured(monkeypatch: pytest.MonkeyPatch) -> None:
-    stream = terminal(monkeypatch, 26, colour=True)
+def test_a_checklist_on_a_terminal_is_broken_and_colored(monkeypatch: pytest.MonkeyPatch) -> None:
+    stream = terminal(monkeypatch, 26, color=True)
     table.show_checks(CHECKS)
     assert stream.getvalue().splitlines() == [
         "\x1b[32m✓\x1b[0m  torch  2.13",

@@ -7,7 +7,7 @@ import pytest
 
 from trainwiz.message import Message
 from trainwiz.probe import locks
-from trainwiz.workflows.launch.build_locks import Watch, remove_left_locks
+from trainwiz.workflows.launch.build_locks import Watch, remove_stale_locks
 
 IS_CONTAINED = locks._is_contained
 
@@ -24,12 +24,12 @@ def lock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_another_machine_s_build_is_left_in_peace(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locks, "_is_shared", lambda _file, _root: True)
     said: list[Message] = []
-    remove_left_locks({}, 0.0, said.append)
+    remove_stale_locks({}, 0.0, said.append)
     assert not said, "it was made a moment ago"
-    remove_left_locks({}, 1.0, said.append)
+    remove_stale_locks({}, 1.0, said.append)
     assert "is left on a disk that other machines or containers may share" in str(said.pop()), "after a failure"
     os.utime(lock, (1, 1))
-    remove_left_locks({}, 0.0, said.append)
+    remove_stale_locks({}, 0.0, said.append)
     assert "is left on a disk that other machines or containers may share" in str(said.pop())
     assert lock.exists()
 
@@ -43,7 +43,7 @@ def test_in_a_container_only_its_own_layer_is_seen_whole(kind: str, shared: bool
     (own / "mountinfo").write_text(f"1 0 {os.major(device)}:{os.minor(device)} / / rw - {kind} /dev/x rw\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(locks, "_is_contained", IS_CONTAINED)
-        (left,) = locks.left_since(0.0, root=tmp_path / "root")
+        (left,) = locks.stale_since(0.0, root=tmp_path / "root")
     assert left.shared is shared
 
 

@@ -243,9 +243,9 @@ def test_mending_shows_a_diff_and_keeps_comments(folder: Path, capsys: pytest.Ca
     assert "-  zero_stge: 3  # three\n+  zero_stage: 3  # three\n" in shown.err
     assert file.read_text() == TYPO, "without a terminal and without --yes nothing is written"
     assert run(["check", "acc.yaml", "--fix", "--unsafe-fixes", "--yes", *VERSIONS]) == 0
-    mended = TYPO.replace("zero_stge", "zero_stage").replace("precision: no", "precision: 'no'")
-    # Spelt right, the stage brings a warning of its own, and that is mended, too.
-    assert file.read_text() == mended.replace("clipping: 1.0\n", "clipping: 1.0\n  zero3_save_16bit_model: true\n")
+    fixed = TYPO.replace("zero_stge", "zero_stage").replace("precision: no", "precision: 'no'")
+    # Spelt right, the stage brings a warning of its own, and that is fixed, too.
+    assert file.read_text() == fixed.replace("clipping: 1.0\n", "clipping: 1.0\n  zero3_save_16bit_model: true\n")
     assert "no findings" in capsys.readouterr().out
     assert run(["check", "acc.yaml", "--fix", "--yes", *VERSIONS]) == 0
     assert "nothing can be fixed without knowing what you intend" in capsys.readouterr().err
@@ -271,8 +271,8 @@ def test_what_a_training_tool_demands_is_set_only_where_unsafe_fixes_may_be(fold
     assert file.read_text() == LACKING + "load_in_4bit: true\ngradient_checkpointing: true\n"
     (folder / "lf.yaml").write_text(MISNAMED)
     assert run(["check", "lf.yaml", "--fix", "--unsafe-fixes", "--yes"]) == 0
-    mended = MISNAMED.replace("SFT", "sft").replace("type: qlora", "type: lora") + "quantization_bit: 4\n"
-    assert (folder / "lf.yaml").read_text() == mended
+    fixed = MISNAMED.replace("SFT", "sft").replace("type: qlora", "type: lora") + "quantization_bit: 4\n"
+    assert (folder / "lf.yaml").read_text() == fixed
     uploads = "model_name_or_path: a/b\ndataset_name: c\nlog_completions_hub_repo: d/e  # for all\n"
     (folder / "grpo.yaml").write_text(uploads)
     assert run(["check", "grpo.yaml", "--fix", "--yes"]) == 0
@@ -283,7 +283,7 @@ def test_what_a_training_tool_demands_is_set_only_where_unsafe_fixes_may_be(fold
     assert (folder / "train.sh").read_text() == command, "a shell's words are not edited"
 
 
-def test_mending_json_and_what_cannot_be_mended(folder: Path) -> None:
+def test_fixing_json_and_what_cannot_be_fixed(folder: Path) -> None:
     text = '{\n\t"zero_optimization": {"stage": 2, "overlap_com": true},\n\t"train_batch_size": 8,\n\t"amp": {}\n}\n'
     (folder / "ds.json").write_text(text)
     assert run(["check", "ds.json", "--fix", "-y", *VERSIONS]) == 0

@@ -209,7 +209,7 @@ def test_the_table_fits_a_real_terminal(columns: int, bare: str, tmp_path: Path)
     child.wait()  # `close` would send it SIGHUP
     child.close()
     assert child.exitstatus == 1
-    assert "\x1b[" in child.before, "colour on a terminal"
+    assert "\x1b[" in child.before, "color on a terminal"
     rows = re.sub(r"\x1b\[[0-9;]*m", "", child.before).splitlines()
     assert any(row.startswith("✗  torch") for row in rows)
     # A path stays in one piece, so that it can be copied.

@@ -109,7 +109,7 @@ def test_failures_are_not_remembered_for_the_next_process(python: str) -> None:
     whole = (site / "torch/__init__.py").read_text()
     (site / "torch/__init__.py").write_text("raise OSError('libcudart.so.12')")
     assert look(python).error == "OSError: libcudart.so.12"
-    (site / "torch/__init__.py").write_text(whole)  # mended without a trace in site-packages
+    (site / "torch/__init__.py").write_text(whole)  # fixed without a trace in site-packages
     another_process()
     assert look(python).error is None
 

@@ -302,7 +302,7 @@ with open("log.txt", "w") as log:
 
     log.write("done")
 """
-MENDED = """\
+FIXED = """\
 import torch
 from accelerate import Accelerator
 
@@ -352,13 +352,13 @@ for epoch in range(3):
 """
 
 
-@pytest.mark.parametrize(("broken", "mended"), [(BROKEN, MENDED), (EPOCHS, SAVED)], ids=["accelerate", "ddp"])
+@pytest.mark.parametrize(("broken", "fixed"), [(BROKEN, FIXED), (EPOCHS, SAVED)], ids=["accelerate", "ddp"])
 def test_fix_mends_what_needs_no_question(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: str, mended: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], broken: str, fixed: str
 ) -> None:
     path = write(tmp_path, broken)
     assert run(["lint", path, "--fix", "--yes"]) == 0
-    assert Path(path).read_text().endswith(mended)
+    assert Path(path).read_text().endswith(fixed)
     said = capsys.readouterr()
     assert "no findings" in said.out
     assert f"{path}: written" in said.err
@@ -367,7 +367,7 @@ def test_fix_mends_what_needs_no_question(
 def test_lines_end_as_they_did(tmp_path: Path) -> None:
     path = write(tmp_path, BROKEN.replace("\n", "\r\n").encode())
     assert run(["lint", path, "--fix", "--yes"]) == 0
-    assert Path(path).read_bytes() == MENDED.replace("\n", "\r\n").encode()
+    assert Path(path).read_bytes() == FIXED.replace("\n", "\r\n").encode()
 
 
 def test_fix_without_yes_shows_and_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -281,15 +281,15 @@ def test_reasons_are_the_comments_behind_the_values() -> None:
 
 
 def test_a_process_is_told_from_a_later_one_with_its_number() -> None:
-    me = {"pid": os.getpid(), "hostname": os.uname().nodename, "pid_birth": liveness.birth(os.getpid())}
-    assert liveness.runs(me) is True
-    assert liveness.runs({**me, "pid_birth": 1}) is False
-    assert liveness.runs({**me, "hostname": "elsewhere"}) is None
-    assert liveness.runs({}) is False
+    me = {"pid": os.getpid(), "hostname": os.uname().nodename, "pid_birth": liveness.start_ticks(os.getpid())}
+    assert liveness.is_running(me) is True
+    assert liveness.is_running({**me, "pid_birth": 1}) is False
+    assert liveness.is_running({**me, "hostname": "elsewhere"}) is None
+    assert liveness.is_running({}) is False
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
-        while liveness.birth(ended.pid) is not None:
+        while liveness.start_ticks(ended.pid) is not None:
             pass  # it becomes a zombie, which nobody has waited for
-        assert liveness.runs({**me, "pid": ended.pid}) is False
+        assert liveness.is_running({**me, "pid": ended.pid}) is False
 
 
 def test_the_peak_is_that_of_the_children_since() -> None:

@@ -1,4 +1,4 @@
-"""Changes of a plan that mend a failure: solved, checked, written in place, launched."""
+"""Changes of a plan that fix a failure: solved, checked, written in place, launched."""
 
 import re
 from pathlib import Path
@@ -168,7 +168,7 @@ def failing(folder: Path, condition: str) -> None:
 
 
 @pytest.mark.train
-def test_out_of_memory_is_mended_and_the_training_goes_on_exactly(tmp_path: Path) -> None:
+def test_out_of_memory_is_fixed_and_the_training_goes_on_exactly(tmp_path: Path) -> None:
     folder = make(tmp_path / "p", ALONE)
     whole = make(tmp_path / "whole", ALONE)
     assert launch(whole).code == 0

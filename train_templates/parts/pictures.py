@@ -70,7 +70,7 @@ from splits import is_shown
 
 Batch = dict[str, Tensor]
 Sample = tuple[Tensor, Any]  # a picture (3, height, width) as uint8, and its label
-Labelled = tuple[Sequence[Any], list[Any]]  # pictures, as files or arrays, and the label of each
+Labeled = tuple[Sequence[Any], list[Any]]  # pictures, as files or arrays, and the label of each
 SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dcm", ".dng", ".cr2", ".nef", ".arw")
 """Names of pictures that Pillow does not read by itself."""
@@ -174,7 +174,7 @@ def reading(config: Any) -> tuple[str, str, int]:
     return config.image_column, config.label_column, config.max_rows
 
 
-def read(sources: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
+def read(sources: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labeled:
     """Return the pictures of all sources, with the labels as stored there."""
     names = listed(sources)
     if len(names) == 1:
@@ -184,7 +184,7 @@ def read(sources: str, split: str, image_column: str, label_column: str, max_row
 
 
 @functools.cache
-def read_one(source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
+def read_one(source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labeled:
     """Return the pictures of a source, with the labels as stored there."""
     if source == "embedded":
         return embedded_digits(split)
@@ -254,7 +254,7 @@ def table_of(path: Path, split: str) -> Path | None:
     return next((file for name in METADATA if (file := part(str(path), split) / name).is_file()), None)
 
 
-def rows_of(table: Path, source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labelled:
+def rows_of(table: Path, source: str, split: str, image_column: str, label_column: str, max_rows: int) -> Labeled:
     """Return the pictures that a table holds or names, with their labels. Several label columns make a list each."""
     files, labels = [], []
     for row in Sources(str(table), split, max_rows):
@@ -317,7 +317,7 @@ def is_whole(picture: Path | Stored) -> bool:
         return False
 
 
-def embedded_digits(split: str) -> Labelled:
+def embedded_digits(split: str) -> Labeled:
     """Return scikit-learn's 1797 handwritten digits of 8 × 8 pixels. Every fifth is for evaluation."""
     from sklearn.datasets import load_digits
 

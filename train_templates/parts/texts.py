@@ -75,7 +75,7 @@ FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
 # end: torch_dtype
 
 
-class Labelled(NamedTuple):
+class Labeled(NamedTuple):
     """A text of a data set."""
 
     text: str
@@ -123,7 +123,7 @@ class Tokens:
 
 # end: hashes
 class Texts(Dataset[Sample]):
-    """Labelled texts as token ids. The loop groups them by `sizes`, their lengths, within a real batch."""
+    """Labeled texts as token ids. The loop groups them by `sizes`, their lengths, within a real batch."""
 
     def __init__(
         self,
@@ -167,11 +167,11 @@ def reading(config: Any) -> tuple[str, str, int]:
     return config.text_column, config.label_column, config.max_rows
 
 
-def read(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
+def read(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labeled]:
     """Return the texts of some sources with their labels."""
     data = Sources(source, split, max_rows)
     found = [
-        Labelled(one_text(row, text_column), label_of(row, label_column), name)
+        Labeled(one_text(row, text_column), label_of(row, label_column), name)
         for name in data.found
         for row in Sources(name, split, max_rows)
     ]
@@ -203,13 +203,13 @@ def one_text(row: Row, column: str) -> str:
     return text_of(row, column)
 
 
-def part_of(samples: list[Labelled], part: str, *, evaluation: bool) -> list[Labelled]:
+def part_of(samples: list[Labeled], part: str, *, evaluation: bool) -> list[Labeled]:
     """Return the samples that are kept for evaluation (`5%`, `200`), or the rest. Equal texts stay together."""
     chosen = held_out(np.array([hash_of(one.text.encode()) for one in samples], dtype=np.uint64), part)
     return list(itertools.compress(samples, (chosen == evaluation).tolist()))
 
 
-def embedded_paragraphs(split: str) -> Iterator[Labelled]:
+def embedded_paragraphs(split: str) -> Iterator[Labeled]:
     """Yield paragraphs of five chapters of Python's reference with the chapter. Every fifth is for evaluation."""
     from pydoc_data.topics import topics
 
@@ -217,7 +217,7 @@ def embedded_paragraphs(split: str) -> Iterator[Labelled]:
         paragraphs = (" ".join(paragraph.split()) for paragraph in topics[chapter].split("\n\n"))
         for i, paragraph in enumerate(text for text in paragraphs if len(text) >= 40):
             if (i % 5 == 4) == (split == "validation"):
-                yield Labelled(paragraph, chapter)
+                yield Labeled(paragraph, chapter)
 
 
 # feature: names

@@ -54,7 +54,7 @@ from texts import part_of
 # end: eval
 from texts import (
     Batch,
-    Labelled,
+    Labeled,
     Sample,
     Texts,
     Tokens,
@@ -122,7 +122,7 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
+def labeled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labeled]:
     """Return the texts of a data set with their labels."""
     if source == "embedded":
         found = list(embedded_paragraphs(split))
@@ -134,14 +134,14 @@ def labelled(source: str, split: str, text_column: str, label_column: str, max_r
 
 def class_names(config: TaskConfig) -> Classes:
     """Return the labels of the training data in order. A label's index is its class."""
-    return in_order([one.label for one in labelled(config.train_data, "train", *reading(config))])
+    return in_order([one.label for one in labeled(config.train_data, "train", *reading(config))])
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
     """Return a data set with the number of each text's class."""
     classes = class_names(config)
     numbers = {name: i for i, name in enumerate(classes)}
-    texts = labelled(source, split, *reading(config))
+    texts = labeled(source, split, *reading(config))
     # feature: eval
     if is_part(config.eval_data):
         texts = part_of(texts, config.eval_data, evaluation=evaluation)
@@ -260,7 +260,7 @@ def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     # feature: lora
     model = adapter.load(folder, **named(class_names(config))).eval()
     # end: lora
-    tokens, texts = Tokens(config), labelled(config.train_data, "train", *reading(config))
+    tokens, texts = Tokens(config), labeled(config.train_data, "train", *reading(config))
     lines = []
     for text, label, _ in texts[:: max(1, len(texts) // count)][:count]:
         seen = model(input_ids=torch.tensor([tokens.encode(text)])).logits.argmax()

@@ -54,7 +54,7 @@ from texts import part_of
 # end: eval
 from texts import (
     Batch,
-    Labelled,
+    Labeled,
     Sample,
     Texts,
     Tokens,
@@ -121,7 +121,7 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
+def labeled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labeled]:
     """Return the texts of a data set with their labels, as stored there."""
     if source == "embedded":
         return [one._replace(label=embedded_words(one.text)) for one in embedded_paragraphs(split)]
@@ -136,14 +136,14 @@ def embedded_words(text: str) -> list[str]:
 
 def classes_of(config: TaskConfig) -> multilabel.Classes:
     """Return the classes of the training data."""
-    texts = labelled(config.train_data, "train", *reading(config))
+    texts = labeled(config.train_data, "train", *reading(config))
     columns = "" if config.train_data == "embedded" else config.label_column
     return multilabel.classes_of(config.train_data, [one.label for one in texts], columns)
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
     """Return a data set with a row of 0 and 1 for each text, one for each class."""
-    texts = labelled(source, split, *reading(config))
+    texts = labeled(source, split, *reading(config))
     # feature: eval
     if is_part(config.eval_data):
         texts = part_of(texts, config.eval_data, evaluation=evaluation)
@@ -251,7 +251,7 @@ def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     # feature: lora
     model = adapter.load(folder, **head_of(config)).eval()
     # end: lora
-    tokens, texts, classes = Tokens(config), labelled(config.train_data, "train", *reading(config)), classes_of(config)
+    tokens, texts, classes = Tokens(config), labeled(config.train_data, "train", *reading(config)), classes_of(config)
     lines = []
     for text, label, _ in texts[:: max(1, len(texts) // count)][:count]:
         (flags,) = multilabel.flags_of(classes, config.train_data, [label], "sample")

@@ -50,7 +50,7 @@ from texts import FP32
 from texts import part_of
 
 # end: eval
-from texts import Batch, Labelled, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read, reading
+from texts import Batch, Labeled, Sample, Texts, Tokens, build_encoder, embedded_paragraphs, padded, read, reading
 
 SHARDED_LAYERS: tuple[str, ...] = ()
 """Empty: FSDP shards the layers that the model from transformers names itself (`_no_split_modules`)."""
@@ -107,7 +107,7 @@ class TaskConfig:
 
 
 @functools.cache
-def labelled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labelled]:
+def labeled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labeled]:
     """Return the texts of a data set with their numbers."""
     if source == "embedded":
         return [one._replace(label=symbols(one.text)) for one in embedded_paragraphs(split)]
@@ -125,7 +125,7 @@ def symbols(text: str) -> float:
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
     """Return a data set with the number of each text."""
-    texts = labelled(source, split, *reading(config))
+    texts = labeled(source, split, *reading(config))
     # feature: eval
     if is_part(config.eval_data):
         texts = part_of(texts, config.eval_data, evaluation=evaluation)
@@ -233,7 +233,7 @@ def sample(config: TaskConfig, folder: Path, count: int = 5) -> str:
     # feature: lora
     model = adapter.load(folder, num_labels=1).eval()
     # end: lora
-    tokens, texts = Tokens(config), labelled(config.train_data, "train", *reading(config))
+    tokens, texts = Tokens(config), labeled(config.train_data, "train", *reading(config))
     lines = []
     for text, label, _ in texts[:: max(1, len(texts) // count)][:count]:
         predicted = float(model(input_ids=torch.tensor([tokens.encode(text)])).logits)

@@ -52,7 +52,7 @@ def read(page: Page, accelerate: Accelerate) -> None:
     _precision(page, accelerate)
     _compiler(page, accelerate)
     if accelerate.kind == "DEEPSPEED":
-        _initialisation(page, accelerate)
+        _initialization(page, accelerate)
 
 
 def finish(page: Page, accelerate: Accelerate, plan: Plan) -> None:
@@ -127,7 +127,7 @@ def _compiler(page: Page, accelerate: Accelerate) -> None:
             page.same(f"dynamo_config.dynamo_{name}")
 
 
-def _initialisation(page: Page, accelerate: Accelerate) -> None:
+def _initialization(page: Page, accelerate: Accelerate) -> None:
     path = "deepspeed_config.zero3_init_flag"
     value = accelerate.get(path)
     if isinstance(value, bool):

@@ -43,7 +43,7 @@ def read(page: Page, settings: Settings, accelerate: Accelerate | None) -> None:
                 page.leave(name, "inert", reason)
 
 
-# docs/decisions/files.md: An import keeps the engine's behaviour, even where the file says nothing
+# docs/decisions/files.md: An import keeps the engine's behavior, even where the file says nothing
 def compare(page: Page, settings: Settings, accelerate: Accelerate | None, plan: Plan) -> None:
     """Enter everything that differs in the files that the project gets."""
     if accelerate is not None and not settings.block:

@@ -39,7 +39,7 @@ def compare(page: Page, accelerate: Accelerate, plan: Plan) -> None:
         if key not in BLOCKS["fsdp_config"][1]:
             continue
         now = ours.get(key, usual.get(key))
-        if _same(value, now) or _matters_not(key, value, held, ours):
+        if _same(value, now) or _is_irrelevant(key, value, held, ours):
             page.same(path)
         else:
             page.leave(path, "lost", _why(key, value, now, said=key in held), value=_shown(value))
@@ -72,7 +72,7 @@ def _why(key: str, value: Any, now: Any, *, said: bool) -> Any:
     return say("the project uses {now}", now=_shown(now))
 
 
-def _matters_not(key: str, value: Any, held: Mapping[str, tuple[str, Any]], ours: Mapping[str, Any]) -> bool:
+def _is_irrelevant(key: str, value: Any, held: Mapping[str, tuple[str, Any]], ours: Mapping[str, Any]) -> bool:
     if key in ("fsdp_sharding_strategy", *_ONLY_1):
         return True  # FSDP 2 has none of them; of FSDP 1 they were dealt with
     if key == "fsdp_min_num_params":

@@ -69,7 +69,7 @@ def for_accelerate_config(
     `options` are for `accelerate launch`, where it is used.
     One case goes directly although accelerate would do otherwise: several CPU ranks, which it runs as one process.
     """
-    settings = _normalised(config)
+    settings = _normalized(config)
     if not _is_known(settings):
         return Command(
             argv=(
@@ -95,7 +95,7 @@ def for_accelerate_config(
     )
 
 
-def _normalised(config: Mapping[str, Any]) -> dict[str, Any]:
+def _normalized(config: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration with accelerate's defaults and without YAML's traps (an unquoted NO is false there)."""
     settings = {key: value for key, value in config.items() if value not in (None, {})}
     settings.setdefault("compute_environment", "LOCAL_MACHINE")
@@ -110,7 +110,7 @@ def _normalised(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _is_known(settings: Mapping[str, Any]) -> bool:
-    """Whether everything in normalised settings is understood, so that the ranks can be started directly."""
+    """Whether everything in normalized settings is understood, so that the ranks can be started directly."""
     kind = settings["distributed_type"]
     count = settings["num_processes"]
     if kind not in DIRECT_TYPES or settings["compute_environment"] != "LOCAL_MACHINE":

@@ -46,7 +46,7 @@ class Method:
         """Whether it fits with room, without host memory and, beside an adapter, with whole weights on each rank."""
         if not self.roomy or self.strategy.endswith(OFFLOAD):
             return False
-        return self.adapter == "none" or not strategies.labelled(self.strategy).partitions_weights
+        return self.adapter == "none" or not strategies.labeled(self.strategy).partitions_weights
 
 
 def methods(d: Decision, length: int | None = None) -> tuple[Method, ...]:

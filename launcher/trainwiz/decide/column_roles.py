@@ -65,7 +65,7 @@ def _roles(d: Decision) -> Mapping[str, Message]:
         read["data.image_column"] = say("image")
     elif d.task.text_column:
         read["data.text_column"] = say("text")
-    if read and d.task.labelled:
+    if read and d.task.labeled:
         read["data.label_column"] = say("label")
     return read
 

@@ -53,11 +53,11 @@ def decide_columns(d: Decision) -> None:
         or called(texts, names)
         or max(texts, key=lambda name: len(texts[name]), default=d.defaults[own])
     )
-    if d.task.labelled and label not in d.first:
+    if d.task.labeled and label not in d.first:
         others = [name for name in d.first if name != text]
         label = others[0] if len(others) == 1 else label
     for key, name in ((own, text), ("data.label_column", label)):
-        words = shown(d.first.get(name)) if key == own or d.task.labelled else None
+        words = shown(d.first.get(name)) if key == own or d.task.labeled else None
         reason = say("in the first row: {value}", value=words) if words else say("the usual name")
         d.settle(key, name, reason, kind="found" if words else "default")
 

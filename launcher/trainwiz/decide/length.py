@@ -86,7 +86,7 @@ def _usual_epochs(d: Decision) -> tuple[int, Message] | None:
 
 def _usual_steps(d: Decision) -> tuple[int, Message]:
     """Updates for a first test."""
-    if d.task.labelled and size_of(d) < SMALL_MODEL:
+    if d.task.labeled and size_of(d) < SMALL_MODEL:
         return 200, say("a few passes over a few thousand samples")
     if size_of(d) < SMALL_MODEL:
         return 100, say("enough for a first test; a small model learns quickly")

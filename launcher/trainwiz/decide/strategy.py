@@ -96,7 +96,7 @@ def decide_strategy(d: Decision) -> None:
             [say("strategy.zero_stage: {stage} needs strategy.kind deepspeed, not {kind}", stage=stage, kind=kind)]
         )
     name, reason = _forced(d) or _recommended_by_engine(d)
-    row, offload = strategies.labelled(name.removesuffix(OFFLOAD)), name.endswith(OFFLOAD)
+    row, offload = strategies.labeled(name.removesuffix(OFFLOAD)), name.endswith(OFFLOAD)
     d.settle("strategy.kind", row.kind, reason)
     staged = strategies.chosen(d.values["strategy.kind"], None).zero_stage is not None
     d.settle("strategy.zero_stage", row.zero_stage if staged else None, reason if staged else _NO_STAGES)
@@ -239,7 +239,7 @@ def _recommended_by_engine(d: Decision) -> tuple[str, Message]:
     """The recommendation, or its equivalent in the requested engine."""
     name, reason = recommend(d)
     asked = d.answers.get("engine")
-    if asked in (None, strategies.labelled(name.removesuffix(OFFLOAD)).engine):
+    if asked in (None, strategies.labeled(name.removesuffix(OFFLOAD)).engine):
         return name, reason
     bf16 = d.values["precision.mixed_precision"] == "bf16" and not d.on_cpu
     rows = [row for row in strategies.every() if row.engine == asked]

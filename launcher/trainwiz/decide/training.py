@@ -80,7 +80,7 @@ def decide_pictures(d: Decision) -> None:
 
 def decide_length_of_samples(d: Decision) -> None:
     """The sequence length, from the model's positions."""
-    if d.task.labelled:
+    if d.task.labeled:
         d.settle("batch.sequence_length", 256, say("enough to tell most texts apart"))
     elif d.on_cpu or d.values["model.name"] == "tiny":
         why = say("short enough for a CPU") if d.on_cpu else say("the model is tiny")

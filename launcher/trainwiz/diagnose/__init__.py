@@ -1,6 +1,6 @@
 """The probable cause of a failed run, and what to do, from how it ended and what its ranks wrote.
 
-`known/` holds the causes that are recognised by words of a log, `endings` the meaning of exit codes. Any other failure
+`known/` holds the causes that are recognized by words of a log, `endings` the meaning of exit codes. Any other failure
 is called unknown, with the place to look at.
 """
 

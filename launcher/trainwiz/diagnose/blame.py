@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from trainwiz.diagnose import log_text
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.log_text import Line
-from trainwiz.diagnose.recognition import recognise
+from trainwiz.diagnose.recognition import recognize
 from trainwiz.outcome import STOPPED_CODE, Outcome, shell_code
 
 _CAUSES = tuple(signature for signature in SIGNATURES if not signature.at_exit)
@@ -51,5 +51,5 @@ def _taken_down(outcome: Outcome, rank: int) -> bool:
 
 def _lost_a_peer(lines: Sequence[Line]) -> bool:
     blocks = tuple(log_text.tracebacks(lines))
-    found = recognise(lines[blocks[-1][0] if blocks else -log_text.LAST_LINES :], _CAUSES)
+    found = recognize(lines[blocks[-1][0] if blocks else -log_text.LAST_LINES :], _CAUSES)
     return found is not None and found.signature.secondary

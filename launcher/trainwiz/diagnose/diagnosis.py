@@ -12,7 +12,7 @@ from trainwiz.diagnose import launchers, log_text, tools, unexplained
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.log_text import Line
-from trainwiz.diagnose.recognition import Recognised, recognise
+from trainwiz.diagnose.recognition import Recognized, recognize
 from trainwiz.diagnose.signature import Signature
 from trainwiz.message import Message, say
 from trainwiz.outcome import SIGNAL_BASE, Outcome, signal_name
@@ -124,7 +124,7 @@ def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
     whole = "\n".join(line.text for line in lines)
     failure = launchers.first_failure(whole)
     rank, code = failure or (None, None)
-    found = (recognise(lines, rank=rank) if rank is not None else None) or recognise(lines)
+    found = (recognize(lines, rank=rank) if rank is not None else None) or recognize(lines)
     blocks = tuple(log_text.tracebacks(lines))
     pasted = log_text.bare_exception(lines)
     if failure is None and not blocks and not pasted and not (found and _is_a_failure(found, lines)):
@@ -158,19 +158,19 @@ def _of(
     followed: tuple[int, ...] = (),
 ) -> Diagnosis:
     own, exception = _ended_with(lines, rank, code)
-    found = recognise(lines, rank=rank)
+    found = recognize(lines, rank=rank)
     if exception is not None and found is not None and (found.signature.name == "child_failed" or found.follows):
         found = None  # a rank said more than its launcher
     if found is None and exception is not None:
         words = log_text.words_of(exception, own)
         if words != exception.text or exception not in own:  # a terminal broke its line, or a sentence quotes it
-            found = recognise([dataclasses.replace(exception, text=words)])
+            found = recognize([dataclasses.replace(exception, text=words)])
     if found is None and exception is None and (raised := log_text.cut_raise(own)):
-        found = recognise([raised])
+        found = recognize([raised])
         found = found and dataclasses.replace(found, line=own[-1])
     if found is None and rank is not None and (exception is None or exception.rank not in (None, rank)):
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
-        found = recognise(lines, [s for s in SIGNATURES if not s.secondary])
+        found = recognize(lines, [s for s in SIGNATURES if not s.secondary])
     code = _as_signal(code)
     # A thread of a process group that still runs when the interpreter exits aborts it, also after an exception.
     explained = code == _ABORTED and log_text.ends_with_exception(own)
@@ -228,7 +228,7 @@ def in_words_of(remedy: str, words: Mapping[str, str], command: str) -> str:
     return remedy.replace("trainwiz launch --resume", command).replace("trainwiz launch", command)
 
 
-def _certainty(chosen: Signature | None, shown: Line | None, found: Recognised | None) -> Certainty:
+def _certainty(chosen: Signature | None, shown: Line | None, found: Recognized | None) -> Certainty:
     if chosen is None:
         return "unknown"
     if shown is None or found is None:
@@ -244,7 +244,7 @@ def _suspects(
     left = [s for s in SIGNATURES if s is not chosen and s.name != "child_failed"]
     suspects: list[tuple[str, Message]] = []
     for _ in range(_SUSPECTS + 2):
-        found = recognise(lines, left, rank=rank)
+        found = recognize(lines, left, rank=rank)
         if found is None or len(suspects) == _SUSPECTS:
             break
         left.remove(found.signature)
@@ -254,7 +254,7 @@ def _suspects(
 
 
 def _choose(
-    found: Recognised | None, code: int | None, observed: Mapping[str, int]
+    found: Recognized | None, code: int | None, observed: Mapping[str, int]
 ) -> tuple[Signature | None, Mapping[str, str], Line | None]:
     """The signature, what fills in its words, and the line that shows it."""
     if observed.get("oom_kills") and (code == -9 or (found and found.signature.name == "loader_killed")):
@@ -267,7 +267,7 @@ def _choose(
     return by_code, {}, None
 
 
-def _says_less(found: Recognised, code: int | None) -> bool:
+def _says_less(found: Recognized, code: int | None) -> bool:
     """Whether a secondary cause says less than the exit code."""
     aborts = code == _ABORTED and found.final and found.signature.name in _ABORTS
     return found.signature.secondary and not aborts
@@ -281,22 +281,22 @@ def _without_exception(code: int | None, observed: Mapping[str, int]) -> Signatu
     return EXITED if code is not None and code > 1 else None
 
 
-def _first(lines: Sequence[Line], blocks: Sequence[tuple[int, int]], found: Recognised | None) -> int | None:
+def _first(lines: Sequence[Line], blocks: Sequence[tuple[int, int]], found: Recognized | None) -> int | None:
     """The rank that failed first, if no launcher says so: the one whose cause is not another rank's failure."""
     if found and not found.signature.secondary:
         return found.line.rank
     ranks = [lines[start].rank for start, _ in blocks]
-    own = [rank for rank in ranks if rank is not None and recognise(lines, rank=rank) is None]
+    own = [rank for rank in ranks if rank is not None and recognize(lines, rank=rank) is None]
     return next(iter(own or ranks), found.line.rank if found else None)
 
 
 def _only_followed(lines: Sequence[Line], rank: int, blocks: Sequence[tuple[int, int]]) -> bool:
     """Whether the rank that a launcher names lost only its connection, while another rank says what went wrong."""
-    own = recognise(lines, rank=rank)
+    own = recognize(lines, rank=rank)
     if own is None or not own.signature.secondary or own.line.rank != rank:
         return False
     others = {lines[start].rank for start, _ in blocks} - {rank, None}
-    found = [recognise(lines, rank=other) for other in others]
+    found = [recognize(lines, rank=other) for other in others]
     return any(other is None or not other.signature.secondary for other in found)
 
 
@@ -304,7 +304,7 @@ def _lines(text: str | Sequence[Line]) -> Sequence[Line]:
     return log_text.read(text) if isinstance(text, str) else text
 
 
-def _is_a_failure(found: Recognised, lines: Sequence[Line]) -> bool:
+def _is_a_failure(found: Recognized, lines: Sequence[Line]) -> bool:
     if found.warned:
         return not _ended_well(lines)
     words = ("Error", "error", "Killed", "CANCELLED", "nan")

@@ -1,4 +1,4 @@
-"""A log as lines, without colours and control characters, each with its rank if it has a prefix that names one."""
+"""A log as lines, without colors and control characters, each with its rank if it has a prefix that names one."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _QUOTED = re.compile(
     r"E {3,}(?=[\w.]*(?:Error|Exception): ))+"
 )
 # srun --label: ` 3: `
-_LABELLED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
+_LABELED = re.compile(r"^\s{0,4}(\d{1,5}):\s?")
 # What collectors put before each line: containers and clouds a time, compose a service, kubectl a pod, pdsh a host.
 _COLLECTED = (
     re.compile(  # what Python's logging and hydra put there by default: a time, a name, a level
@@ -186,7 +186,7 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     """The lines of a log; `first` is the number of its first line."""
     raw: Sequence[str] = _ANSI.sub("", text).split("\n")
     raw = _collected(raw)
-    labelled = _is_labelled(raw)
+    labeled = _is_labeled(raw)
     lines = []
     boxed: set[int | None] = set()
     for number, words in enumerate(raw, start=first):
@@ -194,7 +194,7 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
         for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", _unjoined(words))).split("\r"):
             quoted = _QUOTED.match(cleaned := _plain(_CONTROL.sub("", part[:_LONGEST_LINE])).rstrip())
             cleaned = cleaned[quoted.end() :] if quoted else cleaned
-            match = _BRACKETED.match(cleaned) or (_LABELLED.match(cleaned) if labelled else None)
+            match = _BRACKETED.match(cleaned) or (_LABELED.match(cleaned) if labeled else None)
             rank = int(quoted[1]) if quoted and quoted[1] else None
             while match:  # torchrun --tee puts its prefix before that of the rank's own traceback
                 rank, cleaned = int(match[1]), cleaned[match.end() :]
@@ -571,6 +571,6 @@ def _end(lines: Sequence[Line], start: int, limit: int) -> int:
     return limit
 
 
-def _is_labelled(raw: Sequence[str]) -> bool:
+def _is_labeled(raw: Sequence[str]) -> bool:
     said = [line for line in raw if line.strip()]
-    return len(said) > 1 and sum(bool(_LABELLED.match(line)) for line in said) > 0.9 * len(said)
+    return len(said) > 1 and sum(bool(_LABELED.match(line)) for line in said) > 0.9 * len(said)

@@ -35,7 +35,7 @@ _BEFORE = 40
 
 
 @dataclass(frozen=True, kw_only=True)
-class Recognised:
+class Recognized:
     """A signature that fits a log."""
 
     signature: Signature
@@ -52,10 +52,10 @@ class Recognised:
     """Whether a failure that a launcher reported before led to it."""
 
 
-# docs/decisions/diagnosis.md: A failure is recognised by the place of its words in the log
-def recognise(
+# docs/decisions/diagnosis.md: A failure is recognized by the place of its words in the log
+def recognize(
     lines: Sequence[Line], signatures: Sequence[Signature] = SIGNATURES, *, rank: int | None = None
-) -> Recognised | None:
+) -> Recognized | None:
     """The most likely cause; None if no signature fits.
 
     A match in or after a rank's last traceback counts before one that was logged earlier, and a warning counts only
@@ -67,7 +67,7 @@ def recognise(
     text = _text(tuple(line for line in lines if rank is None or line.rank in (None, rank)))
     lines, last = text.lines, text.last
     explained: set[int | None] = set()
-    best: tuple[tuple[bool, bool, int, int], Recognised] | None = None
+    best: tuple[tuple[bool, bool, int, int], Recognized] | None = None
     for place, signature in enumerate(signatures):
         for match in text.found(signature):
             i = bisect_right(text.ends, max(match.start(), match.end() - 1))
@@ -86,7 +86,7 @@ def recognise(
                 values = {name: value.strip() for name, value in match.groupdict(default="").items()}
                 best = (
                     key,
-                    Recognised(
+                    Recognized(
                         signature=signature,
                         line=lines[i],
                         values=values,

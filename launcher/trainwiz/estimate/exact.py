@@ -16,7 +16,7 @@ Kind = Literal["parameters", "gradients", "optimizer", "gathered", "activations"
 Part = tuple[str, int]
 """A moment of the update, and the layer from the front (0, 1) or from behind (-1)."""
 DEPTHS = (3, 4)
-"""Layers to try: the first, the last, and one between them, which has neighbours on both sides."""
+"""Layers to try: the first, the last, and one between them, which has neighbors on both sides."""
 _FEW = 6
 """Layers of a model that is tried as it is."""
 _KINDS: Mapping[str, Kind] = {

@@ -177,7 +177,7 @@ SpecialTokens = Annotated[
 Modules = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(,[A-Za-z_][A-Za-z0-9_.-]*)*$")]
 """Names of modules, separated by commas: `q_proj,v_proj`."""
 Repository = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$")]
-"""A repository of the hub: `organisation/name`."""
+"""A repository of the hub: `organization/name`."""
 TimeLimit = Annotated[
     Text,
     BeforeValidator(_time_limit),

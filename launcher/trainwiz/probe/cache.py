@@ -76,7 +76,7 @@ class HubCache:
 
 
 def is_hub_id(name: str, root: Path) -> bool:
-    """Whether the name has the form organisation/name and is not a path below an existing folder."""
+    """Whether the name has the form organization/name and is not a path below an existing folder."""
     if not _ID.fullmatch(name) or name.endswith((*TABLES, *COMPRESSED, ".txt")):
         return False
     return not (root / name.partition("/")[0]).is_dir()

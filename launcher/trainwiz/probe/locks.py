@@ -24,7 +24,7 @@ _FIRST_NAMESPACE = 0xEFFFFFFC
 
 
 @dataclass(frozen=True, kw_only=True)
-class Left:
+class StaleLock:
     """A lock that no process on this machine holds."""
 
     path: Path
@@ -51,8 +51,10 @@ def stale_locks(environ: Mapping[str, str] = os.environ, *, root: Path = Path("/
     return tuple(str(lock) for lock, status in suspects if (status.st_dev, status.st_ino) not in held)
 
 
-# docs/decisions/supervision.md: How a stale build lock is recognised
-def left_since(began: float, environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")) -> tuple[Left, ...]:
+# docs/decisions/supervision.md: How a stale build lock is recognized
+def stale_since(
+    began: float, environ: Mapping[str, str] = os.environ, *, root: Path = Path("/")
+) -> tuple[StaleLock, ...]:
     """Locks made after `began` (seconds since the epoch) by processes that have ended.
 
     The open files are read after the locks were listed, so that a running build is found even if its lock is new.
@@ -60,7 +62,7 @@ def left_since(began: float, environ: Mapping[str, str] = os.environ, *, root: P
     found = [(lock, status) for lock, status in _locks(environ) if status.st_mtime >= began]
     held = _open_locks(root) if found else set()
     return tuple(
-        Left(path=lock, inode=status.st_ino, shared=_is_shared(lock, root) or _is_anothers(status))
+        StaleLock(path=lock, inode=status.st_ino, shared=_is_shared(lock, root) or _is_anothers(status))
         for lock, status in found
         if (status.st_dev, status.st_ino) not in held
     )

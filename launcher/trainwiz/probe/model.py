@@ -81,7 +81,7 @@ def facts(name: str, looking: Looking, *, from_scratch: bool, task: Task) -> Mod
         return _missing(name, t("~ is not expanded in a plan; write the full path"))
     if not meant and (Path(name) / "config.json").is_file():
         return _missing(name, missing(name, folder, root))
-    return _missing(name, meant or t("not a preset, a folder or a hub id (organisation/name)"))
+    return _missing(name, meant or t("not a preset, a folder or a hub id (organization/name)"))
 
 
 def _on_hub(name: str, looking: Looking) -> ModelFacts:

@@ -15,7 +15,7 @@ from trainwiz.language import t
 from trainwiz.probe import first_rows, labels, sources, splits
 from trainwiz.probe.data import Kind, Reading
 from trainwiz.probe.first_rows import Head
-from trainwiz.probe.labelled import is_table
+from trainwiz.probe.labeled import is_table
 from trainwiz.probe.splits import is_shown
 from trainwiz.project import Amount, DataFacts
 from trainwiz.vocabulary import EMBEDDED

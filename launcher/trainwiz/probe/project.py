@@ -17,7 +17,7 @@ from trainwiz.probe.cache import HubCache, has_token, offline
 from trainwiz.probe.conversations import CONVERSATIONS
 from trainwiz.probe.documents import DOCUMENTS
 from trainwiz.probe.hub_model import HubModel
-from trainwiz.probe.labelled import SCORED_TEXTS, TAGGED_TEXTS, TEXTS
+from trainwiz.probe.labeled import SCORED_TEXTS, TAGGED_TEXTS, TEXTS
 from trainwiz.probe.pictures import PICTURES, SCORED_PICTURES, TAGGED_PICTURES
 from trainwiz.probe.preferences import PREFERENCES
 from trainwiz.project import DataFacts, Project, is_part
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _KINDS = {
-    "labelled_texts": TEXTS,
+    "labeled_texts": TEXTS,
     "scored_texts": SCORED_TEXTS,
     "tagged_texts": TAGGED_TEXTS,
     "pictures": PICTURES,

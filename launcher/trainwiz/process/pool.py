@@ -17,7 +17,7 @@ Result = TypeVar("Result")
 _LEAST = 64
 """Fewer items are done before other processes would have started."""
 _CHUNKS = 10
-"""Parts per process: neighbouring items share work, and no process should have much left at the end."""
+"""Parts per process: neighboring items share work, and no process should have much left at the end."""
 
 
 def mapped(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:

@@ -70,12 +70,12 @@ def _reads_columns(values: Values) -> bool:
 
 def _reads_labels(values: Values) -> bool:
     task = tasks.named(values.get("task", v.USUAL_TASK))
-    return task.labelled and (task.text_column or task.backbones)
+    return task.labeled and (task.text_column or task.backbones)
 
 
 def _reads_one_label(values: Values) -> bool:
     task = tasks.named(values.get("task", v.USUAL_TASK))
-    return task.text_column and task.labelled and not task.several_columns
+    return task.text_column and task.labeled and not task.several_columns
 
 
 def _in_bf16(values: Values) -> bool:
@@ -361,7 +361,7 @@ ADVANCED: tuple[Question, ...] = (
             ),
             Choice(value="ipo", label=say("IPO: the same, but only up to a fixed margin; overfits less")),
             Choice(value="orpo", label=say("ORPO: no reference; also fine-tunes on the chosen answers")),
-            Choice(value="kto", label=say("KTO: single answers labelled good or bad; pairs are split")),
+            Choice(value="kto", label=say("KTO: single answers labeled good or bad; pairs are split")),
             Choice(value="simpo", label=say("SimPO: no reference; mean log-probabilities and a margin")),
         ),
         help="How answers are compared. dpo, ipo and kto compare with the model before training: its "
@@ -506,7 +506,7 @@ ADVANCED: tuple[Question, ...] = (
         key="data.max_rows",
         prompt=say("Rows to read of each source (0: all)"),
         when=names_models,
-        help="How many rows are read from the start of each source: documents, conversations, labelled texts or "
+        help="How many rows are read from the start of each source: documents, conversations, labeled texts or "
         "images. A small number makes a first try quick. 0 reads all.",
     ),
     Question(
@@ -528,7 +528,7 @@ ADVANCED: tuple[Question, ...] = (
             Choice(value="color", label=say("crop, and vary brightness, contrast and saturation")),
         ),
         help="Images that look different in each epoch are harder to memorize. Choose changes that keep the label "
-        "true: a mirrored letter is another letter, and a crop may miss a small labelled object. The changes "
+        "true: a mirrored letter is another letter, and a crop may miss a small labeled object. The changes "
         "depend only on seed, epoch and image, so a resumed training and any number of ranks see the same.",
     ),
     Question(

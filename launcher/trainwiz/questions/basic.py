@@ -100,9 +100,9 @@ BASIC: tuple[Question, ...] = (
         when=names_data,
         help="The training data: one source, or several separated by commas. A source is a file (.jsonl, .json, "
         ".csv, .tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or .zst), a folder of "
-        "such files, a pattern (texts/*.jsonl.gz), a hub dataset (organisation/name, "
-        "organisation/name:subset:split), or a folder from save_to_disk. A .txt file contains one document; "
-        "the others have one row per document, labelled text or conversation, in the columns named by "
+        "such files, a pattern (texts/*.jsonl.gz), a hub dataset (organization/name, "
+        "organization/name:subset:split), or a folder from save_to_disk. A .txt file contains one document; "
+        "the others have one row per document, labeled text or conversation, in the columns named by "
         "data.text_column and data.label_column. Images are in one folder per class, in files that a table "
         "lists (data.image_column), or in the arrays images and labels of an .npz file. embedded downloads "
         "nothing: it is the language reference that ships with every Python or, for images, scikit-learn's "

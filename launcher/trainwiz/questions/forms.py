@@ -134,7 +134,7 @@ def read_strategy(typed: str, values: Values) -> dict[str, str] | Message:  # no
             typed=repr(typed),
             legal=", ".join(legal),
         )
-    row = strategies.labelled(name)
+    row = strategies.labeled(name)
     answer = {
         "strategy.kind": row.kind,
         "strategy.zero_stage": "null" if row.zero_stage is None else str(row.zero_stage),

@@ -1,4 +1,4 @@
-"""Curves as SVG, coloured by CSS variables; no script is needed."""
+"""Curves as SVG, colored by CSS variables; no script is needed."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _NOISY = 0.1
 def svg(curves: Sequence[tuple[str, Series]], *, label: str, across: str, marks: Sequence[float] = ()) -> str:
     """One chart of named curves; empty if no curve has a number.
 
-    A curve keeps its place in `curves`, and so its colour, also where others have no number.
-    `across` labels the x axis, `marks` are the updates at which the run was resumed. The page defines the colours
+    A curve keeps its place in `curves`, and so its color, also where others have no number.
+    `across` labels the x axis, `marks` are the updates at which the run was resumed. The page defines the colors
     `--curve-0`, `--curve-1`, ….
     """
     drawn = [(i, name, curve) for i, (name, curve) in enumerate(curves) if finite(curve)]

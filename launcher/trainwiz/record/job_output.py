@@ -1,6 +1,6 @@
 """What a job's output says about its run: lines of JSON among others, for machines that cannot read the run's folder.
 
-Schedulers put names before lines, and colours around them, so that such a line is found wherever it begins.
+Schedulers put names before lines, and colors around them, so that such a line is found wherever it begins.
 """
 
 from __future__ import annotations

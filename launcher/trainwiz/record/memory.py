@@ -10,7 +10,7 @@ from trainwiz.quantities import whole
 from trainwiz.record.metrics import Record, Series, number, series
 
 _FEW = 3
-"""The number of colours that a chart has."""
+"""The number of colors that a chart has."""
 _MINUTES = 600.0
 """Seconds; longer times are shown in minutes."""
 _GIB = 2**30

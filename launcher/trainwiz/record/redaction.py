@@ -1,7 +1,7 @@
 """Hiding secrets. This is the only place that decides what is a secret.
 
 Everything that trainwiz shows or records of command lines, variables and logs passes through here: `arguments` and
-`recorded` for what goes into `command.json`, `text` and `values` for what programs wrote. A secret is recognised by the
+`recorded` for what goes into `command.json`, `text` and `values` for what programs wrote. A secret is recognized by the
 name of its option or variable, and by the shapes of tokens (`record/tokens.py`).
 """
 

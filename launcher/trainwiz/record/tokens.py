@@ -1,4 +1,4 @@
-"""Secrets that are recognised by their shape, wherever they occur."""
+"""Secrets that are recognized by their shape, wherever they occur."""
 
 from __future__ import annotations
 

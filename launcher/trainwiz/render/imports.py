@@ -9,7 +9,7 @@ import ast
 import sys
 from itertools import groupby, pairwise
 
-NEIGHBOURS = frozenset(
+NEIGHBORS = frozenset(
     {
         "adapter",
         "attention",
@@ -117,4 +117,4 @@ def _origin(node: _Import) -> str:
         return package
     if package in sys.stdlib_module_names:
         return "standard"
-    return "neighbour" if package in NEIGHBOURS else "package"
+    return "neighbor" if package in NEIGHBORS else "package"

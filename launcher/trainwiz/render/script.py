@@ -129,7 +129,7 @@ def features(plan: Plan) -> frozenset[str]:
         "final_weights": gathered,
         "sample": gathered,
         "saved_dtype": task.from_hub,
-        "labels": task.labelled,
+        "labels": task.labeled,
         "background": plan.checkpoint.background,
         "foreground": not plan.checkpoint.background,
         "staged": plan.checkpoint.background and strategy.copies_state,

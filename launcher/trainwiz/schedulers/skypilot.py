@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
 _PROJECT = "/project"
-_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+_COLORS = re.compile(r"\x1b\[[0-9;]*m")
 _MANAGED = re.compile(r"^sky-managed-.*_(\d+)-\d+$")
 """SKYPILOT_TASK_ID of a managed job; newer releases also set SKYPILOT_MANAGED_JOB_ID."""
 _MOST_WORDS = 400
@@ -70,8 +70,8 @@ class SkyPilot(Scheduler):
         return (("sky", "jobs", "launch", "--yes", "--detach-run", self.file),)
 
     def submitted(self, plan: Plan, stdout: str) -> Job | None:  # noqa: ARG002 (the same for every plan)
-        """`Managed Job ID: 5`, in colours on some terminals."""
-        found = re.findall(r"Job ID:? *(\d+)", _COLOURS.sub("", stdout), re.IGNORECASE)
+        """`Managed Job ID: 5`, in colors on some terminals."""
+        found = re.findall(r"Job ID:? *(\d+)", _COLORS.sub("", stdout), re.IGNORECASE)
         return Job(scheduler=self.name, id=found[-1]) if found else None
 
     def around(self, environ: Mapping[str, str]) -> Job | None:

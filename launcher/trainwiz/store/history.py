@@ -83,7 +83,7 @@ def without_metrics(run: Run) -> Recorded:
         name=run.name,
         command=command,
         outcome=outcome,
-        alive=False if outcome else liveness.runs(command, run.beat),
+        alive=False if outcome else liveness.is_running(command, run.beat),
         touched=_touched(run),
         checkpoints=tuple((update, file.stat().st_mtime) for update, file in manifests.items() if file.is_file()),
         plan_text=_text(run.folder / "plan.yaml"),

@@ -16,7 +16,7 @@ STALE_SECONDS = 120.0
 """A file this old is no longer touched: caches of network file systems hide a touch for a minute."""
 
 
-class Beating:
+class HeartbeatFile:
     """Touches a file while a run goes on, for those who see its folder from another machine. `close` removes it."""
 
     def __init__(self, file: Path) -> None:
@@ -41,7 +41,7 @@ class Beating:
 
 
 # docs/decisions/launching.md: A live run is identified by its launcher's PID and start time
-def birth(pid: int) -> int | None:
+def start_ticks(pid: int) -> int | None:
     """When a process started, in clock ticks since the machine did; None if it does not run.
 
     Process ids are reused; a process id and a start time together are unique. Field 22 of
@@ -54,7 +54,7 @@ def birth(pid: int) -> int | None:
     return None if state in "ZX" else int(fields[18])
 
 
-def runs(started: Mapping[str, Any], beat: Path | None = None) -> bool | None:
+def is_running(started: Mapping[str, Any], beat: Path | None = None) -> bool | None:
     """Whether the launcher that wrote `command.json` still runs; None where that cannot be known here.
 
     `beat` is the file that it touches; a launcher on another machine is known by that.
@@ -64,14 +64,14 @@ def runs(started: Mapping[str, Any], beat: Path | None = None) -> bool | None:
         return False
     if started.get("hostname") != os.uname().nodename:
         return _beats(beat) if beat else None
-    born = birth(pid)
+    born = start_ticks(pid)
     if born is None:
         return False
     recorded = started.get("pid_birth")
     return recorded == born if isinstance(recorded, int) else _is_trainwiz(pid)
 
 
-def is_of(pid: int, record: Path) -> bool:
+def belongs_to(pid: int, record: Path) -> bool:
     """Whether a process belongs to whoever wrote a record: others can name any process in theirs."""
     try:
         owner = Path(f"/proc/{pid}").stat().st_uid

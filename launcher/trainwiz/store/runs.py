@@ -262,7 +262,7 @@ def _no_checkpoint(run: Run, runs: tuple[Run, ...]) -> None:
 
 def _refuse_running(run: Run) -> None:
     started = run.read("command")
-    if not run.read("outcome") and liveness.runs(started, run.beat):
+    if not run.read("outcome") and liveness.is_running(started, run.beat):
         pid = started["pid"]
         if started.get("hostname") != os.uname().nodename:
             host = started.get("hostname")

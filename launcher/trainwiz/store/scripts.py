@@ -294,7 +294,7 @@ def _real(path: str) -> str:
     return os.path.realpath(path)
 
 
-def look_anew() -> None:
+def refresh_modules() -> None:
     """Forget which files and folders there are."""
     _roots.cache_clear()
     _bases.cache_clear()

@@ -12,7 +12,7 @@ from trainwiz.strategies.strategy import Strategy, Training
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-__all__ = ["Strategy", "Training", "chosen", "every", "labelled", "of"]
+__all__ = ["Strategy", "Training", "chosen", "every", "labeled", "of"]
 
 _ENGINES = ("accelerate", "colossalai")
 _LAST = 99
@@ -26,7 +26,7 @@ def every() -> tuple[Strategy, ...]:
     return tuple(sorted(found, key=lambda row: (_ENGINES.index(row.engine), row.speed or _LAST, not row.one_rank)))
 
 
-def labelled(label: str) -> Strategy:
+def labeled(label: str) -> Strategy:
     """The strategy with this label (`ddp`, `zero2`, `gemini`). Raises `KeyError` for any other word."""
     return {row.label: row for row in every()}[label]
 

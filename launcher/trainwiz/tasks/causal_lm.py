@@ -17,7 +17,7 @@ TASK = Task(
     adapters=True,
     data_names=say(
         "use files (.jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt), folders of them, patterns, hub ids "
-        "(organisation/name:subset:split), or embedded"
+        "(organization/name:subset:split), or embedded"
     ),
     data_forms=say(
         "set data.text_column to the column with the texts; files must be UTF-8, .jsonl files with one JSON "

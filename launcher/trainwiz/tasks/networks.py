@@ -29,7 +29,7 @@ class NetworkShape:
 
     @property
     def parameters(self) -> int:
-        """The exact number of parameters for three colours."""
+        """The exact number of parameters for three colors."""
         before, total = self.width, 3 * self.width * _KERNEL + 2 * self.width
         for stage in range(self.stages):
             after = self.width * 2**stage

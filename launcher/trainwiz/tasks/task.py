@@ -23,7 +23,7 @@ Samples = Literal[
     "documents",
     "conversations",
     "preferences",
-    "labelled_texts",
+    "labeled_texts",
     "scored_texts",
     "tagged_texts",
     "pictures",
@@ -42,7 +42,7 @@ IMAGE_TABLES = say(
 )
 TABLE_NAMES = say(
     "use files (.jsonl, .json, .csv, .tsv, .parquet or .arrow), folders of them, patterns, hub ids "
-    "(organisation/name:subset:split), or embedded"
+    "(organization/name:subset:split), or embedded"
 )
 
 
@@ -75,7 +75,7 @@ class Task:
     """Samples are answers that a loss compares, each in a row of its own; else several documents may share a row."""
     pairs: bool = False
     """A sample is two answers, each in a row of its own, which are scored."""
-    labelled: bool = False
+    labeled: bool = False
     """Each sample has a label to predict: a class or a number."""
     several_columns: bool = False
     """Whether its labels may also be in several columns, whose names have commas between."""

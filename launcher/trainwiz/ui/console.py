@@ -1,4 +1,4 @@
-"""Plain and styled lines, and lines of files with a caret. Colour only on a terminal that wants it."""
+"""Plain and styled lines, and lines of files with a caret. Color only on a terminal that wants it."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PIPED = 160
 """Columns of an excerpt where there is no terminal."""
 
 
-def coloured(stream: TextIO) -> bool:
-    """Whether the stream is a terminal that shows colour (NO_COLOR and TERM=dumb count)."""
+def colored(stream: TextIO) -> bool:
+    """Whether the stream is a terminal that shows color (NO_COLOR and TERM=dumb count)."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def styled(words: str, style: str, stream: TextIO | None = None) -> str:
-    """The words in a style (error, warning, hint, good, dim, bold), or as they are for no style or without colour."""
-    return f"\x1b[{STYLES[style]}m{words}\x1b[0m" if style and words and coloured(stream or sys.stderr) else words
+    """The words in a style (error, warning, hint, good, dim, bold), or as they are for no style or without color."""
+    return f"\x1b[{STYLES[style]}m{words}\x1b[0m" if style and words and colored(stream or sys.stderr) else words
 
 
 def fitted(words: str, *, first: str, rest: str, stream: TextIO) -> list[str]:

@@ -31,7 +31,7 @@ STYLES = {
 def show(summaries: Sequence[Summary]) -> None:
     """Print the table, and forecasts that were missed.
 
-    A narrow terminal leaves out memory, then speed, then time, then loss, in favour of the reason.
+    A narrow terminal leaves out memory, then speed, then time, then loss, in favor of the reason.
     """
     heads = [t("RUN"), t("STATE"), t("UPDATES"), t("LOSS"), t("TOKENS/S"), t("TIME"), t("WHY IT ENDED")]
     lines = [_cells(summary) for summary in summaries]

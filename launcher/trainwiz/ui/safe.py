@@ -17,7 +17,7 @@ _CONTROLS = rf"[\x00-\x08\x0b-\x1f{_SHOWN}]"
 _STYLED = re.compile(_OWN)
 _FOUND = re.compile(f"({_OWN})|(\r$)|{_CONTROLS}", re.MULTILINE)
 _ON_PAGES = re.compile(_CONTROLS)
-# What logs are full of: colours, and how progress bars begin their line, or one above it, again.
+# What logs are full of: colors, and how progress bars begin their line, or one above it, again.
 _DRAWN = re.compile(rf"(\x1b\[[0-9;]{{0,20}}[AKm])|[\x00-\x07\x0b\x0c\x0e-\x1f{_SHOWN}]")
 _BEGUN = re.compile(r"\x1b(\[[0-9;]{0,20})?\Z")
 
@@ -33,7 +33,7 @@ def on_page(html: str) -> str:
 
 
 class Drawn:
-    """A log, piece by piece, as a terminal may show it: colours and progress bars stay, other commands are marked."""
+    """A log, piece by piece, as a terminal may show it: colors and progress bars stay, other commands are marked."""
 
     def __init__(self) -> None:
         self._decoded = codecs.getincrementaldecoder("utf-8")("replace").decode

@@ -78,16 +78,16 @@ class Interview:
     def run(self, step: str = _ORDER[0], *, until: str = REVIEW) -> None:
         """Ask from one step on, up to the review or another step."""
         if not self._is_next(step):
-            step = self._neighbour(step, back=False)
+            step = self._neighbor(step, back=False)
         while step != until:
             self.save(self.answers, step)
             if self.answer(_QUESTIONS[step]) is Action.BACK:
-                step, self._told = self._neighbour(step, back=True), ()
+                step, self._told = self._neighbor(step, back=True), ()
                 self.trail.back_to(step)
             else:
                 if step in ("data.train", *_OF_COLUMNS):
                     self._tell_first_row()
-                step = self._neighbour(step, back=False)
+                step = self._neighbor(step, back=False)
         self.save(self.answers, step)
 
     def answer(self, question: Question) -> Action | None:
@@ -117,7 +117,7 @@ class Interview:
 
     def go_back(self) -> None:
         """From the review to the step before it, and on from there."""
-        step = self._neighbour(REVIEW, back=True)
+        step = self._neighbor(REVIEW, back=True)
         self.trail.back_to(step)
         self.run(step)
 
@@ -246,7 +246,7 @@ class Interview:
     def _order(self) -> tuple[str, ...]:
         return _FOR_A_JOB if self.submits() else _ORDER
 
-    def _neighbour(self, step: str, *, back: bool) -> str:
+    def _neighbor(self, step: str, *, back: bool) -> str:
         decided = self.decided()
         values, guessed = _values(decided), decided.outlook.guessed
         order = self._order

@@ -46,7 +46,7 @@ def review(interview: Interview) -> None:
         else:
             # A line of the short list stands for more than its key.
             interview.answer(question_for(chosen)) if details else interview.change(chosen)
-            # In the short list, Enter then writes; in the long one, a neighbour may be next.
+            # In the short list, Enter then writes; in the long one, a neighbor may be next.
             pointed_at = chosen if details else WRITE
 
 

@@ -88,7 +88,7 @@ def _first_text(decided: Decided) -> str:
     whole = first[data.text_column]
     shown = f"{data.text_column}: {columns.shortened(whole, _FIRST_TEXT)}"
     labels = [first[name.strip()] for name in data.label_column.split(",") if name.strip() in first]
-    return f"{shown} → {data.label_column}: {', '.join(labels)}" if task.labelled and labels else shown
+    return f"{shown} → {data.label_column}: {', '.join(labels)}" if task.labeled and labels else shown
 
 
 def _lengths(decided: Decided) -> str:

@@ -116,4 +116,4 @@ def _drain(stream: IO[bytes], shown: Callable[[bytes], bytes]) -> None:
 
 
 def _is_running(run: Run) -> bool:
-    return not run.read("outcome") and liveness.runs(run.read("command"), run.beat) is True
+    return not run.read("outcome") and liveness.is_running(run.read("command"), run.beat) is True

@@ -39,7 +39,7 @@ class Module:
         self.statements: dict[str, list[ast.stmt]] = defaultdict(list)
         """By the name that they define; those that define none, and may have any effect, are under the empty name."""
         self.imported: dict[str, tuple[Path, str]] = {}
-        """Names imported from neighbouring modules; for a whole module, the name there is empty."""
+        """Names imported from neighboring modules; for a whole module, the name there is empty."""
         tree = ast.parse(source)
         for statement in tree.body:
             if not isinstance(statement, ast.Import | ast.ImportFrom):
@@ -47,8 +47,8 @@ class Module:
                     self.statements[name].append(statement)
         for node in ast.walk(tree):
             for origin, name, known_as in imports(node):
-                if (neighbour := file.parent / f"{origin}.py").is_file():
-                    self.imported[known_as] = neighbour, name
+                if (neighbor := file.parent / f"{origin}.py").is_file():
+                    self.imported[known_as] = neighbor, name
 
     def text(self, statement: Any) -> str:
         """Return the lines of a statement, with its decorators."""
@@ -56,20 +56,20 @@ class Module:
         return "\n".join(self.lines[first.lineno - 1 : statement.end_lineno])
 
     def used(self, name: str) -> Iterator[Place]:
-        """Yield where the names that a definition uses are defined, in this module or a neighbour."""
+        """Yield where the names that a definition uses are defined, in this module or a neighbor."""
         for node in (node for statement in self.statements[name] for node in ast.walk(statement)):
             if isinstance(node, ast.Name):
                 yield from self.resolved(node.id)
             elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-                neighbour, part = self.imported.get(node.value.id, (None, ""))
-                if neighbour and not part:
-                    yield from read(neighbour).resolved(node.attr)
+                neighbor, part = self.imported.get(node.value.id, (None, ""))
+                if neighbor and not part:
+                    yield from read(neighbor).resolved(node.attr)
 
     def resolved(self, name: str) -> Iterator[Place]:
         """Yield where a name of this module is defined; nothing for what comes from a library."""
-        neighbour, part = self.imported.get(name, (None, ""))
-        if neighbour and part:
-            yield from read(neighbour).resolved(part)
+        neighbor, part = self.imported.get(name, (None, ""))
+        if neighbor and part:
+            yield from read(neighbor).resolved(part)
         elif name in self.statements:
             yield self.file, name
 

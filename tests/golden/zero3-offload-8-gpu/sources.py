@@ -6,7 +6,7 @@ A source is one of these; several are separated by commas:
 - a folder with such files, at any depth, or one that `Dataset.save_to_disk` wrote; where the names of all files say
   whether they are for training (`train.csv`, `test/a.csv`; see splits.py), only those that are
 - a pattern: `texts/*.jsonl.gz`, `texts/**/*.parquet`
-- a data set of the hub: `organisation/name`, `organisation/name:subset`, `organisation/name:subset:split`
+- a data set of the hub: `organization/name`, `organization/name:subset`, `organization/name:subset:split`
 
 Only .parquet, .arrow, .zst, saved data sets and the hub need the package datasets.
 """
@@ -281,7 +281,7 @@ def saved_rows(path: Path, split: str) -> Iterator[Row]:
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
-    """Yield the rows of a data set of the hub: `organisation/name:subset:split`."""
+    """Yield the rows of a data set of the hub: `organization/name:subset:split`."""
     from datasets import load_dataset
 
     identity, subset, part = (*name.split(":", 2), "", "")[:3]

@@ -137,7 +137,7 @@ SIGNATURES = {
     ),
     "lightning_schedule": Signature(
         r"The provided lr scheduler [^\n]* doesn't follow PyTorch's LRScheduler API",
-        cause="this Lightning is older than the installed torch, whose schedulers it does not recognise",
+        cause="this Lightning is older than the installed torch, whose schedulers it does not recognize",
         remedy="update Lightning (1.9 and newer know torch 2), or install the torch that the project requires; a "
         "schedule of your own needs lr_scheduler_step in the module",
     ),

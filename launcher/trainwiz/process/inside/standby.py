@@ -23,7 +23,7 @@ LATER = {"torch": ("torch._dynamo",), "accelerate": ("torch._dynamo",)}
 
 
 def imported(script: Path, seen: set[Path]) -> list[str]:
-    """Names that a script imports at its top, with those of its neighbours, which are not imported themselves."""
+    """Names that a script imports at its top, with those of its neighbors, which are not imported themselves."""
     if script in seen:
         return []
     seen.add(script)
@@ -35,8 +35,8 @@ def imported(script: Path, seen: set[Path]) -> list[str]:
             names.append(node.module)
     found: list[str] = []
     for name in names:
-        neighbour = script.parent / f"{name.partition('.')[0]}.py"
-        found += imported(neighbour, seen) if neighbour.is_file() else [name, *LATER.get(name, ())]
+        neighbor = script.parent / f"{name.partition('.')[0]}.py"
+        found += imported(neighbor, seen) if neighbor.is_file() else [name, *LATER.get(name, ())]
     return found
 
 

@@ -184,7 +184,7 @@ def _instead(path: str, name: str, value: object) -> Fix:
 
 
 @rule("TW368", level=Level.ERROR, field="fsdp_config.fsdp_sync_module_states")
-def efficient_loading_needs_synchronised_states(accelerate: Accelerate) -> Violations:
+def efficient_loading_needs_synchronized_states(accelerate: Accelerate) -> Violations:
     """fsdp_cpu_ram_efficient_loading (on by default) needs fsdp_sync_module_states.
 
     Without it: the launch stops with `When using --fsdp_cpu_ram_efficient_loading set --fsdp_sync_module_states to

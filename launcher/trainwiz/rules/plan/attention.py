@@ -94,7 +94,7 @@ def a_chat_template_needs_a_tokenizer(plan: Plan, project: Project) -> Violation
 
     Without it: the training stops with `this chat template cannot be used`, or the key is ignored.
     Why: a template writes a conversation as text for the model's tokenizer. The tiny model has none; documents and
-    labelled texts have no conversations.
+    labeled texts have no conversations.
     Instead: set data.chat_template to chatml or to a file with a Jinja template, relative to the project's folder; null
     uses the tokenizer's own.
     Source: https://huggingface.co/docs/transformers/chat_templating
@@ -243,7 +243,7 @@ def only_conversations_have_words_for_columns(plan: Plan) -> Violations:
     """data.columns needs conversations or preferences.
 
     Without it: the key is ignored, and texts come from the column set in data.text_column.
-    Why: documents and labelled texts have one column of texts, and another one of labels.
+    Why: documents and labeled texts have one column of texts, and another one of labels.
     Instead: remove data.columns, and set data.text_column or data.label_column.
     Source: the generated column_names.py, which exists only for conversations and preferences
     """

@@ -31,7 +31,7 @@ def data_is_found(plan: Plan, project: Project) -> Violations:
     """The data named in the plan must exist.
 
     Without it: every rank starts, imports torch, and stops with `no such file or folder` or a long error from the hub.
-    Why: paths are relative to the project folder, and `~` is not expanded; a hub id has the form organisation/name.
+    Why: paths are relative to the project folder, and `~` is not expanded; a hub id has the form organization/name.
     Instead: use an absolute path, or one relative to the project folder.
     Source: the generated task.py
     """
@@ -93,7 +93,7 @@ def _words_of_columns(plan: Plan, project: Project, data: DataFacts) -> Fix | No
 def _missing_column(plan: Plan, data: DataFacts) -> str | None:
     """The key of the column that its first row lacks; None where it has all, or nobody knows."""
     task = tasks.of(plan)
-    one_label = task.text_column and task.labelled and not task.several_columns
+    one_label = task.text_column and task.labeled and not task.several_columns
     wanted = {
         "data.text_column": plan.data.text_column if task.text_column else None,
         "data.label_column": plan.data.label_column if one_label else None,
@@ -116,7 +116,7 @@ def columns_differ(plan: Plan) -> Violations:
     pairs: list[tuple[str, str]] = []
     if task.chats and plan.data.columns:
         pairs = list(chat_columns.named(plan.data.columns).items())
-    elif task.labelled and (task.text_column or task.backbones):
+    elif task.labeled and (task.text_column or task.backbones):
         key = "image_column" if task.backbones else "text_column"
         labels = plan.data.label_column.split(",") if task.several_columns else [plan.data.label_column]
         pairs = [(key, getattr(plan.data, key)), *(("label_column", label.strip()) for label in labels)]
@@ -140,7 +140,7 @@ def model_is_found(plan: Plan, project: Project) -> Violations:
 
     Without it: every rank stops with `OSError: … is not a local folder and is not a valid model identifier`, after
     the data has been read.
-    Why: a model is a trainwiz preset, a local folder with a config.json, or a hub id (organisation/name).
+    Why: a model is a trainwiz preset, a local folder with a config.json, or a hub id (organization/name).
     Instead: use one of these. A preset without published weights can only be trained from scratch.
     Source: https://huggingface.co/docs/transformers/main_classes/model#transformers.PreTrainedModel.from_pretrained
     """
@@ -250,7 +250,7 @@ def packing_is_for_rows_of_documents(plan: Plan) -> Violations:
     """Only documents and conversations can share a row.
 
     Without it: data.packing is ignored, and each sample has its own row, although the plan says otherwise.
-    Why: an answer that is compared with another needs its own row, a labelled text its own output, and images have
+    Why: an answer that is compared with another needs its own row, a labeled text its own output, and images have
     no rows.
     Instead: set data.packing to false. Samples of similar length share a micro-batch, so there is little
     padding.
@@ -436,9 +436,9 @@ def _models(plan: Plan) -> Message:
     if task.backbones:
         return say(
             "use a preset ({presets}) with random weights, a timm network (timm/convnext_tiny.fb_in22k), a folder "
-            "with its config.json, or a hub id (organisation/name)",
+            "with its config.json, or a hub id (organization/name)",
             presets=presets,
         )
     return say(
-        "use a preset ({presets}), a folder with a config.json, or a hub id (organisation/name)", presets=presets
+        "use a preset ({presets}), a folder with a config.json, or a hub id (organization/name)", presets=presets
     )

@@ -18,7 +18,7 @@ _STAGES = {"DeepSpeedPlugin": "zero_stage", "LowLevelZeroPlugin": "stage"}
 
 
 @rule("TW728", level=Level.ERROR, field="script")
-def the_last_micro_batch_synchronises(script: Script) -> Violations:
+def the_last_micro_batch_synchronizes(script: Script) -> Violations:
     """The last micro-batch of a window must run outside no_sync.
 
     Without it: each rank steps with its own gradient; the models drift apart, and the saved model has learned from
@@ -49,7 +49,7 @@ def the_last_micro_batch_synchronises(script: Script) -> Violations:
 
 
 @rule("TW729", level=Level.ERROR, field="script")
-def partitioned_gradients_always_synchronise(script: Script) -> Violations:
+def partitioned_gradients_always_synchronize(script: Script) -> Violations:
     """no_sync does not work with ZeRO 2 and 3, nor with Gemini and LowLevelZero at stage 2.
 
     Without it: DeepSpeed stops with `no_sync context manager is incompatible with gradient partitioning logic of

@@ -47,7 +47,7 @@ def check(request: Request) -> int:
     format = findings.chosen_format(request.format, as_json=request.json)
     request = replace(request, select=selection.prefixes(request.select), ignore=selection.prefixes(request.ignore))
     judged = _judged(request)
-    if request.fix and _mended(judged, request):
+    if request.fix and _fixed(judged, request):
         judged = _judged(request)
     if request.fix and not request.unsafe_fixes:
         fixes.tell_of_unsafe(judged.all)
@@ -124,12 +124,12 @@ def _of_plan(plan: Plan, folder: str, request: Request) -> tuple[Finding, ...]:
     return facts.findings(plan, folder, judged, select=request.select, ignore=request.ignore)
 
 
-def _mended(judged: _Judged, request: Request) -> bool:
+def _fixed(judged: _Judged, request: Request) -> bool:
     """Whether something was changed and written."""
-    after = fixes.mended(judged.files, request.select, request.ignore, unsafe=request.unsafe_fixes)
+    after = fixes.fixed(judged.files, request.select, request.ignore, unsafe=request.unsafe_fixes)
     before_texts = {path: document.text for path, document in judged.files.documents.items()}
     after_texts = {path: document.text for path, document in after.documents.items()}
     for path, document in judged.plans.items():
         before_texts[path] = document.text
-        after_texts[path] = fixes.mended_plan(document, judged.of_plans[path], unsafe=request.unsafe_fixes)
+        after_texts[path] = fixes.fixed_plan(document, judged.of_plans[path], unsafe=request.unsafe_fixes)
     return fixes.apply(before_texts, after_texts, confirmed=request.yes)

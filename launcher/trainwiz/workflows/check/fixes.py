@@ -22,7 +22,7 @@ _MOST = 200
 
 
 # docs/decisions/files.md: `--fix` changes only what needs no question
-def mended(files: Files, select: Sequence[str], ignore: Sequence[str], *, unsafe: bool) -> Files:
+def fixed(files: Files, select: Sequence[str], ignore: Sequence[str], *, unsafe: bool) -> Files:
     """The files after every fix of an error or a warning that leaves no error more, one after the other.
 
     Without `unsafe`, only those that need no question.
@@ -53,7 +53,7 @@ def _after(files: Files, finding: Finding) -> Files | None:
     return dataclasses.replace(files, documents={**files.documents, path: config.read(path, text)})
 
 
-def mended_plan(document: Document, found: Sequence[Finding], *, unsafe: bool) -> str:
+def fixed_plan(document: Document, found: Sequence[Finding], *, unsafe: bool) -> str:
     """A plan's text with every change that its findings propose and that makes the plan they mean.
 
     The comment behind each changed value says which rule changed it, and why.

@@ -36,10 +36,10 @@ def lint(
     chosen_format = findings.chosen_format(format, as_json=json)
     if not scripts:
         raise UsageError(say("no script given"), say("run: trainwiz lint train.py"))
-    store.look_anew()
+    store.refresh_modules()
     wanted, left_out = selection.prefixes(select) or ("TW",), selection.prefixes(ignore)
     if fix:
-        _mend(list(dict.fromkeys(scripts)), wanted, left_out, yes=yes)
+        _fix(list(dict.fromkeys(scripts)), wanted, left_out, yes=yes)
     # Each is read and let go again: thousands of parsed scripts would fill gigabytes.
     judge = functools.partial(_of_file, wanted=wanted, left_out=tuple(left_out))
     with pool.rarely_collecting():
@@ -56,16 +56,16 @@ def lint(
 
 
 # docs/decisions/files.md: `--fix` changes only what needs no question
-def _mend(paths: Sequence[str], wanted: tuple[str, ...], left_out: Sequence[str], *, yes: bool) -> None:
+def _fix(paths: Sequence[str], wanted: tuple[str, ...], left_out: Sequence[str], *, yes: bool) -> None:
     """Make the changes of one finding after the other, as long as each leaves fewer findings than there were."""
     from trainwiz.workflows.check import fixes  # here, since it imports what only configurations need
 
     before = {path: store.read_text(path) for path in paths}
-    after = {path: _mended(path, text, wanted, left_out) for path, text in before.items()}
+    after = {path: _fixed(path, text, wanted, left_out) for path, text in before.items()}
     fixes.apply(before, after, confirmed=yes)
 
 
-def _mended(path: str, text: str, wanted: tuple[str, ...], left_out: Sequence[str]) -> str:
+def _fixed(path: str, text: str, wanted: tuple[str, ...], left_out: Sequence[str]) -> str:
     found = _findings(store.with_modules(path, text), wanted, left_out)
     refused: set[Edit] = set()
     while edits := [e for f in found for e in _edits(f) if e.file == path and e not in refused]:

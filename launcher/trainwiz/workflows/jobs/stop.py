@@ -86,7 +86,7 @@ def _stop_newest(project: Path, waiting: Submitted) -> None:
 
 
 def _has_ended(run: Run) -> bool:
-    return bool(run.read("outcome")) or liveness.runs(run.read("command"), run.beat) is False
+    return bool(run.read("outcome")) or liveness.is_running(run.read("command"), run.beat) is False
 
 
 def _line(project: Path, name: str) -> str:
@@ -130,7 +130,7 @@ def _mark(run: Run) -> None:
 
 def _stop_here(run: Run) -> None:
     command = run.read("command")
-    alive = not run.read("outcome") and liveness.runs(command)
+    alive = not run.read("outcome") and liveness.is_running(command)
     if alive is None:
         raise UsageError(
             say("run {name} was started on {host}", name=run.name, host=command.get("hostname")),
@@ -139,7 +139,7 @@ def _stop_here(run: Run) -> None:
     if not alive:
         raise UsageError(say("run {name} has already ended", name=run.name), say("list the runs: trainwiz runs"))
     pid = int(command["pid"])
-    if not liveness.is_of(pid, run.file("command")):
+    if not liveness.belongs_to(pid, run.file("command")):
         raise UsageError(
             say("process {pid} does not belong to whoever launched run {name}", pid=pid, name=run.name),
             say("ask whoever launched it to stop it; nothing was stopped"),

@@ -67,7 +67,7 @@ class Attempts:
                 if signum := ranks.pause(inbox, follows.delay):
                     return dataclasses.replace(outcome, signal=signum)
                 self._put_logs_aside(len(self.entries))
-                build_locks.remove_left_locks(prepared.command.environ, began, audience.say)
+                build_locks.remove_stale_locks(prepared.command.environ, began, audience.say)
                 prepared = _with_batch(self.prepared, decide.batch)
 
     @contextlib.contextmanager

@@ -38,7 +38,7 @@ class Watch:
         if self._clock() < self._due:
             return
         self._due = self._clock() + _EVERY_SECONDS
-        remove_left_locks(self._added, 0.0, self._say)
+        remove_stale_locks(self._added, 0.0, self._say)
 
     def _say(self, message: Message) -> None:
         if str(message) not in self._told:
@@ -46,16 +46,16 @@ class Watch:
             self._tell(message)
 
 
-def remove_left_locks(added: Mapping[str, str], began: float, tell: Callable[[Message], None]) -> None:
+def remove_stale_locks(added: Mapping[str, str], began: float, tell: Callable[[Message], None]) -> None:
     """Remove the locks whose makers died here since `began` (seconds of the clock); name the others.
 
     `added` is what the ranks have in their environment beside ours: it may move the folder of the builds.
     """
     environ = {**os.environ, **added}
-    if not locks.left_since(began, environ):
+    if not locks.stale_since(began, environ):
         return
     time.sleep(_SETTLED_SECONDS)
-    for lock in locks.left_since(began, environ):
+    for lock in locks.stale_since(began, environ):
         if lock.shared:
             if not began and _is_young(lock.path):
                 continue  # most likely another machine's build that goes on

@@ -81,7 +81,7 @@ class Leading(Attempts):
                         break
                     if formation.attempt:
                         self._put_logs_aside(formation.attempt)
-                        build_locks.remove_left_locks(self.prepared.command.environ, began, audience.say)
+                        build_locks.remove_stale_locks(self.prepared.command.environ, began, audience.say)
                     outcome = self._attempted(formation, once, inbox, update)
                     if formation.attempt:  # the run took as long as all attempts, with the waiting
                         outcome = dataclasses.replace(outcome, seconds=time.monotonic() - started)

@@ -178,7 +178,7 @@ def _host(me: rollcall.Machine, call: Call, kept: contextlib.ExitStack) -> tuple
         # Where fewer machines are enough, one that cannot build is only missing.
         BUILDS: "1" if call.builds and call.least >= place.machines else "",
     }
-    # Another machine 0 may be active in this folder: it must be recognised, and named.
+    # Another machine 0 may be active in this folder: it must be recognized, and named.
     there = secret.read(project)
     own = typed or there or secret.made()
     if not typed:

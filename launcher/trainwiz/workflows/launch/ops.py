@@ -33,10 +33,10 @@ _SHOWN_LINES = 12
 _KEPT_LINES = 2000
 
 
-def remove_left_locks(plan: Plan) -> None:
+def remove_stale_locks(plan: Plan) -> None:
     """Remove the locks of builds that died, if this plan would wait for them."""
     if strategies.of(plan).uses_deepspeed:
-        build_locks.remove_left_locks({}, 0.0, console.talk)
+        build_locks.remove_stale_locks({}, 0.0, console.talk)
 
 
 # docs/decisions/deepspeed.md: The launcher has DeepSpeed's ops compiled before the ranks start

@@ -144,7 +144,7 @@ def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> t
     # The port is that of machine 0, which also uploads the model.
     known += ["TW616", "TW549"] if rank else ["TW549"] if request.replays else []
     if not request.dry_run:
-        ops.remove_left_locks(plan)
+        ops.remove_stale_locks(plan)
     findings = facts.findings(plan, str(folder), machine, ignore=[*request.ignore, *known])
     if not request.dry_run:
         if errors(findings) and facts.that_trains(plan, machine) is None:

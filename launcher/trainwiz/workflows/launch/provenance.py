@@ -54,7 +54,7 @@ def describe(prepared: Prepared) -> dict[str, Any]:
         "total_updates": prepared.total_updates,
         "inherited": redaction.values(redaction.recorded(os.environ, cluster.prefixes()), secrets(prepared)),
         "machine": described(prepared.machine),
-        "pid_birth": liveness.birth(os.getpid()),
+        "pid_birth": liveness.start_ticks(os.getpid()),
         "hostname": os.uname().nodename,
         "pid": os.getpid(),
     }

@@ -130,8 +130,8 @@ def _refuse_ranks_apart(request: Request, values: Mapping[str, Any], world: int)
         command += [f"--nnodes {machines}", "--node-rank RANK", f"--master-addr {address}", f"--master-port {port}"]
     raise TrainwizError(
         say(
-            "{config}: accelerate launch would start processes that train alone, one on each machine, instead of {world} "
-            "together",
+            "{config}: accelerate launch would start processes that train alone, one on each machine, instead of "
+            "{world} together",
             config=request.config,
             world=world,
         ),

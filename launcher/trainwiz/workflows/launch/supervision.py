@@ -20,7 +20,7 @@ from trainwiz.process.ranks import Inbox
 from trainwiz.process.watch import Watching
 from trainwiz.store import history
 from trainwiz.store.jsonl import JsonLines
-from trainwiz.store.liveness import Beating
+from trainwiz.store.liveness import HeartbeatFile
 from trainwiz.ui import console
 from trainwiz.ui.live import Progress, Screen, terminal_size
 from trainwiz.workflows.launch import build_locks, debugger, lockstep, provenance
@@ -62,7 +62,7 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
     job_output.begin(screen, record.values)
     locks = build_locks.Watch(prepared.command.environ, screen.say)
     statement = Statement(prepared, record, screen.say)
-    beating = Beating(prepared.run.beat) if not (prepared.place and prepared.place.rank) else None
+    heartbeat = HeartbeatFile(prepared.run.beat) if not (prepared.place and prepared.place.rank) else None
     attempts, sampler = lockstep.attempts_of(prepared), Sampler(prepared.run.memory)
 
     def once(attempt: Prepared, inbox: Inbox) -> Outcome:
@@ -90,8 +90,8 @@ def run(prepared: Prepared, by_hand: Sequence[str] = ()) -> int:
         outcome = attempts.run(once, screen, metrics.update)
         statement.look()
     finally:
-        if beating:
-            beating.close()
+        if heartbeat:
+            heartbeat.close()
         sampler.close()
         screen.close()
         code.close()

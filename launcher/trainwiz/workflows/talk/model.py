@@ -62,7 +62,7 @@ def found(wanted: Wanted) -> Answerer:
         raise UsageError(say("{folder} does not exist", folder=place))
     if not _holds_checkpoints(place):
         run = _answering(history.find(str(place)), place)
-        busy = not run.read("outcome") and liveness.runs(run.read("command")) is True
+        busy = not run.read("outcome") and liveness.is_running(run.read("command")) is True
         if busy and not wanted.cpu:
             console.talk(t("run {name} is still training, so its GPUs are not used", name=run.name))
         final = run.folder / _FINAL

@@ -119,7 +119,7 @@ def _kind(files: Callable[[Sequence[Path], Reading], DataFacts]) -> Kind:
 
 
 TEXTS = _kind(_texts)
-"""Labelled texts: embedded, files, folders of them, or a hub id."""
+"""Labeled texts: embedded, files, folders of them, or a hub id."""
 SCORED_TEXTS = _kind(_scored)
 """The same with a number for each text."""
 TAGGED_TEXTS = _kind(_tagged)
