@@ -156,7 +156,7 @@ def assert_fixed(id: str, finding: Finding, files: Files) -> None:
     assert text is not None, f"{finding.fix.changes} cannot be written"
     documents = {**files.documents, finding.file: config.read(finding.file, text)}
     again = dataclasses.replace(files, documents=documents)
-    assert not again.documents[finding.file].trouble
+    assert not again.documents[finding.file].problem
     left = [f for f in again.findings([id], []) if f.where == finding.where]
     assert not left, f"after its own fix: {left[0].message}"
 

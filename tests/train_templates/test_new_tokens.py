@@ -12,7 +12,7 @@ from test_sft import TALK
 from test_tasks import load
 from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer, pipeline
 
-from trainwiz.probe.inside import talk
+from trainwiz.probe.inside import answer_prompts
 
 pytestmark = pytest.mark.filterwarnings("default")
 
@@ -107,9 +107,8 @@ def test_an_adapter_learns_new_tokens_or_is_refused(kind: str, tied: bool, whole
     weights = disturbed(model)
     made.save_model(config, model, dict(weights), tmp_path / "out" / "model")
     assert len(made.sample(config, tmp_path / "out" / "model").splitlines()) >= 1
-    assert (
-        talk.loaded(tmp_path / "out" / "model", "cpu").get_input_embeddings().weight.shape[0] == model.config.vocab_size
-    )
+    embeddings = answer_prompts.loaded(tmp_path / "out" / "model", "cpu").get_input_embeddings()
+    assert embeddings.weight.shape[0] == model.config.vocab_size
     ids = torch.arange(model.config.vocab_size)[None, -20:]
     want = model.eval()(ids[:, :-1], ids[0, 1:])
     for loaded in (

@@ -62,7 +62,7 @@ def chat(
     trust: bool = _TRUST,
 ) -> int:
     """Talk with a trained model in the terminal; without one, each line of stdin is a question."""
-    from trainwiz.workflows.talk import chat
+    from trainwiz.workflows.chat import chat
 
     wanted = _wanted(target, update, last_weights, cpu, python, trust)
     return chat.chat(wanted, _choice(max_tokens, temperature, top_p, seed), system)
@@ -92,7 +92,7 @@ def sample(
     trust: bool = _TRUST,
 ) -> int:
     """Let a trained model answer a prompt, or continue it; without a prompt, stdin is one."""
-    from trainwiz.workflows.talk import chat
+    from trainwiz.workflows.chat import chat
 
     target, prompts = chat.told(target, [*(words or []), *(prompt or [])])
     wanted = _wanted(target, update, last_weights, cpu, python, trust)
@@ -101,7 +101,7 @@ def sample(
 
 
 def _wanted(target: str, update: int, last_weights: bool, cpu: bool, python: str, trust: bool) -> Any:
-    from trainwiz.workflows.talk.model import Wanted
+    from trainwiz.workflows.chat.model import Wanted
 
     return Wanted(
         target=target,
@@ -114,7 +114,7 @@ def _wanted(target: str, update: int, last_weights: bool, cpu: bool, python: str
 
 
 def _choice(max_tokens: int, temperature: float, top_p: float, seed: int) -> Any:
-    from trainwiz.workflows.talk.answers import Choice
+    from trainwiz.workflows.chat.answers import Choice
 
     return Choice(
         max_tokens=max_tokens,

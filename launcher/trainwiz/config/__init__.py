@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from trainwiz.config import json_reader, kinds, shell_reader, yaml_reader
-from trainwiz.config.document import Document, Trouble
+from trainwiz.config.document import Document, Problem
 from trainwiz.config.kinds import Accelerate, DeepSpeed, Kind
 from trainwiz.config.spelling import nearest
 from trainwiz.config.tools import ToolFile, tool_of
@@ -15,8 +15,8 @@ __all__ = [
     "Accelerate",
     "DeepSpeed",
     "Document",
+    "Problem",
     "ToolFile",
-    "Trouble",
     "kind_of",
     "meant_as_plan",
     "read",
@@ -32,7 +32,7 @@ def read(path: str, text: str) -> Document:
     if syntax == "yaml" and text.lstrip().startswith("{"):
         # DeepSpeed's file is read as JSON whatever its name; in YAML, 2e8 would be a word.
         document = json_reader.read(path, text)
-        if document.trouble is None and kinds.kind_of(document) == "deepspeed":
+        if document.problem is None and kinds.kind_of(document) == "deepspeed":
             return document
     return readers[syntax](path, text)
 
@@ -57,4 +57,4 @@ def meant_as_plan(document: Document) -> bool:
     """Whether a YAML file of no known kind can only be a plan with mistakes: most of its keys are a plan's, or near."""
     keys = [key for key in document.values if isinstance(key, str)]
     near = sum(nearest(key, PLAN_SECTIONS) is not None for key in keys)
-    return document.syntax == "yaml" and document.trouble is None and near * 2 > len(keys)
+    return document.syntax == "yaml" and document.problem is None and near * 2 > len(keys)

@@ -54,7 +54,7 @@ class Duplicate:
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class Problem:
     """The reason why a file cannot be read."""
 
     message: Message
@@ -81,13 +81,13 @@ class Document:
     """The position of each key and item."""
     duplicates: tuple[Duplicate, ...] = ()
     """The keys that are given twice."""
-    trouble: Trouble | None = None
+    problem: Problem | None = None
     """Why the text cannot be read; None where it can."""
     more: tuple[Document, ...] = ()
     """The other jobs of a file that holds several: the same text, with the values and positions of each."""
     reader: Literal["", "accelerate", "deepspeed"] = ""
     """What opens a file of DeepSpeed, where another file or the script says so: accelerate, or DeepSpeed by itself."""
-    loose: Trouble | None = None
+    loose: Problem | None = None
     """What stops Python's `json` in a text that DeepSpeed can read: a comment, a comma; None if nothing does."""
 
     def get(self, path: str, default: Any = None) -> Any:

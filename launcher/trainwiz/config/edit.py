@@ -32,7 +32,7 @@ def edited(document: Document, changes: Mapping[str, Any], *, reason: str = "", 
     changed value becomes that reason; JSON and values inside braces have no room for one. The new text is read again,
     and must have exactly the old values with the changes.
     """
-    if document.trouble or document.duplicates:
+    if document.problem or document.duplicates:
         return None
     wanted = {
         tuple(path.split(".")): _GONE if value is None and not keep_null else value for path, value in changes.items()
@@ -76,7 +76,7 @@ def _applied(document: Document, edits: list[_Edit | None]) -> Document | None:
         text = text[: edit.start] + edit.text + text[edit.end :]
     reader = json_reader if document.syntax == "json" else yaml_reader
     after = reader.read(document.path, text)
-    return None if after.trouble or len(known) < len(edits) else after
+    return None if after.problem or len(known) < len(edits) else after
 
 
 def _holds(document: Document, expected: Mapping[str, Any]) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from json.decoder import scanstring  # type: ignore[attr-defined]
 from typing import Any
 
-from trainwiz.config.document import BYTE_ORDER_MARK, DEEPEST, Document, Duplicate, Entry, KeyPath, Span, Trouble
+from trainwiz.config.document import BYTE_ORDER_MARK, DEEPEST, Document, Duplicate, Entry, KeyPath, Problem, Span
 from trainwiz.message import Message, say
 
 _SPACE = re.compile(r"[ \t\n\r]*")
@@ -26,13 +26,13 @@ _PYTHON = {"True": "true", "False": "false", "None": "null"}
 
 
 def read(path: str, text: str) -> Document:
-    """The document in a text; with its `trouble` where there is none."""
+    """The document in a text; with its `problem` where there is none."""
     document = _strict(path, text)
-    plain = _blanked(text) if document.trouble else text
+    plain = _blanked(text) if document.problem else text
     if plain == text:
         return document
     read_past = _strict(path, plain)
-    return document if read_past.trouble else replace(read_past, text=text, loose=document.trouble)
+    return document if read_past.problem else replace(read_past, text=text, loose=document.problem)
 
 
 def _blanked(text: str) -> str:
@@ -47,14 +47,14 @@ def _strict(path: str, text: str) -> Document:
     try:
         values = json.loads(text)
         if not isinstance(values, dict):
-            return _troubled(path, text, Trouble(_kind(values), fix=say("write keys with values in braces")))
+            return _unreadable(path, text, Problem(_kind(values), fix=say("write keys with values in braces")))
         scanner.value(_skip(text, 0), ())
     except json.JSONDecodeError as error:
-        return _troubled(path, text, _syntax(error, text))
+        return _unreadable(path, text, _syntax(error, text))
     except RecursionError:
-        return _troubled(path, text, Trouble(say("brackets are nested too deeply")))
+        return _unreadable(path, text, Problem(say("brackets are nested too deeply")))
     except ValueError as error:
-        return _troubled(path, text, Trouble(say("{problem}", problem=error)))
+        return _unreadable(path, text, Problem(say("{problem}", problem=error)))
     return Document(
         path=path,
         text=text,
@@ -65,8 +65,8 @@ def _strict(path: str, text: str) -> Document:
     )
 
 
-def _troubled(path: str, text: str, trouble: Trouble) -> Document:
-    return Document(path=path, text=text, syntax="json", trouble=trouble)
+def _unreadable(path: str, text: str, problem: Problem) -> Document:
+    return Document(path=path, text=text, syntax="json", problem=problem)
 
 
 @dataclass
@@ -126,39 +126,39 @@ def _skip(text: str, at: int) -> int:
     return match.end() if match else at
 
 
-def _syntax(error: json.JSONDecodeError, text: str) -> Trouble:
+def _syntax(error: json.JSONDecodeError, text: str) -> Problem:
     if not text.strip():
-        return Trouble(say("the file is empty"), 0)
+        return Problem(say("the file is empty"), 0)
     if _COMMENT.match(text, error.pos):
-        return Trouble(
+        return Problem(
             say("a comment; JSON does not allow comments"),
             error.pos,
             say("delete it, or move it to a key like _comment"),
         )
     word = _WORD.match(text, error.pos)
     if word and word.group() in _PYTHON:
-        return Trouble(
+        return Problem(
             say("{word} is Python syntax, not JSON", word=word.group()),
             error.pos,
             say("write {value}", value=_PYTHON[word.group()]),
         )
     if text.startswith("\ufeff"):
-        return Trouble(
+        return Problem(
             say("the file begins with a byte order mark (BOM), which JSON does not allow"),
             0,
             say("save it as UTF-8 without BOM"),
         )
     if text[error.pos : error.pos + 1] == "'":
-        return Trouble(say("single quotes; JSON requires double quotes"), error.pos, say('use double quotes (")'))
+        return Problem(say("single quotes; JSON requires double quotes"), error.pos, say('use double quotes (")'))
     before = text[: error.pos].rstrip()
     # Python 3.13 points at the comma itself, older ones at what follows it. At the end of a cut file nothing follows.
     following = text[error.pos : error.pos + 1]
     if before.endswith(","):
         if following and following in "}]":
-            return Trouble(say("trailing comma before the closing bracket"), len(before) - 1, say("delete the comma"))
+            return Problem(say("trailing comma before the closing bracket"), len(before) - 1, say("delete the comma"))
     elif following == "," and text[error.pos + 1 :].lstrip()[:1] in ("}", "]"):
-        return Trouble(say("trailing comma before the closing bracket"), error.pos, say("delete the comma"))
-    return Trouble(say("not valid JSON: {problem}", problem=error.msg), min(error.pos, max(0, len(text) - 1)))
+        return Problem(say("trailing comma before the closing bracket"), error.pos, say("delete the comma"))
+    return Problem(say("not valid JSON: {problem}", problem=error.msg), min(error.pos, max(0, len(text) - 1)))
 
 
 def _kind(value: Any) -> Message:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from trainwiz.config.document import BYTE_ORDER_MARK, DEEPEST, Document, Duplicate, Entry, KeyPath, Span, Trouble
+from trainwiz.config.document import BYTE_ORDER_MARK, DEEPEST, Document, Duplicate, Entry, KeyPath, Problem, Span
 from trainwiz.message import Message, say
 
 # The C parser is ten times as fast; not every PyYAML has it.
@@ -39,13 +39,13 @@ class _Found:
 
 
 def read(path: str, text: str) -> Document:
-    """The document in a text; with its `trouble` where the text cannot be read."""
+    """The document in a text; with its `problem` where the text cannot be read."""
     bare = text.removeprefix(BYTE_ORDER_MARK)
     before = len(text) - len(bare)
     found, node, loader, more = _Found(before), None, None, []
     try:
         if (bomb := _bomb(bare)) is not None:
-            return _troubled(path, text, Trouble(bomb.message, before + bomb.at, bomb.fix))
+            return _unreadable(path, text, Problem(bomb.message, before + bomb.at, bomb.fix))
         loader = _Loader(bare)
         first, *others = _jobs(bare) or (None,)
         for node in others:
@@ -55,19 +55,21 @@ def read(path: str, text: str) -> Document:
         values = loader.construct_document(node) if node is not None else None
         _walk(node, (), found)
     except yaml.MarkedYAMLError as error:
-        return _troubled(path, text, _syntax(error, text, found.before))
+        return _unreadable(path, text, _syntax(error, text, found.before))
     except yaml.reader.ReaderError:
-        return _troubled(path, text, _character(text))
+        return _unreadable(path, text, _character(text))
     except RecursionError:
-        return _troubled(path, text, Trouble(say("brackets are nested too deeply")))
+        return _unreadable(path, text, Problem(say("brackets are nested too deeply")))
     except (ValueError, TypeError, AttributeError) as error:
         wrong = _unconstructed(node)
-        return _troubled(path, text, Trouble(say("{problem}", problem=error), found.span(wrong).start if wrong else 0))
+        return _unreadable(
+            path, text, Problem(say("{problem}", problem=error), found.span(wrong).start if wrong else 0)
+        )
     finally:
         if loader is not None:
             loader.dispose()
     if not isinstance(values, dict) or not isinstance(node, yaml.MappingNode):
-        return _troubled(path, text, Trouble(_kind(node), fix=say("write keys with values, like `key: value`")))
+        return _unreadable(path, text, Problem(_kind(node), fix=say("write keys with values, like `key: value`")))
     return replace(_document(path, text, values, found), more=tuple(more))
 
 
@@ -107,8 +109,8 @@ def _value(node: yaml.Node | None, name: str) -> yaml.Node | None:
     return next((value for key, value in pairs if key.value == name), None)
 
 
-def _troubled(path: str, text: str, trouble: Trouble) -> Document:
-    return Document(path=path, text=text, syntax="yaml", trouble=trouble)
+def _unreadable(path: str, text: str, problem: Problem) -> Document:
+    return Document(path=path, text=text, syntax="yaml", problem=problem)
 
 
 @dataclass
@@ -127,7 +129,7 @@ class _Size:
         self.depth = max(self.depth, child.depth + 1)
 
 
-def _bomb(text: str) -> Trouble | None:
+def _bomb(text: str) -> Problem | None:
     """Why a loader must not try to build a text's values: too deep for a recursive one, or too many by aliases."""
     if "*" not in text and len(text) < _MOST_VALUES and sum(text.count(mark) for mark in "[{-?") < _MANY:
         return None
@@ -149,10 +151,10 @@ def _bomb(text: str) -> Trouble | None:
             open_nodes[-1].add(ended)
             anchors |= {ended.anchor: ended} if ended.anchor else {}
         if len(open_nodes) + open_nodes[-1].depth > DEEPEST + 1:
-            return Trouble(say("brackets are nested too deeply"), at)
+            return Problem(say("brackets are nested too deeply"), at)
         if open_nodes[-1].values > _MOST_VALUES:
             message = say("more than {n} values, counting each alias (*) as what it stands for", n=_MOST_VALUES)
-            return Trouble(message, at)
+            return Problem(message, at)
     return None
 
 
@@ -203,23 +205,23 @@ def _walk(node: yaml.Node | None, path: KeyPath, found: _Found) -> None:
             _walk(value, keys, found)
 
 
-def _syntax(error: yaml.MarkedYAMLError, text: str, before: int) -> Trouble:
+def _syntax(error: yaml.MarkedYAMLError, text: str, before: int) -> Problem:
     mark = error.problem_mark or error.context_mark
     # If something is missing at the end, show the end and not the empty line after it.
     at = min(before + (mark.index if mark else 0), max(0, len(text.rstrip()) - 1))
     problem = error.problem or error.context or ""
     if problem == "but found another document":
-        return Trouble(say("the file contains several documents; only one is allowed"), at)
+        return Problem(say("the file contains several documents; only one is allowed"), at)
     if text[at : at + 1] == "\t":
-        return Trouble(say("a tab; YAML is indented with spaces"), at, say("replace the tab with two spaces"))
-    return Trouble(say("not valid YAML: {problem}", problem=problem), at)
+        return Problem(say("a tab; YAML is indented with spaces"), at, say("replace the tab with two spaces"))
+    return Problem(say("not valid YAML: {problem}", problem=problem), at)
 
 
-def _character(text: str) -> Trouble:
+def _character(text: str) -> Problem:
     # The C parser's own position counts bytes.
     found = yaml.reader.Reader.NON_PRINTABLE.search(text)
     at = found.start() if found else 0
-    return Trouble(say("a control character, which YAML does not allow"), at, say("delete it"))
+    return Problem(say("a control character, which YAML does not allow"), at, say("delete it"))
 
 
 def _kind(node: yaml.Node | None) -> Message:

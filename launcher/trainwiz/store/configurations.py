@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trainwiz import config, files
-from trainwiz.config import Document, Trouble
+from trainwiz.config import Document, Problem
 from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.quantities import size as in_units
@@ -28,12 +28,12 @@ _DEEPEST = 6
 
 
 def read(path: str) -> Document:
-    """The document in a file, with its trouble where it cannot be read. Raises `UsageError` for no such file."""
+    """The document in a file, with its problem where it cannot be read. Raises `UsageError` for no such file."""
     try:
         size = os.stat(path).st_size
         if size > _LARGEST:
-            trouble = Trouble(say("the file has {size}, too large for a configuration", size=in_units(size)))
-            return Document(path=path, text="", syntax=config.syntax_of(path), trouble=trouble)
+            problem = Problem(say("the file has {size}, too large for a configuration", size=in_units(size)))
+            return Document(path=path, text="", syntax=config.syntax_of(path), problem=problem)
         return _decoded(path, files.read_bytes(path))
     except OSError as error:
         raise UsageError(say("{file} cannot be read: {problem}", file=path, problem=error.strerror)) from None
@@ -44,27 +44,27 @@ def _decoded(path: str, raw: bytes) -> Document:
         return config.read(path, raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         text = raw.decode("utf-8", errors="replace")
-        trouble = Trouble(
+        problem = Problem(
             say("byte {byte} is not valid UTF-8", byte=f"0x{raw[error.start]:02x}"),
             len(raw[: error.start].decode("utf-8", errors="replace")),
             say("save the file as UTF-8"),
         )
-        return Document(path=path, text=text, syntax=config.syntax_of(path), trouble=trouble)
+        return Document(path=path, text=text, syntax=config.syntax_of(path), problem=problem)
 
 
 def readable(document: Document) -> Document:
     """The document. Raises `UsageError`, with the line, where it cannot be read."""
-    if document.trouble is None:
+    if document.problem is None:
         return document
-    place = document.at_character(document.trouble.at)
+    place = document.at_character(document.problem.at)
     message = say(
         "{file}:{line}:{column}: {problem}",
         file=document.path,
         line=place.line,
         column=place.column,
-        problem=document.trouble.message,
+        problem=document.problem.message,
     )
-    raise UsageError(message, document.trouble.fix, place=place)
+    raise UsageError(message, document.problem.fix, place=place)
 
 
 def find(folder: str, plan_file: str, read: Callable[[str], Document] = read) -> tuple[list[str], list[Document]]:
@@ -90,7 +90,7 @@ def find(folder: str, plan_file: str, read: Callable[[str], Document] = read) ->
 
 def _broken(document: Document) -> bool:
     """Whether a file cannot be read and is still plainly meant for accelerate or DeepSpeed."""
-    return document.trouble is not None and any(mark in document.text for mark in _MARKS)
+    return document.problem is not None and any(mark in document.text for mark in _MARKS)
 
 
 def default_path() -> str:

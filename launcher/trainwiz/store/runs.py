@@ -188,8 +188,8 @@ def create(project: Path, *, continues: Run | None = None, now: float | None = N
             continue
         except OSError as error:
             raise _unwritable(project / RUNS, error) from None
-        _furnish(run, continues)
-        _point(project / RUNS / LATEST, run.name)
+        _make_folders(run, continues)
+        _link_to(project / RUNS / LATEST, run.name)
         return run
 
 
@@ -202,8 +202,8 @@ def join(project: Path, name: str, *, machine: int, continues: Run | None = None
         make_private(run.folder, exist_ok=True)
     except OSError as error:
         raise _unwritable(project / RUNS, error) from None
-    _furnish(run, continues)
-    _point(project / RUNS / LATEST, name)
+    _make_folders(run, continues)
+    _link_to(project / RUNS / LATEST, name)
     return run
 
 
@@ -292,7 +292,7 @@ def make_private(folder: Path, *, exist_ok: bool) -> None:
     folder.mkdir(mode=0o777 if shared else 0o700, parents=True, exist_ok=exist_ok)
 
 
-def _furnish(run: Run, continues: Run | None) -> None:
+def _make_folders(run: Run, continues: Run | None) -> None:
     run.logs.mkdir(exist_ok=True)
     if continues is None:
         return
@@ -302,7 +302,7 @@ def _furnish(run: Run, continues: Run | None) -> None:
         run.checkpoints.symlink_to(target, target_is_directory=True)
 
 
-def _point(link: Path, name: str) -> None:
+def _link_to(link: Path, name: str) -> None:
     aside = link.with_name(f".{link.name}.{os.getpid()}")
     with contextlib.suppress(FileNotFoundError):
         aside.unlink()

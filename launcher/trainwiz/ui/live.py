@@ -22,9 +22,9 @@ from trainwiz.quantities import clock_time, size
 from trainwiz.record import metrics
 from trainwiz.record.pace import Pace
 from trainwiz.ui import console
-from trainwiz.ui.covered import Covered
-from trainwiz.ui.held import Held
 from trainwiz.ui.rate import rate
+from trainwiz.ui.secret_filter import SecretFilter
+from trainwiz.ui.traceback_filter import TracebackFilter
 
 NewMetrics = Callable[[], Sequence[Mapping[str, Any]]]
 _WIPE = b"\r\x1b[K"
@@ -45,26 +45,26 @@ class Screen:
         self._column_0 = True
         self._owned_by_rank = False
         self._drawn = False
-        self._held = Held()
-        self._covered = None if sys.stdout.isatty() else Covered(secrets)
+        self._tracebacks = TracebackFilter()
+        self._secrets = None if sys.stdout.isatty() else SecretFilter(secrets)
 
     def output(self, data: bytes) -> None:
         """Write rank 0's bytes; a traceback waits until it is known who is to blame."""
         with self._lock:
-            self._show(self._held.passed(data))
+            self._show(self._tracebacks.feed(data))
 
     def judged(self, *, innocent: bool) -> None:
         """Show what waited, or only that it is in the log where another rank is to blame."""
         with self._lock:
-            waited = self._held.taken()
+            waited = self._tracebacks.flush()
             if not innocent:
                 self._show(waited)
         if innocent and waited:
             self.say(say("rank 0 failed only because another rank failed; its traceback is in its log"))
 
     def _show(self, data: bytes) -> None:
-        if self._covered:
-            data = self._covered.passed(data) if data else self._covered.due()
+        if self._secrets:
+            data = self._secrets.feed(data) if data else self._secrets.overdue()
         self._show_now(data)
 
     def _show_now(self, data: bytes) -> None:
@@ -79,7 +79,7 @@ class Screen:
     def tick(self) -> None:
         """Redraw the live line, unless rank 0 draws a progress bar."""
         with self._lock:
-            self._show(self._held.due())
+            self._show(self._tracebacks.overdue())
         line = self._progress.line()
         if not self._terminal or self._owned_by_rank or not line:
             return
@@ -116,8 +116,8 @@ class Screen:
     def close(self) -> None:
         """Leave the cursor at the start of an empty line."""
         with self._lock:
-            self._show(self._held.taken())
-            self._show_now(self._covered.taken() if self._covered else b"")
+            self._show(self._tracebacks.flush())
+            self._show_now(self._secrets.flush() if self._secrets else b"")
             self._wipe()
             if not self._column_0 and self._terminal:
                 self._write(b"\n")

@@ -25,7 +25,7 @@ def load() -> dict[str, Tool]:
 
 def tool_of(document: Document) -> Tool | None:
     """The tool that a document is for; None where it is for none of them."""
-    if document.trouble:
+    if document.problem:
         return None
     return next((tool for tool in load().values() if tool.recognized(document)), None)
 

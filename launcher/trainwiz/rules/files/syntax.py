@@ -35,13 +35,13 @@ def a_file_can_be_read(document: Document) -> Violations:
     Source: seen with accelerate 1.15.0 (`load_config_from_file`) and Python's json
     """
     strict = config.kind_of(document) == "accelerate" or document.reader == "accelerate"
-    trouble = document.trouble or (document.loose if strict else None)
-    if trouble:
+    problem = document.problem or (document.loose if strict else None)
+    if problem:
         yield Violation(
-            trouble.message,
-            Fix(message=trouble.fix) if trouble.fix else None,
+            problem.message,
+            Fix(message=problem.fix) if problem.fix else None,
             where="document",
-            place=document.at_character(trouble.at),
+            place=document.at_character(problem.at),
         )
 
 

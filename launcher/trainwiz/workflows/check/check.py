@@ -91,8 +91,8 @@ def _judged(request: Request) -> _Judged:
     readable, of_plans, broken, mistakes = {}, {}, {}, {}
     for target in targets.plans:
         document = read(str(plans.find(target)))
-        wrong = () if document.trouble else plans.mistakes(document)
-        if document.trouble or wrong:
+        wrong = () if document.problem else plans.mistakes(document)
+        if document.problem or wrong:
             broken[document.path], mistakes[document.path] = document, wrong
         else:
             readable[document.path] = document

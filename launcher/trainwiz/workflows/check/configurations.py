@@ -43,7 +43,7 @@ class Files:
     documents: Mapping[str, Document] = field(default_factory=dict)
     """The files, by path."""
     mistakes: Mapping[str, Sequence[Violation]] = field(default_factory=dict)
-    """Those that were meant as plans but are not: the reason, beside their trouble."""
+    """Those that were meant as plans but are not: the reason, beside their problem."""
     script: Script | None = None
     """The training script that they are for, where it is known."""
     versions: Mapping[str, str] = field(default_factory=dict)
@@ -73,8 +73,8 @@ class Files:
         pairs: list[tuple[str, Accelerate]] = []
         for path, document in self._parts():
             facts = Facts(document=document, script=self.script, architecture=self.models.get(path))
-            kind = "unknown" if document.trouble else config.kind_of(document)
-            if path in self.mistakes and not document.trouble:
+            kind = "unknown" if document.problem else config.kind_of(document)
+            if path in self.mistakes and not document.problem:
                 yield Facts(document=document, mistakes=self.mistakes[path]), _needing(chosen, "mistakes")
             elif kind == "unknown":
                 yield Facts(document=document), _needing(chosen, "document")
@@ -96,7 +96,7 @@ class Files:
                 yield replace(facts, tool_file=tool_file), [*others, *own]
         for path, accelerate in pairs:
             partner = self.document(path) if path in self.documents else None
-            if partner is not None and not partner.trouble:
+            if partner is not None and not partner.problem:
                 facts = Facts(document=partner, accelerate=accelerate, deepspeed=self.deepspeed(path))
                 yield facts, _needing(chosen, "deepspeed")
 
@@ -132,7 +132,7 @@ class Files:
     def partners(self, path: str) -> list[str]:
         """The DeepSpeed files that the file at this path names, as far as they were found."""
         document = self.documents[path]
-        kind = "unknown" if document.trouble else config.kind_of(document)
+        kind = "unknown" if document.problem else config.kind_of(document)
         if kind == "accelerate":
             return [partner for partner in self.accelerate(path).files.values() if partner]
         tool = config.tool_of(document) if kind == "tool_file" else None
@@ -160,7 +160,7 @@ class Files:
         tool = config.tool_of(document)
         assert tool is not None
         partner = next((p for p in self.partners(path) if p in self.documents), None)
-        readable = partner is not None and not self.documents[partner].trouble
+        readable = partner is not None and not self.documents[partner].problem
         return ToolFile(
             document=document, tool=tool, deepspeed=self.deepspeed(partner) if readable and partner else None
         )
@@ -194,7 +194,7 @@ def load(
     documents, others = {}, []
     for path in paths:
         document = read(path)
-        if not document.trouble and config.kind_of(document) not in ("accelerate", "deepspeed", "tool_file"):
+        if not document.problem and config.kind_of(document) not in ("accelerate", "deepspeed", "tool_file"):
             others.append(document)
         else:
             documents[path] = document
@@ -271,7 +271,7 @@ def engine_versions(typed: Sequence[str], python: str = "") -> dict[str, str]:
 
 def assumed(files: Files) -> list[str]:
     """The engines of these files whose version neither an option nor an environment says: the newest known counts."""
-    kinds = {config.kind_of(d) for d in files.documents.values() if not d.trouble}
+    kinds = {config.kind_of(d) for d in files.documents.values() if not d.problem}
     here = {engine for engine in _TRIED if any(metadata.distributions(name=engine))}
     return [engine for engine in _TRIED if engine in kinds and engine not in {*files.versions, *here}]
 

@@ -68,7 +68,7 @@ def _is_plan(path: str, read: Read) -> bool:
     if file.suffix not in configurations.SUFFIXES:
         return True
     document = read(path)
-    kind = "unknown" if document.trouble else config.kind_of(document)
+    kind = "unknown" if document.problem else config.kind_of(document)
     return kind == "plan" or (kind == "unknown" and config.meant_as_plan(document))
 
 
@@ -77,7 +77,7 @@ def _is_other(path: str, read: Read) -> bool:
         return True
     document = read(path)
     # What cannot be read at all may be anything: a template, several documents in one file.
-    return document.trouble is not None or config.kind_of(document) == "unknown"
+    return document.problem is not None or config.kind_of(document) == "unknown"
 
 
 def _in_folder(path: str, read: Read) -> tuple[list[str], list[str]]:

@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from pathlib import Path
 
-PROGRAM = Path(__file__).parent / "inside" / "talk.py"
+PROGRAM = Path(__file__).parent / "inside" / "answer_prompts.py"

@@ -26,11 +26,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from trainwiz.cli import run as trainwiz
 from trainwiz.errors import UsageError
+from trainwiz.probe.chat import PROGRAM
 from trainwiz.probe.inside import gather_weights
-from trainwiz.probe.talker import PROGRAM
-from trainwiz.workflows.talk import chat
-from trainwiz.workflows.talk.model import Wanted
-from trainwiz.workflows.talk.model import found as answering
+from trainwiz.workflows.chat import chat
+from trainwiz.workflows.chat.model import Wanted
+from trainwiz.workflows.chat.model import found as answering
 
 pytestmark = pytest.mark.filterwarnings("default")
 AUTO = {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}

@@ -15,30 +15,30 @@ _MOST_SECONDS = 5.0
 _MOST_BYTES = 1 << 16
 
 
-class Held:
+class TracebackFilter:
     """Passes output on, except for what follows the beginning of a traceback."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._kept, self._since = clock, b"", 0.0
 
-    def passed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> bytes:
         """The part of the new output, and of what was held, to show now."""
         if self._kept:
             self._kept += data
-            return self.due()
+            return self.overdue()
         found = data.find(_BEGINNING)
         if found < 0:
             return data
         start = data.rfind(b"\n", 0, found) + 1
         self._kept, self._since = data[start:], self._clock()
-        return data[:start] + self.due()
+        return data[:start] + self.overdue()
 
-    def due(self) -> bytes:
+    def overdue(self) -> bytes:
         """What was held for too long, or is too much."""
         late = self._clock() - self._since > _MOST_SECONDS or len(self._kept) > _MOST_BYTES
-        return self.taken() if self._kept and late else b""
+        return self.flush() if self._kept and late else b""
 
-    def taken(self) -> bytes:
+    def flush(self) -> bytes:
         """Everything that is held; then nothing is held any more."""
         kept, self._kept = self._kept, b""
         return kept

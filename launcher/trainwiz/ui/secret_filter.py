@@ -19,28 +19,28 @@ _LINE = re.compile(rb"[^\r\n]*[\r\n]+|[^\r\n]+")
 _KEY_BEGINS, _KEY_ENDS = b"-----BEGIN", b"-----END"
 
 
-class Covered:
+class SecretFilter:
     """Passes whole lines on, with secrets hidden."""
 
     def __init__(self, secrets: frozenset[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._secrets, self._clock = secrets, clock
         self._open, self._since, self._in_key = b"", 0.0, False
 
-    def passed(self, data: bytes) -> bytes:
+    def feed(self, data: bytes) -> bytes:
         """The part of the new output, and of an unfinished line before it, to show now."""
         if not self._open:
             self._since = self._clock()
         self._open += data
         end = max(self._open.rfind(b"\n"), self._open.rfind(b"\r")) + 1
         whole, self._open = self._open[:end], self._open[end:]
-        return self._hidden(whole) + self.due()
+        return self._hidden(whole) + self.overdue()
 
-    def due(self) -> bytes:
+    def overdue(self) -> bytes:
         """An unfinished line that has waited for too long, or is too long."""
         late = self._clock() - self._since > _MOST_SECONDS or len(self._open) > _MOST_BYTES
-        return self.taken() if self._open and late else b""
+        return self.flush() if self._open and late else b""
 
-    def taken(self) -> bytes:
+    def flush(self) -> bytes:
         """All that waits."""
         rest, self._open = self._open, b""
         return self._hidden(rest)

@@ -2,31 +2,31 @@
 
 import pytest
 
-from trainwiz.ui.held import Held
 from trainwiz.ui.live import Progress, Screen
+from trainwiz.ui.traceback_filter import TracebackFilter
 
 TRACEBACK = b"[rank0]: Traceback (most recent call last):\n[rank0]:   File x\nRuntimeError: Connection closed by peer\n"
 
 
 def test_only_a_traceback_waits_and_not_for_long() -> None:
     now = [0.0]
-    held = Held(lambda: now[0])
-    assert held.passed(b"loss 1\n") == b"loss 1\n"
-    assert held.passed(b"loss 2\n" + TRACEBACK[:60]) == b"loss 2\n"
-    assert held.passed(TRACEBACK[60:]) == b""
+    tracebacks = TracebackFilter(lambda: now[0])
+    assert tracebacks.feed(b"loss 1\n") == b"loss 1\n"
+    assert tracebacks.feed(b"loss 2\n" + TRACEBACK[:60]) == b"loss 2\n"
+    assert tracebacks.feed(TRACEBACK[60:]) == b""
     now[0] = 4.9
-    assert held.due() == b""
+    assert tracebacks.overdue() == b""
     now[0] = 5.1
-    assert held.due() == TRACEBACK
-    assert held.passed(b"it goes on\n") == b"it goes on\n"
-    assert held.due() == held.taken() == b""
+    assert tracebacks.overdue() == TRACEBACK
+    assert tracebacks.feed(b"it goes on\n") == b"it goes on\n"
+    assert tracebacks.overdue() == tracebacks.flush() == b""
 
 
 def test_a_flood_does_not_wait() -> None:
-    held = Held(lambda: 0.0)
-    assert held.passed(TRACEBACK) == b""
+    tracebacks = TracebackFilter(lambda: 0.0)
+    assert tracebacks.feed(TRACEBACK) == b""
     flood = b"x" * (1 << 16)
-    assert held.passed(flood) == TRACEBACK + flood
+    assert tracebacks.feed(flood) == TRACEBACK + flood
 
 
 @pytest.mark.parametrize("innocent", [True, False, None])

@@ -14,10 +14,10 @@ from trainwiz.errors import Cancelled, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.store.runs import LATEST
-from trainwiz.ui import console, talk
-from trainwiz.workflows.talk import answers, model
-from trainwiz.workflows.talk.answers import STOPPED, Answer, Choice, Model
-from trainwiz.workflows.talk.model import Wanted
+from trainwiz.ui import chat_output, console
+from trainwiz.workflows.chat import answers, model
+from trainwiz.workflows.chat.answers import STOPPED, Answer, Choice, Model
+from trainwiz.workflows.chat.model import Wanted
 
 _COMMAND = re.compile(r"/[a-z]+")
 
@@ -25,15 +25,15 @@ _COMMAND = re.compile(r"/[a-z]+")
 def chat(wanted: Wanted, choice: Choice, system: str) -> int:
     """Answer line by line until the input ends: from a terminal, or from a pipe, whose lines are the questions."""
     found = model.found(wanted)
-    with answers.started(found, wanted.python) as talker:
-        chats = talker.facts["chat"]
+    with answers.started(found, wanted.python) as session:
+        chats = session.facts["chat"]
         if system and not chats:
             raise answers.problem({"problem": "no_template"})
         if not chats:
-            talk.aside(t("its tokenizer has no chat template: it continues each line as a separate text"))
+            chat_output.aside(t("its tokenizer has no chat template: it continues each line as a separate text"))
         if sys.stdin.isatty():
             _tell_commands(chats=chats)
-        return _converse(talker, choice, system)
+        return _converse(session, choice, system)
 
 
 def told(target: str, prompts: list[str]) -> tuple[str, list[str]]:
@@ -52,20 +52,20 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
             raise answers.problem({"problem": "empty"})
     found = model.found(wanted)
     written = []
-    with answers.started(found, wanted.python) as talker:
-        as_text = raw or not talker.facts["chat"]
+    with answers.started(found, wanted.python) as session:
+        as_text = raw or not session.facts["chat"]
         for i, prompt in enumerate(prompt for prompt in prompts for _ in range(times)):
             question = {"text": prompt} if as_text else {"messages": [_message("user", prompt)]}
             # Each has a seed of its own, or all would be the same.
             own = choice if choice.seed is None else dataclasses.replace(choice, seed=choice.seed + i)
             if as_text and not as_json:
-                talk.piece(prompt)
-            answer = talker.answer(question, own, (lambda _: None) if as_json else talk.piece)
+                chat_output.piece(prompt)
+            answer = session.answer(question, own, (lambda _: None) if as_json else chat_output.piece)
             if as_json:
                 written.append({"prompt": prompt, **vars(answer)})
             else:
-                talk.end_answer()
-                talk.notes(answer)
+                chat_output.end_answer()
+                chat_output.notes(answer)
             if answer.reason == STOPPED:
                 break
     if as_json:
@@ -73,8 +73,8 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
     return Cancelled.exit_code if answer.reason == STOPPED else 0
 
 
-def _converse(talker: Model, choice: Choice, system: str) -> int:
-    messages, chats = _begun(system), talker.facts["chat"]
+def _converse(session: Model, choice: Choice, system: str) -> int:
+    messages, chats = _begun(system), session.facts["chat"]
     failed = False
     for line in _lines():
         command, _, rest = line.partition(" ")
@@ -89,9 +89,9 @@ def _converse(talker: Model, choice: Choice, system: str) -> int:
             _tell_commands(chats=chats)
             continue
         if chats:
-            answer = _answered(talker, {"messages": [*messages, _message("user", line)]}, choice)
+            answer = _answered(session, {"messages": [*messages, _message("user", line)]}, choice)
         else:
-            answer = _answered(talker, {"text": _message("user", line)["content"]}, choice)
+            answer = _answered(session, {"text": _message("user", line)["content"]}, choice)
         failed = answer is None
         if answer is not None:
             messages += [_message("user", line), _message("assistant", answer.text)]
@@ -106,21 +106,21 @@ def _converse(talker: Model, choice: Choice, system: str) -> int:
 
 def _tell_commands(*, chats: bool) -> None:
     all_commands = t("/reset starts over, /system TEXT sets the system prompt, /exit or Ctrl-D quits")
-    talk.aside(all_commands if chats else t("/exit or Ctrl-D quits"))
+    chat_output.aside(all_commands if chats else t("/exit or Ctrl-D quits"))
 
 
-def _answered(talker: Model, question: dict[str, Any], choice: Choice) -> Answer | None:
+def _answered(session: Model, question: dict[str, Any], choice: Choice) -> Answer | None:
     """The answer, which was shown behind the text that it continues; None where there was none, which was said."""
-    talk.piece(question.get("text", ""))
+    chat_output.piece(question.get("text", ""))
     try:
-        answer = talker.answer(question, choice, talk.piece)
+        answer = session.answer(question, choice, chat_output.piece)
     except answers.Unanswered as problem:
         if "text" in question:
-            talk.end_answer()
+            chat_output.end_answer()
         console.failure(problem)
         return None
-    talk.end_answer()
-    talk.notes(answer)
+    chat_output.end_answer()
+    chat_output.notes(answer)
     return answer
 
 

@@ -12,10 +12,10 @@ from typing import Any
 from trainwiz.errors import TrainwizError
 from trainwiz.language import t
 from trainwiz.message import Message, say
-from trainwiz.probe import interpreter, talker
+from trainwiz.probe import chat, interpreter
 from trainwiz.process.dialogue import Dialogue
-from trainwiz.ui import talk
-from trainwiz.workflows.talk.model import Answerer
+from trainwiz.ui import chat_output
+from trainwiz.workflows.chat.model import Answerer
 
 STOPPED = "stopped"
 
@@ -78,8 +78,8 @@ class Model:
 def started(answerer: Answerer, python: str | None) -> Iterator[Model]:
     """Load the model in the Python that trains. Raises `TrainwizError`."""
     executable = interpreter.located(python or sys.executable)
-    talk.aside(t("loading {folder}", folder=os.path.relpath(answerer.folder)))
-    argv = [executable, str(talker.PROGRAM), str(answerer.folder), answerer.device]
+    chat_output.aside(t("loading {folder}", folder=os.path.relpath(answerer.folder)))
+    argv = [executable, str(chat.PROGRAM), str(answerer.folder), answerer.device]
     try:
         dialogue = Dialogue(argv, cwd=str(answerer.cwd), environ={**os.environ, "TOKENIZERS_PARALLELISM": "false"})
     except OSError as error:
@@ -93,7 +93,7 @@ def started(answerer: Answerer, python: str | None) -> Iterator[Model]:
         if "problem" in first:
             raise problem(first)
         facts = first["ready"]
-        talk.aside(
+        chat_output.aside(
             t(
                 "{n:,} parameters in {dtype} on {device}",
                 n=facts["parameters"],
