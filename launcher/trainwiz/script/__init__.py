@@ -319,6 +319,8 @@ def _full_name(engines: Engines, names: Names, call: ast.Call) -> str:
         kind = engines.kind(call.func.value)
         if kind:
             return f"{kind}.{call.func.attr}"
+        if isinstance(call.func.value, ast.Attribute) and call.func.value.attr == "dist":  # `args.dist.barrier()`
+            return f"torch.distributed.{call.func.attr}"
         return names.resolved(call.func) or f".{call.func.attr}"
     return names.resolved(call.func)
 

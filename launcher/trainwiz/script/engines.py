@@ -37,6 +37,8 @@ BY_HAND = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.nn.parallel
 _WRAPS = ("deepspeed.initialize", *BY_HAND)
 _SETS_UP = ("setup", "setup_module", "setup_dataloaders")
 _PREPARES = ("prepare", "prepare_model", "boost")
+_MOVES = ("to", "cuda", "train", "eval", "half", "float", "bfloat16", "requires_grad_")
+"""Methods of a module that return it."""
 _PREPARING = (*(name.rpartition(".")[2] for name in _WRAPS), *_SETS_UP, *_PREPARES)
 _SCHEDULER = re.compile(r"torch\.optim\.lr_scheduler\.|(^|\.)get_([a-z]+_)*(scheduler|schedule(_with_\w+)?)$")
 _TRAINER = re.compile(r"(^|\.)\w*Trainer$")
@@ -69,7 +71,10 @@ class Engines:
         self.lightning = names.imported("lightning") or names.imported("pytorch_lightning")
         self.fabric = any("fabric" in name.lower() or name == "lightning" for name in names.imports.values())
         self.prepared_names = {
-            a.name for call in names.calls_of(*_PREPARING) for a in names.bound_to(call) if self.prepares(a)
+            a.name
+            for call in names.calls_of(*_PREPARING)
+            for a in names.bound_to(_moved(tree, call))
+            if self.prepares(a)
         }
         self._holders = set(self._holding())
         self._sharded: dict[str, list[ast.Call]] = {}
@@ -237,6 +242,8 @@ class Engines:
 
     def wraps(self, call: ast.AST) -> bool:
         """Whether an expression is a call of `prepare`, `initialize` or `boost`, or makes a DDP or FSDP."""
+        while isinstance(call, ast.Call) and method(call) in _MOVES and isinstance(call.func, ast.Attribute):
+            call = call.func.value
         if not isinstance(call, ast.Call):
             return False
         name = self.names.resolved(call.func)
@@ -314,6 +321,13 @@ class Engines:
     def _calls(self, name: str) -> bool:
         calls = self.names.calls_of(name.rpartition(".")[2])
         return any(self.names.resolved(call.func) == name and call in self.live for call in calls)
+
+
+def _moved(tree: Tree, call: ast.Call) -> ast.Call:
+    """A call with the methods that return its own object: `DDP(model).to(device)`."""
+    function = tree.parent(call)
+    above = tree.parent(function) if isinstance(function, ast.Attribute) and function.attr in _MOVES else None
+    return _moved(tree, above) if isinstance(above, ast.Call) and above.func is function else call
 
 
 def _given(call: ast.Call) -> list[ast.expr]:

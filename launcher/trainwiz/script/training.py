@@ -253,8 +253,8 @@ class Training:
     def expanded(self, test: ast.expr) -> ast.expr:
         """The condition that a name was assigned, if it was one."""
         if isinstance(test, ast.Name) and (latest := self.names.latest(test.id, test)) and latest.alone:
-            return latest.value
-        return test
+            return _asked(latest.value)
+        return _asked(test)
 
     def _finishes(self, step: ast.Call, loop: Loop) -> bool:
         """Whether there is an update, or a deliberate end of the window, after the loop; or nothing is left over."""
@@ -268,6 +268,15 @@ class Training:
                 if node.func.attr in ("step", "zero_grad") and same and loop not in self.tree.loops(node):
                     return True
         return any(method(n) == "step" for part in loop.orelse for n in walk(part))
+
+
+def _asked(value: ast.expr) -> ast.expr:
+    """The condition in `True if condition else False` and `bool(condition)`."""
+    if isinstance(value, ast.IfExp) and constant(value.body) is True and constant(value.orelse) is False:
+        return value.test
+    if isinstance(value, ast.Call) and dotted(value.func) == "bool" and len(value.args) == 1:
+        return value.args[0]
+    return value
 
 
 def loop_source(loop: Loop) -> ast.expr | None:

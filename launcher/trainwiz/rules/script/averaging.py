@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from collections.abc import Iterator
 
@@ -92,9 +93,16 @@ def _says_wrapped(script: Script) -> bool:
     nodes: list[ast.AST] = [*script.tree.of(ast.Name), *script.tree.of(ast.Attribute)]
     for node in nodes:
         whole = script.names.resolved(node) or getattr(node, "attr", "")
-        if _WRAPS.search(whole) and not whole.startswith("torch.cuda") and _is_used(script, node):
+        wraps = _WRAPS.search(whole) and not whole.startswith("torch.cuda")
+        if wraps and _is_used(script, node) and not _is_asked(script, node):
             return True
     return False
+
+
+def _is_asked(script: Script, node: ast.AST) -> bool:
+    """Whether a class is only asked for: `isinstance(model, DistributedDataParallel)`."""
+    around = itertools.takewhile(lambda a: isinstance(a, ast.expr), script.tree.above(node))
+    return any(isinstance(a, ast.Call) and dotted(a.func) == "isinstance" for a in around)
 
 
 def _is_used(script: Script, node: ast.AST) -> bool:

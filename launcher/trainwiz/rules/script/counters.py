@@ -108,7 +108,8 @@ def _is_end(node: ast.If, name: str) -> bool:
 
 def _counts_updates(script: Script, total: ast.expr) -> bool:
     """Whether a total says that it counts updates: by its name, or because the accumulation divides it."""
-    fed = list(script.names.feeding(total))
+    made = [a.value for a in script.names.assigned(dotted(total), total)] if dotted(total) else []
+    fed = [n for value in (total, *made) for n in script.names.feeding(value)]
     if any(operates(n, ast.Mult) and "accum" in ast.unparse(n) for n in fed):
         return False
     divided = any(operates(n, ast.Div, ast.FloorDiv) and "accum" in ast.unparse(n.right) for n in fed)  # type: ignore[attr-defined]

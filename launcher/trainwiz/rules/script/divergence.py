@@ -170,7 +170,8 @@ def _forwards(script: Script) -> Iterator[Call]:
         function: ast.AST = call.node.func
         if isinstance(function, ast.Attribute) and _FORWARD.fullmatch(f".{function.attr}"):
             function = function.value
-        if script.engines.is_prepared(function):
+        bare = any(not g.positive and "module" in ast.unparse(g.test) for g in script.tree.guards(call.node))
+        if script.engines.is_prepared(function) and not bare:  # `if not hasattr(model, "module")`
             yield call
 
 

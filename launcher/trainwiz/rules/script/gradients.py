@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import instead, main_rank
 from trainwiz.script.engines import BY_HAND
-from trainwiz.script.training import Backward, counts_to_window
+from trainwiz.script.training import Backward, Window, counts_to_window
 from trainwiz.script.tree import dotted, opened, walk
 
 _BACKWARD = {
@@ -46,7 +46,8 @@ def accelerator_runs_backward(script: Script) -> Violations:
         if backward.by != "Tensor":
             continue
         others = [b.call for b in script.training.backwards if b is not backward]
-        if not _comes_from_prepared(script, backward.loss):
+        inside = any(opened(block, "accumulate") for block in script.tree.withs(backward.call))
+        if not inside and not _comes_from_prepared(script, backward.loss):
             continue  # another model's loss, such as that of a layer that is distilled alone
         told = any(g.positive and "accelerat" in ast.unparse(g.test) for g in script.tree.guards(backward.call))
         if told or not any(script.tree.exclusive(backward.call, other) for other in others):
@@ -104,7 +105,12 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Violations:
     for call in [*_torch_clips(script), *_own_clips(script)] if scaled else ():
         if all(script.tree.exclusive(call.node, b.call) for b in scaled):
             continue
-        if unscaled and not _is_of_other_scaler(script, call, [b.call for b in scaled]):
+        passes = [b.call for b in scaled]
+        if (
+            unscaled
+            and not _is_of_other_scaler(script, call, passes)
+            and not _is_unscaled_elsewhere(script, call, passes)
+        ):
             continue
         yield violation(
             "the gradients are clipped while they are still multiplied by the loss scale",
@@ -122,6 +128,18 @@ def _is_of_other_scaler(script: Script, clip: Call, passes: Sequence[ast.Call]) 
     last = max(before, key=script.tree.position, default=None)
     known = {names[id(one)] for one in passes}
     return last is not None and bool(known & unscaling) and bool(names[id(last)]) and names[id(last)] not in unscaling
+
+
+def _is_unscaled_elsewhere(script: Script, clip: Call, passes: Sequence[ast.Call]) -> bool:
+    """Whether gradients are clipped after the pass of one of several optimizers, and only another is unscaled."""
+    scope, loops = script.tree.scope(clip.node), script.tree.loops(clip.node)[:1]
+    here = [c.node for c in script.calls_of("unscale_") if script.tree.scope(c.node) is scope]
+    near = [p for p in passes if script.tree.scope(p) is scope and script.tree.loops(p)[:1] == loops]
+    before = [p for p in near if script.tree.is_before(p, clip.node)]
+    if not here or len(near) < 2 or len(here) != len(script.calls_of("unscale_")) or not before:
+        return False
+    last = max(before, key=script.tree.position)
+    return not any(script.tree.is_before(last, one) and script.tree.is_before(one, clip.node) for one in here)
 
 
 def _scaling(backward: ast.Call) -> str:
@@ -242,12 +260,22 @@ def _clipped_in_windows(script: Script) -> Violations:
             every = guards is not None and not any(
                 counts_to_window(window, g, script.training.expanded) for g in guards
             )
+            every = every or _clips_beside(script, call.node, window)
             if every and window.backward.by not in ("DeepSpeedEngine", "Booster"):
                 yield violation(
                     "this clips after every micro-batch instead of once before the update",
                     remedy("put it under: if {test}", test=ast.unparse(window.test)),
                     place=script.place(call.node),
                 )
+
+
+def _clips_beside(script: Script, clip: ast.Call, window: Window) -> bool:
+    """Whether a function that is told when to step clips each time: `if stepping: optimizer.step()`."""
+    function = script.tree.scope(window.step)
+    if function is script.tree.scope(window.loop) or script.tree.scope(clip) is not function or script.tree.loops(clip):
+        return False
+    told = {ast.unparse(g.test) for g in script.tree.guards(window.step)}
+    return told.isdisjoint(ast.unparse(g.test) for g in script.tree.guards(clip))
 
 
 def _clipped_in_inner_loops(script: Script) -> Violations:

@@ -115,7 +115,8 @@ def engines_step_their_scheduler(script: Script) -> Violations:
             isinstance(m, ast.Call) and script.names.resolved(m.func) == "deepspeed.initialize"
             for m in script.origins.makers(owner)
         )
-        if near and not apart and (made or (script.tree.scope(call.node), dotted(owner)) in given):
+        held = isinstance(owner, ast.Attribute) and script.engines.kind(owner.value) == "DeepSpeedEngine"
+        if near and not apart and (made or held or (script.tree.scope(call.node), dotted(owner)) in given):
             yield violation(
                 "{call}: engine.step() already steps this scheduler",
                 remedy("remove it"),

@@ -435,6 +435,7 @@ def _prepares_parts(script: Script) -> bool:
 
 def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backward]) -> Violations:
     """Optimizers, schedulers and loaders are prepared, but nothing else."""
+    prepares = [c for c in prepares if c.last not in ("prepare_data_loader", "prepare_scheduler", "prepare_optimizer")]
     given = [v for c in prepares for v in c.node.args]
     rest = [v for v in given if not _is_aside(script, v)]
     optimizer = next((v for v in given if script.engines.kind(v) == "Optimizer"), None)

@@ -342,11 +342,16 @@ def _knows_rank(script: Script, call: Call, path: ast.expr) -> bool:
     own = script.origins.sites(script.tree.scope(call.node))
     for site in _around(script, call.node, 3):
         given = [*site.args, *(k.value for k in site.keywords)] if site in own else []
-        if _is_guarded(script, site, near=site in own) or any(
-            script.ranks.is_rank(v) or script.ranks.is_main(v) for v in given
-        ):
+        # Where the other branch makes the same call, all ranks come here.
+        twins = [s for s in script.origins.sites(_called(script, site)) if script.tree.exclusive(s, site)]
+        guarded = _is_guarded(script, site, near=site in own) and not any(_is_guarded(script, s) for s in twins)
+        if guarded or any(script.ranks.is_rank(v) or script.ranks.is_main(v) for v in given):
             return True
     return False
+
+
+def _called(script: Script, site: ast.Call) -> ast.AST:
+    return script.origins.called(site) or script.tree.module
 
 
 def _is_of_sample(script: Script, path: ast.expr) -> bool:
@@ -453,12 +458,14 @@ def _stores(script: Script, node: ast.AST) -> list[ast.Assign]:
 def _is_loaded(script: Script, name: str, at: ast.AST) -> bool:
     made = [a.value for a in script.names.assigned(name, at) if isinstance(a.value, ast.Call)]
     spread = [k.value for call in made for k in call.keywords if k.arg is None and dotted(k.value) != name]
-    loads = any(script.names.resolved(call.func) == "torch.load" for call in made)
+    makers = [m for call in made for m in (call, *script.origins.makers(call)) if isinstance(m, ast.Call)]
+    loads = any(script.names.resolved(maker.func) == "torch.load" for maker in makers)
     return loads or any(_is_loaded(script, dotted(value), at) for value in spread if dotted(value))
 
 
 def _has_scheduler(script: Script) -> bool:
-    return any(isinstance(script.tree.parent(c.node), ast.Assign) for c in script.makers("Scheduler"))
+    made = [c for c in script.makers("Scheduler") if c.keyword("last_epoch") is None]  # which goes on where it is told
+    return any(isinstance(script.tree.parent(c.node), ast.Assign) for c in made)
 
 
 def _is_zero(value: ast.expr | None) -> bool:
