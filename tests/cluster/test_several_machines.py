@@ -21,6 +21,8 @@ from test_ranks import wait_for
 
 from trainwiz import cluster
 from trainwiz import plan as plans
+from trainwiz.cluster import pods
+from trainwiz.cluster.types import Known
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import Refused, UsageError
 from trainwiz.plan import Plan
@@ -142,6 +144,23 @@ PLACES = {
         "WORLD_SIZE": "2",
         "RANK": "1",
     },
+    "PAI-DLC": {
+        "KUBERNETES_SERVICE_HOST": "10.96.0.1",
+        "MASTER_ADDR": "zero",
+        "MASTER_PORT": "23456",
+        "WORLD_SIZE": "2",
+        "RANK": "1",
+        "NPROC_PER_NODE": "8",
+    },
+    "Volcengine": {
+        "MLP_TASK_ID": "t-20210924211641-nznsh",
+        "MLP_ROLE": "WORKER",
+        "MLP_ROLE_INDEX": "1",
+        "MLP_WORKER_NUM": "2",
+        "MLP_WORKER_GPU": "8",
+        "MLP_WORKER_0_HOST": "zero",
+        "MLP_WORKER_0_PORT": "2222",
+    },
     "Open MPI": {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "MASTER_ADDR": "zero"},
 }
 """The variables of the second of two machines."""
@@ -174,8 +193,43 @@ def test_the_job_of_a_process() -> None:
     assert (found.scheduler, found.name, found.restarts, found.queues_again) == ("Slurm", "7", 2, False)
     others = {name: cluster.job(environ) for name, environ in PLACES.items() if name != "Slurm"}
     assert [name for name, job in others.items() if job and job.queues_again] == [
-        *("Kubeflow", "dstack", "Volcano", "Volcano with a master")
+        *("Kubeflow", "dstack", "Volcano", "Volcano with a master", "PAI-DLC", "Volcengine")
     ]
+
+
+def test_pods_that_a_plan_for_one_machine_would_train_apart_are_refused() -> None:
+    with pytest.raises(Refused, match="pods of the job, by WORLD_SIZE: 2, but machines of the plan: 1"):
+        cluster.agree(1, PLACES["PAI-DLC"])
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"LOCAL_RANK": "1"},
+        {"SLURM_JOB_ID": "7"},
+        {"PET_NNODES": "2"},
+        {"RANK": "2"},
+        {"MASTER_ADDR": ""},
+    ],
+)
+def test_counts_of_processes_are_no_pods(environ: dict[str, str]) -> None:
+    counts = {**PLACES["PAI-DLC"], "KUBERNETES_SERVICE_HOST": "", **environ}
+    assert pods.known(counts) == Known()
+    assert pods.contradiction({**counts, "KUBERNETES_SERVICE_HOST": "10.96.0.1"}, 1) is None
+
+
+def test_left_over_counts_contradict_nothing_and_a_scheduler_knows_better() -> None:
+    exported = {**PLACES["PAI-DLC"], "KUBERNETES_SERVICE_HOST": ""}
+    cluster.agree(1, exported)
+    assert cluster.machine_rank({**PLACES["SkyPilot"], **exported, "RANK": "0"}) == 1
+
+
+def test_a_machine_is_counted_by_node_rank_where_nothing_else_counts_it() -> None:
+    nowhere = planned(main_process_ip=None)
+    exported = {"NODE_RANK": "1", "MASTER_ADDR": "zero", "RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0"}
+    assert cluster.place(nowhere, None, exported).rank == 1
+    assert cluster.machine_rank({**PLACES["Slurm"], "NODE_RANK": "0"}) == 1
+    assert cluster.machine_rank({**PLACES["Volcengine"], "MLP_ROLE": "PS"}) is None
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ ORDER = 1
 def known(environ: Mapping[str, str]) -> Known:
     """The address and port of machine 0.
 
-    RANK and WORLD_SIZE are left alone: elsewhere they count processes, which trainwiz starts itself.
+    What RANK and WORLD_SIZE count depends on who sets them: see `pods`.
     """
     return Known(address=environ.get("MASTER_ADDR"), port=number(environ.get("MASTER_PORT")))
 
