@@ -202,6 +202,12 @@ def test_pods_that_a_plan_for_one_machine_would_train_apart_are_refused() -> Non
         cluster.agree(1, PLACES["PAI-DLC"])
 
 
+def test_a_master_that_its_operator_calls_localhost_listens_where_the_others_reach_it() -> None:
+    master = {**PLACES["PAI-DLC"], "RANK": "0", "MASTER_ADDR": "localhost", "HOSTNAME": "job-master-0"}
+    assert cluster.place(planned(main_process_ip=None), None, master).address == "job-master-0"
+    assert cluster.address({**master, "KUBERNETES_SERVICE_HOST": ""}) == "localhost"
+
+
 @pytest.mark.parametrize(
     "environ",
     [
