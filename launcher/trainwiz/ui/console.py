@@ -56,8 +56,12 @@ def width(stream: TextIO) -> int:
 
 
 def near(path: Path) -> Path:
-    """The path as seen from the working directory, where that is shorter."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    """The path as seen from the working directory, where that is shorter; as it is where that folder is gone."""
+    try:
+        here = Path.cwd()
+    except OSError:
+        return path
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def excerpt(place: Place, style: str, stream: TextIO) -> list[str]:
