@@ -257,13 +257,13 @@ def _memory(rows: list[Forecast]) -> list[str]:
     exact = [row for row in rows if row.exact]
     for group in sorted({row.group for row in exact if row.measured_gib}):
         lines.append(_line(group, [row for row in exact if row.group == group]))
-    lines.append(_line("**all that say batch and length exactly**", exact))
-    lines.append(_line("those whose length is a bound", [row for row in rows if row.group and not row.exact]))
+    lines.append(_line("**all with exact batch and length**", exact))
+    lines.append(_line("those with a bound for the length", [row for row in rows if row.group and not row.exact]))
     for peer in ("accelerate", "DeepSpeed"):
         known = [row for row in exact if peer in row.peers]
-        lines.append(_line(f"*the same rows, by us, that {peer} can tell of*", known))
+        lines.append(_line(f"*rows that {peer}'s estimator covers, by trainwiz*", known))
         said = errors((row.peers[peer], row.measured_gib) for row in known)
-        lines.append(f"| *by {peer}'s estimator* | {summary(said)} |")
+        lines.append(f"| *the same rows, by {peer}'s estimator* | {summary(said)} |")
     return lines
 
 
@@ -285,16 +285,18 @@ def _coverage(rows: list[Forecast]) -> list[str]:
     memory = [row for row in rows if row.measured_gib]
     speed = [row for row in rows if row.measured_tokens]
     said = sum(row.peak_gib is not None for row in memory), sum(row.tokens is not None for row in speed)
-    counted = f"{said[0]} have a forecast, of {len(speed)} with a measured speed {said[1]}"
-    return [f"Of {len(memory)} rows with a measured peak {counted}."]
+    return [
+        f"{said[0]} of {len(memory)} rows with a measured peak have a forecast, and {said[1]} of {len(speed)} rows",
+        "with a measured speed.",
+    ]
 
 
 def _ranking(rows: list[Forecast]) -> list[str]:
     memory = ranked((row for row in rows if row.exact), "peak_gib", "measured_gib")
     speed = ranked(rows, "tokens", "measured_tokens")
     return [
-        "Two strategies for one model on the same GPUs, measured more than 10 % apart, are forecast in the order",
-        f"measured in {sum(memory)} of {len(memory)} pairs by memory, and in {sum(speed)} of {len(speed)} by speed.",
+        "Of two strategies for one model on the same GPUs, measured more than 10 % apart, the order is forecast",
+        f"correctly in {sum(memory)} of {len(memory)} pairs by memory, and in {sum(speed)} of {len(speed)} by speed.",
     ]
 
 
