@@ -30,7 +30,7 @@ RANKS = names(
     process_rank rank world_rank
     """
 )
-_RANK_CALLS = names("get_global_rank get_local_rank get_node_local_rank get_rank")
+_RANK_CALLS = names("get_data_parallel_rank get_global_rank get_local_rank get_node_local_rank get_rank")
 _DECORATORS = names(
     """
     main_process_only master_only on_last_process on_local_main_process on_local_process on_main_process on_process

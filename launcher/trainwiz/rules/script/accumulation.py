@@ -9,7 +9,7 @@ from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.training import Backward, Window
+from trainwiz.script.training import Backward, Window, remainder
 from trainwiz.script.tree import Loop, constant, dotted, method, operates, walk
 
 _ACCUMULATION = re.compile(r"accum|micro", re.IGNORECASE)
@@ -31,6 +31,7 @@ def updates_follow_whole_windows(script: Script) -> Violations:
     Instead: write `if (i + 1) % n == 0`, or use enumerate(loader, 1); or use accelerate's accumulate().
     Source: seen with 13 batches and n = 4; accelerate's complete_nlp_example.py has it
     """
+    yield from _cleared_by_windows(script)
     for window in script.training.windows:
         if window.early and not _is_less_one(window.size):
             size = ast.unparse(window.size)
@@ -51,6 +52,38 @@ def updates_follow_whole_windows(script: Script) -> Violations:
                 remedy("use if (i + 1) % {size} == 0, with a counter that starts at 0", size=size),
                 place=script.place(window.test),
             )
+
+
+def _cleared_by_windows(script: Script) -> Violations:
+    """Steps in every micro-batch of a loop that clears the gradients after every n-th: `if (i + 1) % n == 0`."""
+    for step in script.training.steps:
+        loop = next((one for one in script.tree.loops(step) if one in script.training.loops), None)
+        if loop is None or any(w.step is step for w in (*script.training.windows, *script.training.split)):
+            continue
+        clears = [c.node for c in script.methods("zero_grad") if loop in script.tree.loops(c.node)]
+        always = all(_counted(script, one, loop) is None for one in (step, *_passes(script, loop)))
+        sizes = [_counted(script, one, loop) for one in clears]
+        if always and sizes and sizes[0] is not None and None not in sizes:
+            yield violation(
+                "the optimizer steps after every micro-batch, but the gradients are cleared after every {size}",
+                remedy("step under the same condition as zero_grad"),
+                size=ast.unparse(sizes[0]),
+                place=script.place(step),
+            )
+            return
+
+
+def _passes(script: Script, loop: Loop) -> list[ast.Call]:
+    return [b.call for b in script.training.backwards if b.loop is loop]
+
+
+def _counted(script: Script, node: ast.AST, loop: Loop) -> ast.expr | None:
+    """The number of turns after which a node is reached, by a condition with a modulo."""
+    for guard in script.tree.guards(node, within=loop):
+        modulo = remainder(script.training.expanded(guard.test), guard.positive)
+        if modulo is not None:
+            return modulo[1]
+    return None
 
 
 @rule("TW721", level=Level.ERROR, field="script")

@@ -110,7 +110,7 @@ def _counts_updates(script: Script, total: ast.expr) -> bool:
     """Whether a total says that it counts updates: by its name, or because the accumulation divides it."""
     made = [a.value for a in script.names.assigned(dotted(total), total)] if dotted(total) else []
     fed = [n for value in (total, *made) for n in script.names.feeding(value)]
-    if any(operates(n, ast.Mult) and "accum" in ast.unparse(n) for n in fed):
+    if any(operates(n, ast.Mult) and "accum" in dotted(n.left) + dotted(n.right) for n in fed):  # type: ignore[attr-defined]
         return False
     divided = any(operates(n, ast.Div, ast.FloorDiv) and "accum" in ast.unparse(n.right) for n in fed)  # type: ignore[attr-defined]
     return divided or _MAX_UPDATES.search(dotted(total)) is not None

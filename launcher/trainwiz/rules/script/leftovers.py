@@ -50,6 +50,11 @@ def no_fixed_gpu(script: Script) -> Violations:
         fixed = given is not None and (type(constant(given)) is int or _is_fixed(script, given))
         if given is not None and fixed and not script.tree.guards(call.node):
             found[call.node] = given
+    for call in script.calls_with("device_map"):
+        value = next((v for v in _device_maps(script, call.keyword("device_map")) if _is_whole_on_one(script, v)), None)
+        if value is not None and _trains_on_several(script):
+            assert isinstance(value, ast.Dict)
+            found[call.node] = value.values[0]
     for node, value in found.items():
         yield violation(
             "{call}: every process uses this same GPU", fix, call=ast.unparse(value), place=script.place(node)
@@ -177,7 +182,7 @@ def devices_have_the_local_rank(script: Script) -> Violations:
     Instead: use int(os.environ["LOCAL_RANK"]), or rank % torch.cuda.device_count().
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html (environment variables)
     """
-    known = any("LOCAL_RANK" in part.text for part in script.parts)
+    known = any("LOCAL_RANK" in part.text or "SLURM_PROCID" in part.text for part in script.parts)
     chosen = [(c, c.argument("device", 0)) for c in script.called("torch.cuda.set_device")] if known else []
     for call, device in chosen:
         if device is not None and _is_global_rank(script, device):
@@ -189,9 +194,30 @@ def devices_have_the_local_rank(script: Script) -> Violations:
             )
 
 
+def _device_maps(script: Script, value: ast.expr | None) -> list[ast.expr]:
+    """What a device_map may be."""
+    made = [a.value for a in script.names.assigned(dotted(value), value)] if value is not None and dotted(value) else []
+    return [v for v in (value, *made) if v is not None]
+
+
+def _is_whole_on_one(script: Script, value: ast.expr) -> bool:
+    """Whether a device_map puts the whole model on a GPU with a fixed number: `{"": 0}`."""
+    if not isinstance(value, ast.Dict) or len(value.keys) != 1 or constant(value.keys[0]) != "":
+        return False
+    return type(constant(value.values[0])) is int or _is_fixed(script, value.values[0])
+
+
+def _trains_on_several(script: Script) -> bool:
+    """Whether a script trains, and asks for its place among several ranks."""
+    trains = bool(script.training.backwards or script.called("Trainer.train"))
+    return trains and (script.engines.several or any("LOCAL_RANK" in part.text for part in script.parts))
+
+
 def _is_global_rank(script: Script, device: ast.expr) -> bool:
     """Whether a number is surely that of the rank in the whole job."""
     made = [a.value for a in script.names.assigned(dotted(device), device)] if dotted(device) else [device]
+    if len(made) == 1 and dotted(made[0]) and dotted(made[0]) != dotted(device):
+        return _is_global_rank(script, made[0])
     words = [{constant(n) for n in walk(value)} for value in made]
     asked = [
         isinstance(value, ast.Call) and script.names.resolved(value.func) == "torch.distributed.get_rank"

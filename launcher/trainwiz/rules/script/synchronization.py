@@ -31,16 +31,18 @@ def the_last_micro_batch_synchronizes(script: Script) -> Violations:
     for call in _no_syncs(script):
         block = _block(script, call)
         inside = [b for b in script.training.backwards if block is not None and _is_in(script, b.call, block)]
-        if block is not None and inside and not _others(script, inside[0]):
+        if block is not None and inside and not _chosen(script, call) and not _others(script, inside[0]):
             guards = script.tree.guards(block)
             tail = any(_is_boundary(script, inside[0], g.test) and g.positive for g in guards)
-            if tail or not guards:
+            if tail or not guards or _is_in_both_branches(script, inside[0]):
                 yield violation(
                     "every backward pass is inside no_sync: gradients are never averaged over ranks",
                     remedy("run the last micro-batch of each window outside no_sync"),
                     place=script.place(call.node),
                 )
-        elif block is not None and any(_is_at_the_end(script, inside, g) for g in script.tree.guards(block)):
+        elif block is not None and any(
+            _is_at_the_end(script, inside, g) for g in (*script.tree.guards(block), *_chosen(script, call))
+        ):
             yield violation(
                 "no_sync includes the last micro-batch of the window, which must synchronize",
                 remedy("invert the condition"),
@@ -144,9 +146,25 @@ def _gives_on(script: Script, call: Call) -> bool:
     return any(a.name == "no_sync" or (isinstance(a, ast.ClassDef) and a.name.endswith("Plugin")) for a in around)
 
 
+def _is_in_both_branches(script: Script, backward: Backward) -> bool:
+    """Whether the other branch of a condition around a backward pass has one, too; all of them are in no_sync."""
+    scope = script.tree.scope(backward.call)
+    return any(
+        b is not backward and script.tree.scope(b.call) is scope and script.tree.exclusive(b.call, backward.call)
+        for b in script.training.backwards
+    )
+
+
+def _chosen(script: Script, call: Call) -> list[Guard]:
+    """The condition of `with model.no_sync() if condition else nullcontext():`, as far as it names the last one."""
+    parent = script.tree.parent(call.node)
+    return script.tree.guards(call.node)[:1] if isinstance(parent, ast.IfExp) else []
+
+
 def _block(script: Script, call: Call) -> ast.With | None:
-    """The with-block that a no_sync() call opens directly."""
+    """The with-block that a no_sync() call opens, directly or beside another context."""
     item = script.tree.parent(call.node)
+    item = script.tree.parent(item) if isinstance(item, ast.IfExp) else item
     block = script.tree.parent(item) if isinstance(item, ast.withitem) else None
     return block if isinstance(block, ast.With) else None
 
@@ -175,6 +193,8 @@ def _is_last(test: ast.expr, positive: bool) -> bool:
     """Whether a condition says by its name that this is the last micro-batch."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _is_last(test.operand, not positive)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and positive:
+        return any(_is_last(value, True) for value in test.values)
     return positive and re.search(r"(^|[._])(is_)?last(_|$)", dotted(test)) is not None
 
 

@@ -80,7 +80,7 @@ def weights_are_collected_by_every_rank(script: Script) -> Violations:
     Instead: call them outside the condition; pass what they return to save_pretrained(state_dict=…) inside it.
     Source: https://huggingface.co/docs/accelerate/usage_guides/fsdp (saving and loading)
     """
-    sharded = [c for c in script.methods("state_dict") if _is_sharded(script, c.node)]
+    sharded = [c for c in script.methods("state_dict") if _is_sharded(script, c.node) or _is_collected(script, c.node)]
     lightning = script.called(*_LIGHTNINGS) if script.engines.lightning else []
     own = [c for c in script.calls_of("save_model") if _is_own_trainers(script, c)]
     collecting = [*script.called(*_COLLECTS), *lightning, *sharded, *own]
@@ -232,6 +232,15 @@ def _guarded(script: Script, call: ast.Call) -> Fix:
     fix = remedy("put it under: if accelerator.is_main_process, or if rank == 0")
     condition = main_rank(script, call)
     return edited(fix, under(script, call, condition) if condition else ())
+
+
+def _is_collected(script: Script, call: ast.Call) -> bool:
+    """Whether FSDP 1 collects what a method returns: `with FSDP.state_dict_type(model, …):`."""
+    return any(
+        isinstance(item.context_expr, ast.Call) and method(item.context_expr) == "state_dict_type"
+        for block in script.tree.withs(call)
+        for item in block.items
+    )
 
 
 def _is_sharded(script: Script, call: ast.Call) -> bool:
