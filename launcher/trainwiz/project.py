@@ -32,7 +32,7 @@ class Amount:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DataFacts:
-    """One data set of the plan."""
+    """One dataset of the plan."""
 
     name: str
     """As the plan names it."""

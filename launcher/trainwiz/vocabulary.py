@@ -77,7 +77,7 @@ USUAL_TASK: Task = "causal_lm"
 """The default task of a plan and of the first question, which cannot wait for pydantic."""
 
 EMBEDDED = "embedded"
-"""The data set that every Python carries: no download, no file."""
+"""The dataset that every Python carries: no download, no file."""
 
 DECIDED_SETTINGS = {
     "train_batch_size": "batch.real_batch_size",

@@ -458,7 +458,7 @@ def parser(case: dict[str, Any]) -> None:
     from transformers import HfArgumentParser, Seq2SeqTrainingArguments
 
     values = yaml.safe_load(Path(case["accelerate"]).read_text())
-    # TRL's parser is one of transformers, too, with a class for the data set.
+    # TRL's parser is one of transformers, too, with a class for the dataset.
     known = {*OWN_ARGUMENTS, "dataset_name"} - set(Seq2SeqTrainingArguments.__dataclass_fields__)
     rest = {key: value for key, value in values.items() if key not in known}
     HfArgumentParser(Seq2SeqTrainingArguments).parse_dict({"output_dir": case["folder"], **rest})

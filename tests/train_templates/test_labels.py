@@ -86,10 +86,10 @@ def test_fractions_are_still_no_classes(labels: ModuleType, tmp_path: Path) -> N
     assert "is a fraction" in said(csv_of(tmp_path / "a.csv", ["0.5", "1", "007"]))
 
 
-# docs/decisions/tasks.md: Classes of a ClassLabel column keep the numbers of the data set
+# docs/decisions/tasks.md: Classes of a ClassLabel column keep the numbers of the dataset
 @pytest.mark.parametrize("kind", ["parquet", "saved", "arrow"])
 def test_names_of_datasets_are_those_of_the_model(kind: str, tmp_path: Path) -> None:
-    """They were 0 and 1. Their order is that of the data set, and a name that no text has stays an output."""
+    """They were 0 and 1. Their order is that of the dataset, and a name that no text has stays an output."""
     table = named([1, 0, 3], datasets.ClassLabel(names=["spam", "ham", "eggs", "bacon"]))
     where = tmp_path / ("texts" if kind == "saved" else f"texts.{kind}")
     if kind == "parquet":

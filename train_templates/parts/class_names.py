@@ -1,4 +1,4 @@
-"""Labels of data sets from datasets: numbers that have names."""
+"""Labels of datasets from datasets: numbers that have names."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Conversations as people store them, read as the messages that chat templates take.
 
-Each row of a data set is one conversation, in one of these formats:
+Each row of a dataset is one conversation, in one of these formats:
 
 - OpenAI: `messages` of `role` and `content`, with `tool_calls`, `refusal` (read as the assistant's answer), `weight`,
   `name`; `tools` beside them, and if a question comes last, its answer may be in `response` or `completion`

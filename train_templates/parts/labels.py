@@ -1,4 +1,4 @@
-"""Labels as they are stored: as text in .csv files, as numbers with names in data sets of the package datasets."""
+"""Labels as they are stored: as text in .csv files, as numbers with names in datasets of the package datasets."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ A source is one of these; several are separated by commas:
   as `seg_train` and `seg_test` (splits.py)
 - a table (.csv, .tsv, .jsonl, .json, .parquet), whose rows name a file, from the table's folder on, and a label; or a
   folder with such a table, named metadata.csv, metadata.jsonl or metadata.parquet
-- data sets of the package datasets with the pictures in them: such a .parquet or .arrow file, a folder of them, one
-  that `Dataset.save_to_disk` wrote, or a data set of the hub; the pictures stay in memory as they are compressed
+- datasets of the package datasets with the pictures in them: such a .parquet or .arrow file, a folder of them, one
+  that `Dataset.save_to_disk` wrote, or a dataset of the hub; the pictures stay in memory as they are compressed
 - an .npz file with the arrays `images` and `labels`
 - embedded: scikit-learn's handwritten digits
 
@@ -75,7 +75,7 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".jfif", ".webp", ".bmp", ".gif", ".tif", "
 NOT_READ = (".heic", ".heif", ".avif", ".jxl", ".jp2", ".svg", ".psd", ".dcm", ".dng", ".cr2", ".nef", ".arw")
 """Names of pictures that Pillow does not read by itself."""
 METADATA = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
-"""Tables in a folder of pictures, as data sets on the hub name them."""
+"""Tables in a folder of pictures, as datasets on the hub name them."""
 
 
 @dataclass(frozen=True)

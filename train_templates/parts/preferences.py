@@ -1,6 +1,6 @@
 """Preferences as people store them: two answers of which one is better, or an answer with a judgement.
 
-Each row of a data set has one of these forms. The conversation around the answers is read as in conversations.py.
+Each row of a dataset has one of these forms. The conversation around the answers is read as in conversations.py.
 
 - `chosen` and `rejected` as texts, beside `prompt`, `question` or `instruction` (with `input`, `system`, `history`)
 - both as messages: the answers beside a `prompt`, `messages` or `conversations`, or whole conversations

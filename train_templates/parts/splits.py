@@ -1,4 +1,4 @@
-"""Parts of a data set by the names of its files and folders: `train-00000-of-00003.parquet`, `val/`, `seg_test`."""
+"""Parts of a dataset by the names of its files and folders: `train-00000-of-00003.parquet`, `val/`, `seg_test`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PARTS = {
 }
 """Words for the part that is trained on, and for those that are not, in order of preference."""
 ABOUT = ("dataset_infos.json", "dataset_info.json", "dataset_dict.json", "state.json")
-"""Files that describe a data set and hold none of its data."""
+"""Files that describe a dataset and hold none of its data."""
 
 
 def word_of(name: str) -> str:

@@ -76,7 +76,7 @@ FP32 = {"torch_dtype": torch.float32}  # its name in transformers before 4.56
 
 
 class Labeled(NamedTuple):
-    """A text of a data set."""
+    """A text of a dataset."""
 
     text: str
     label: Any

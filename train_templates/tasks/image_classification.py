@@ -71,7 +71,7 @@ def class_names(config: TaskConfig) -> Classes:
 
 
 def load(config: TaskConfig, split: str) -> pictures.Pictures:
-    """Return a data set with the number of each picture's class."""
+    """Return a dataset with the number of each picture's class."""
     classes = class_names(config)
     numbers = {name: i for i, name in enumerate(classes)}
 

@@ -81,7 +81,7 @@ def classes_of(config: TaskConfig) -> multilabel.Classes:
 
 
 def load(config: TaskConfig, split: str) -> pictures.Pictures:
-    """Return a data set with a row of 0 and 1 for each picture, one for each class."""
+    """Return a dataset with a row of 0 and 1 for each picture, one for each class."""
     classes = classes_of(config)
 
     def flags_of(source: str, labels: list[Any], split: str) -> Sequence[list[int]]:

@@ -123,7 +123,7 @@ class TaskConfig:
 
 @functools.cache
 def labeled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labeled]:
-    """Return the texts of a data set with their labels."""
+    """Return the texts of a dataset with their labels."""
     if source == "embedded":
         found = list(embedded_paragraphs(split))
     else:
@@ -138,7 +138,7 @@ def class_names(config: TaskConfig) -> Classes:
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
-    """Return a data set with the number of each text's class."""
+    """Return a dataset with the number of each text's class."""
     classes = class_names(config)
     numbers = {name: i for i, name in enumerate(classes)}
     texts = labeled(source, split, *reading(config))

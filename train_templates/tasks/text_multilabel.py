@@ -122,7 +122,7 @@ class TaskConfig:
 
 @functools.cache
 def labeled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labeled]:
-    """Return the texts of a data set with their labels, as stored there."""
+    """Return the texts of a dataset with their labels, as stored there."""
     if source == "embedded":
         return [one._replace(label=embedded_words(one.text)) for one in embedded_paragraphs(split)]
     return read(source, split, text_column, label_column, max_rows)
@@ -142,7 +142,7 @@ def classes_of(config: TaskConfig) -> multilabel.Classes:
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
-    """Return a data set with a row of 0 and 1 for each text, one for each class."""
+    """Return a dataset with a row of 0 and 1 for each text, one for each class."""
     texts = labeled(source, split, *reading(config))
     # feature: eval
     if is_part(config.eval_data):

@@ -108,7 +108,7 @@ class TaskConfig:
 
 @functools.cache
 def labeled(source: str, split: str, text_column: str, label_column: str, max_rows: int) -> list[Labeled]:
-    """Return the texts of a data set with their numbers."""
+    """Return the texts of a dataset with their numbers."""
     if source == "embedded":
         return [one._replace(label=symbols(one.text)) for one in embedded_paragraphs(split)]
     found = read(source, split, text_column, label_column, max_rows)
@@ -124,7 +124,7 @@ def symbols(text: str) -> float:
 
 
 def load(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> Dataset[Any]:
-    """Return a data set with the number of each text."""
+    """Return a dataset with the number of each text."""
     texts = labeled(source, split, *reading(config))
     # feature: eval
     if is_part(config.eval_data):

@@ -19,7 +19,7 @@ _SAME_COLUMNS = say("a plan reads the same columns of all its data; give the fil
 
 
 def read(page: Page, tool_file: ToolFile) -> None:
-    """Enter the data sets that have a path or an id, and their columns; everything else about them is reported."""
+    """Enter the datasets that have a path or an id, and their columns; everything else about them is reported."""
     found = [named for named in tool_file.tool.data(tool_file) if named.sets]
     for named in found:
         _enter(page, tool_file, named)

@@ -149,7 +149,7 @@ EXPLANATIONS = {
     ),
     "division_by_zero": Signature(
         rf"{_ENDS}ZeroDivisionError: .+$",
-        cause="a number is divided by zero: usually a loader, a data set or a counter is empty",
+        cause="a number is divided by zero: usually a loader, a dataset or a counter is empty",
         remedy="print the divisor at {where}; with several ranks, each needs at least one batch (drop_last, too few "
         "samples)",
     ),

@@ -1,6 +1,6 @@
 """The types of a plan: each section with its keys, what is legal for each alone, and its default.
 
-A default stands here if it is the same for every machine, model and data set, and nowhere else. A key without one
+A default stands here if it is the same for every machine, model and dataset, and nowhere else. A key without one
 depends on other facts: `decide` finds a value for it, and a plan must say it.
 """
 

@@ -1,4 +1,4 @@
-"""The hub's local cache of downloaded models and data sets."""
+"""The hub's local cache of downloaded models and datasets."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ MODULES = (
 )
 """The modules whose documentation is the embedded data."""
 _OPTIONAL = frozenset({"system", "tools", "history", "input"})
-"""Columns that only a few rows of a data set may have."""
+"""Columns that only a few rows of a dataset may have."""
 _LEAST_BYTES = 40
 """The size of the shortest possible conversation in a file."""
 

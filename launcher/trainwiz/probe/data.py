@@ -1,4 +1,4 @@
-"""The data set of a plan: where it is, and what is known about it. Each kind of sample has its `Kind`."""
+"""The dataset of a plan: where it is, and what is known about it. Each kind of sample has its `Kind`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Reading:
     root: Path
     """The project's folder, from which paths count."""
     cache: HubCache
-    """Where the hub's client keeps data sets."""
+    """Where the hub's client keeps datasets."""
     sequence_length: int
     """Tokens of a sample."""
     as_bytes: bool
@@ -59,7 +59,7 @@ class Kind:
     """What is particular about one kind of sample. A name that is none of these is missing."""
 
     embedded: Callable[[Reading, str], DataFacts]
-    """The facts about the embedded data set, by its split."""
+    """The facts about the embedded dataset, by its split."""
     folder: Callable[[Path, Reading], DataFacts]
     """The facts about the files of a folder."""
     file: Callable[[Path, Reading], DataFacts]
@@ -71,7 +71,7 @@ class Kind:
 
 
 def facts(name: str, kind: Kind, reading: Reading, *, split: str) -> DataFacts:
-    """The facts about the sources of one data set. `split` is train or validation."""
+    """The facts about the sources of one dataset. `split` is train or validation."""
     reading = replace(reading, split=split)
     sources = listed(name, reading.root)
     if len(sources) == 1 or kind.files is None:

@@ -49,7 +49,7 @@ def is_shown(name: str | Path) -> bool:
 
 
 def is_saved(path: Path) -> bool:
-    """Whether a folder is a data set that `save_to_disk` of datasets wrote."""
+    """Whether a folder is a dataset that `save_to_disk` of datasets wrote."""
     return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
 
 
@@ -96,7 +96,7 @@ def _word_inside(inside: Path) -> str:
 
 
 def tables_of(folder: Path, split: str) -> tuple[Path, ...]:
-    """The .arrow files of a data set that `save_to_disk` wrote, of its part for training or evaluation."""
+    """The .arrow files of a dataset that `save_to_disk` wrote, of its part for training or evaluation."""
     parts = _saved_parts(folder)
     inside = next((folder / name for name in PARTS[split] if name in parts), folder)
     try:
@@ -106,7 +106,7 @@ def tables_of(folder: Path, split: str) -> tuple[Path, ...]:
 
 
 def _saved_parts(folder: Path) -> tuple[str, ...]:
-    """The parts of a data set that `save_to_disk` wrote, by the file that lists them."""
+    """The parts of a dataset that `save_to_disk` wrote, by the file that lists them."""
     try:
         return tuple(map(str, read_json(folder / "dataset_dict.json")["splits"]))
     except (OSError, ValueError, KeyError, TypeError):

@@ -14,7 +14,7 @@ from trainwiz.quantities import size as in_units
 
 SUFFIXES = (".yaml", ".yml", ".json", *config.SHELL_SUFFIXES)
 _LARGEST = 1_000_000
-"""Bytes; no configuration is that long, and a data set may be."""
+"""Bytes; no configuration is that long, and a dataset may be."""
 _MARKS = (
     "distributed_type:",
     "deepspeed_config:",

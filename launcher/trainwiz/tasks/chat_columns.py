@@ -68,7 +68,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
         *("worse_response", "answer_rejected", "坏回答", "差回答", "较差回答", "拒绝", "拒绝回答", "非偏好回答"),
     ),
 }
-"""Names in other data sets, the best first, in lower case and without a language suffix."""
+"""Names in other datasets, the best first, in lower case and without a language suffix."""
 _PAIRED = {"source": ("target", "tgt"), "src": ("target", "tgt"), "user": ("assistant", "bot")}
 """Names of a prompt that elsewhere say where a row comes from or whose it is, and the answers that they go with."""
 _LANGUAGE = re.compile(r"_(zh|cn|en|chinese|english|text|str|content)$")

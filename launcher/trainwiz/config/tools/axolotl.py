@@ -103,7 +103,7 @@ def _entry(entry: Mapping[str, Any], *, documents: bool) -> DataSet:
     )
     files, path = data_set.listed(entry.get("data_files")), entry.get("path")
     if path not in _LOADERS:
-        # Some files of a data set of the hub have no name in a plan.
+        # Some files of a dataset of the hub have no name in a plan.
         named = DataSet() if files else data_set.of_hub(path, entry.get("name"), entry.get("split"))
         return replace(named, columns=columns, beside=beside)
     sources = tuple(file for file in files if data_set.is_source(file))

@@ -16,7 +16,7 @@ _FILE = re.compile(r"\.\w+$")
 
 @dataclass(frozen=True, kw_only=True)
 class DataSet:
-    """One entry: files, a folder or a data set of the hub, and what is said of its rows."""
+    """One entry: files, a folder or a dataset of the hub, and what is said of its rows."""
 
     sources: tuple[str, ...] = ()
     """Its names in a plan; empty if a plan cannot name it."""
@@ -32,14 +32,14 @@ class DataSet:
 
 @dataclass(frozen=True, kw_only=True)
 class NamedData:
-    """The data sets under one key of a file."""
+    """The datasets under one key of a file."""
 
     key: str
     """The file's key."""
     evaluates: bool = False
     """Whether they are for evaluation."""
     sets: tuple[DataSet, ...] = ()
-    """The data sets, in order."""
+    """The datasets, in order."""
     task: str = ""
     """The task that they mean; empty where another key says it."""
     with_keys: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ def listed(value: Any) -> list[Any]:
 
 
 def of_hub(path: Any, subset: Any = None, part: Any = None, **rest: Any) -> DataSet:
-    """A data set under its id, or a file or folder under its path; a part counts only where it is a name."""
+    """A dataset under its id, or a file or folder under its path; a part counts only where it is a name."""
     if not is_source(path):
         return DataSet()
     fewer = () if part is None or part == "" or is_part(part) else (f"split: {part}",)
@@ -60,7 +60,7 @@ def of_hub(path: Any, subset: Any = None, part: Any = None, **rest: Any) -> Data
 
 
 def of_model_scope(name: str) -> DataSet:
-    """A data set of another hub than that of Hugging Face."""
+    """A dataset of another hub than that of Hugging Face."""
     why = say("{name} is an id of ModelScope; name the data by files, or by an id of the Hugging Face hub", name=name)
     return DataSet(problem=why)
 
@@ -71,7 +71,7 @@ def is_source(path: Any) -> bool:
 
 
 def is_file(path: str) -> bool:
-    """Whether it looks like a path, and not like the id of a data set."""
+    """Whether it looks like a path, and not like the id of a dataset."""
     return "/" not in path or path.startswith((".", "/", "~")) or _FILE.search(path) is not None
 
 

@@ -71,7 +71,7 @@ def _names(tool_file: ToolFile, key: str) -> list[str]:
 
 
 def _named(name: str, tool_file: ToolFile) -> DataSet:
-    """The data set of `HF::organization/name:subset/subset#rows`."""
+    """The dataset of `HF::organization/name:subset/subset#rows`."""
     hub, mark, rest = name.rpartition("::")
     rest, _, rows = rest.partition("#")
     path, _, subsets = rest.partition(":")

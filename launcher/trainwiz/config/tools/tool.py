@@ -57,7 +57,7 @@ class Tool:
     data: Callable[[ToolFile], Iterable[NamedData]] = lambda _: ()
     """The data that a file names."""
     catalogue: Callable[[Document], str | None] = lambda _: None
-    """The path of another file, which says what the names of data sets stand for; None where there is none."""
+    """The path of another file, which says what the names of datasets stand for; None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class ToolFile:
     deepspeed: DeepSpeed | None = None
     """The DeepSpeed file that it names, where it was found."""
     catalogue: Document | None = None
-    """The file that says what its names of data sets stand for, where it was found."""
+    """The file that says what its names of datasets stand for, where it was found."""
 
     @property
     def name(self) -> str:

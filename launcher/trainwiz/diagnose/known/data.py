@@ -45,13 +45,13 @@ SIGNATURES = {
     "missing_column": Signature(
         r"(?:Column name|Columns?) (?P<column>\[?'?[^\s\]]+\]?) (?:to .+ )?(?:is )?not in the dataset",
         r"(?P<column>'\w+') (?:is not|not found) in (?:the )?(?:columns|column_names)",
-        cause="the data set has no column {column}",
+        cause="the dataset has no column {column}",
         remedy="print dataset.column_names; rename the column, or give the right name in the configuration",
     ),
     "missing_split": Signature(
         r"Unknown split \"(?P<split>[^\"]+)\"",
         r"dataset_dict\.py\"[\s\S]{0,400}?\nKeyError: '(?P<split>train|validation|test|eval|dev)'",
-        cause="the data set has no split {split}",
+        cause="the dataset has no split {split}",
         remedy="print load_dataset(…).keys(); name a split that exists, or cut one off: "
         "dataset.train_test_split(test_size=0.05)",
     ),
@@ -102,7 +102,7 @@ SIGNATURES = {
     "column_too_large": Signature(
         r"(?:ArrowInvalid|ArrowCapacityError|OverflowError): .*(?P<problem>offset overflow while concatenating arrays|"
         r"array cannot contain more than 2147483646 bytes[^\n]*)",
-        cause="a column of the data set has more than 2 GB in one part: {problem}",
+        cause="a column of the dataset has more than 2 GB in one part: {problem}",
         remedy="give map() a smaller batch_size and writer_batch_size, or fewer num_proc; cast the column to "
         "Value('large_string') or Array2D",
     ),

@@ -174,7 +174,7 @@ class FirstOfStream(torch.utils.data.IterableDataset[Any]):
 
 
 class FirstPart(torch.utils.data.Dataset[Any]):
-    """The first samples of a data set. Its attributes with one entry per sample are cut to the same length."""
+    """The first samples of a dataset. Its attributes with one entry per sample are cut to the same length."""
 
     def __init__(self, data: Any, samples: int) -> None:
         self.data, self.samples = data, min(samples, len(data))

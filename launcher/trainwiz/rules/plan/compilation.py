@@ -240,9 +240,9 @@ def no_build_lock_is_left(plan: Plan, project: Project) -> Violations:
     Why: torch marks a running build with a file named `lock` and waits while the file exists. A killed build
     (Ctrl-C, out of memory, end of a batch job) leaves the file behind, and nothing checks whether the builder is
     still alive.
-    Instead: delete the file. Where other machines, containers or users share the folder, first make sure that none of
-    them is building: their processes may not be visible from here. Where you may not delete it, build in a folder of
-    your own, which TORCH_EXTENSIONS_DIR names.
+    Instead: delete the file. If other machines, containers or users share the folder, first make sure that none of them
+    is building: their processes may not be visible from here. If you may not delete it, set TORCH_EXTENSIONS_DIR to a
+    folder of your own.
     Source: torch/utils/file_baton.py; huggingface/transformers issue 26015
     """
     if not strategies.of(plan).uses_deepspeed:

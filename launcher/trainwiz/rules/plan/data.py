@@ -46,7 +46,7 @@ def data_is_readable(plan: Plan, project: Project) -> Violations:
     """The data must have the format that its file name implies.
 
     Without it: the training stops with `not a JSON object`, `no column "text"`, `this conversation cannot be used`,
-    `these labels cannot be classes`, `not valid UTF-8` or `no pictures`, when it comes to that line.
+    `these labels cannot be classes`, `not valid UTF-8` or `no pictures`, when it reaches that line.
     Why: .jsonl is one JSON object per line, .csv and .tsv name their columns in the first line, .txt is UTF-8 text and
     .npz holds arrays; texts and labels are in the columns named by data.text_column and data.label_column, and
     conversations and preferences in columns with well-known names, or those set in data.columns.
@@ -103,13 +103,13 @@ def _missing_column(plan: Plan, data: DataFacts) -> str | None:
 
 @rule("TW558", level=Level.ERROR, field="data.label_column")
 def columns_differ(plan: Plan) -> Violations:
-    """What is to be predicted is in another column than what it is predicted from.
+    """Inputs and labels must come from different columns.
 
-    Without it: the model sees the answer that it should give. The loss and the metrics of the evaluation are far too
-    good, and the trained model has learned to copy. Of equal preferences it learns nothing: the loss stays at 0.693.
-    Why: data.text_column and data.image_column name the inputs, data.label_column what is learned of them. The words of
+    Without it: the model sees the answer that it should predict. Loss and evaluation metrics are far too good, and the
+    model only learns to copy. From two equal answers it learns nothing: the loss stays at 0.693.
+    Why: data.text_column and data.image_column name the inputs, data.label_column names what is predicted. The words in
     data.columns stand for different parts of a row.
-    Instead: name the column of the labels, or of the answers.
+    Instead: name the column that contains the labels, or the answers.
     Source: the generated task.py and column_names.py, which read each column by its name
     """
     task = tasks.of(plan)
@@ -348,7 +348,7 @@ def evaluation_is_held_out(plan: Plan, project: Project) -> Violations:
     """Evaluation data must not be the training data.
 
     Without it: the evaluation loss falls with the training loss, no matter what the model has learned.
-    Why: both settings name the same source, or contain the same file. (The embedded text, hub data sets, and folders
+    Why: both settings name the same source, or contain the same file. (The embedded text, hub datasets, and folders
     whose files or folders are named train and val, are split by their loaders.)
     Instead: hold out a part of the training data (data.eval: 5%), split the file, or leave data.eval empty.
     Source: https://www.deeplearningbook.org/contents/ml.html, section 5.3

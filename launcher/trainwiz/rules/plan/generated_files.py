@@ -22,7 +22,7 @@ def needed_files_are_there(project: Project) -> Violations:
     Without it: the launch stops with `can't open file 'train.py'`, or accelerate's `Expected a string path to an
     existing deepspeed config`.
     Why: a generated file was deleted or moved.
-    Instead: generate the project again; your edits to other files are kept.
+    Instead: generate the project again (trainwiz update); your edits to other files are kept.
     Source: seen with accelerate 1.15; .trainwiz/manifest.json of the project
     """
     for path in project.missing_files:
@@ -73,7 +73,7 @@ def files_follow_the_plan(project: Project) -> Violations:
     Without it: the launch uses the world size of the new plan with the script of the old plan: train.py rejects a
     different number of ranks, but silently trains with the old learning rate, batch or data.
     Why: trainwiz.yaml was edited after the files were generated from it.
-    Instead: generate again.
+    Instead: run trainwiz update.
     Source: seen with the generated scripts; .trainwiz/manifest.json of the project
     """
     if project.stale_files:

@@ -168,7 +168,7 @@ def _is_here(plan: Plan, machine: Machine) -> bool:
 
 @rule("TW618", level=Level.WARNING, field="machine.numa_binding")
 def only_ranks_with_gpus_are_bound(plan: Plan) -> Violations:
-    """machine.numa_binding always needs ranks with GPUs.
+    """machine.numa_binding set to always needs ranks with GPUs.
 
     Without it: the key has no effect: the ranks run on any core.
     Why: a rank is bound to the NUMA node of its GPU, and a rank on the CPU has none.

@@ -22,8 +22,8 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Viol
     """Weights, gradients and optimizer state of each rank must fit in its GPU.
 
     Without it: `torch.OutOfMemoryError: CUDA out of memory`, in the first optimizer step at the latest.
-    Why: AdamW with fp32 master weights takes 16 bytes per parameter before any activations; ZeRO and FSDP divide
-    parts of that by the world size.
+    Why: AdamW with fp32 master weights takes 16 bytes per parameter before any activations; ZeRO and FSDP divide parts
+    of that by the number of ranks.
     Instead: use a higher ZeRO stage or FSDP, more ranks, or offload.
     Source: ZeRO, https://arxiv.org/abs/1910.02054, section 3; the tables in trainwiz.strategies, whose 16
     bytes (alone and under DDP) were the limit on a CPU with torch 2.13
@@ -42,7 +42,7 @@ def state_fits_the_gpu(plan: Plan, machine: Machine, estimate: Estimate) -> Viol
 
 @rule("TW322", level=Level.WARNING, field="strategy.kind")
 def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Violations:
-    """The model state must leave enough GPU memory for activations, and both for the CUDA context.
+    """Model state and activations must leave enough GPU memory for each other and for the CUDA context.
 
     Without it: `CUDA out of memory` in the first forward pass, or later at the first long sequence.
     Why: activations grow with micro-batch × sequence length; the loss takes 12 to 14 bytes for each token and word of

@@ -90,7 +90,7 @@ def weights_can_be_averaged(plan: Plan) -> Violations:
 
 @rule("TW418", level=Level.WARNING, field="optimizer.name")
 def optimizer_uses_its_settings(plan: Plan) -> Violations:
-    """beta1, beta2 and epsilon must be settings of the optimizer.
+    """The optimizer must have the settings that the plan gives: beta1, beta2, epsilon.
 
     Without it: the number is ignored, and the training is not what the plan seems to describe.
     Why: sgd has only a momentum (beta1), lion has no epsilon, and adafactor has no betas.

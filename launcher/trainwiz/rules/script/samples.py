@@ -378,13 +378,13 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
 
 
 def _of_all_splits(maker: ast.expr) -> ast.expr:
-    """What makes all splits of a data set of which one is taken: `load_dataset(name)["train"]`."""
+    """What makes all splits of a dataset of which one is taken: `load_dataset(name)["train"]`."""
     named = isinstance(maker, ast.Subscript) and isinstance(constant(maker.slice), str)
     return maker.value if named and isinstance(maker.value, ast.Call) else maker  # type: ignore[attr-defined]
 
 
 def _is_told_one(maker: ast.Call) -> bool:
-    """Whether a data set is told to be the only one: `Rows(path, rank=0, num_replicas=1)`."""
+    """Whether a dataset is told to be the only one: `Rows(path, rank=0, num_replicas=1)`."""
     told = [k.value for k in maker.keywords if k.arg is not None and _TOLD.search(k.arg)]
     return len(told) > 1 and all(type(constant(value)) is int for value in told)
 

@@ -56,7 +56,7 @@ def samples_are_split_once(script: Script) -> Violations:
     Without it: each rank sees 1/N of its 1/N: of 16 samples on 2 ranks, 8 are never seen, and no message says so.
     Why: prepare shards a loader by batches, whatever its sampler is; of a stream, only the main process reads its
     part, and gives each rank a slice of that.
-    Instead: pass the whole data set and a plain DataLoader.
+    Instead: pass the whole dataset and a plain DataLoader.
     Source: seen with accelerate 1.15 on two ranks; huggingface/datasets issue 5360
     """
     for call, value in _prepared(script):
@@ -93,7 +93,7 @@ def _is_huggingfaces(script: Script, call: Call) -> bool:
 
 
 def _split_before(script: Script, maker: ast.AST) -> str | None:
-    """What splits the samples of a loader or a data set by rank; None if nothing surely does."""
+    """What splits the samples of a loader or a dataset by rank; None if nothing surely does."""
     if not isinstance(maker, ast.Call):
         return None
     if method(maker) == _BY_NODE or dotted(maker.func) == _BY_NODE:

@@ -12,7 +12,7 @@ def quantized_weights_need_an_adapter(tool_file: ToolFile) -> Violations:
     """A model loaded in 4 or 8 bits can only be trained with an adapter.
 
     Without it: the tool stops, or the Trainer does: `You cannot perform fine-tuning on purely quantized models`.
-    Why: gradients cannot change weights that are rounded to 16 values.
+    Why: gradients cannot change weights that are rounded to 16 or 256 values.
     Instead: train LoRA on top, or load the model unquantized.
     Source: read in transformers 5.23.0, Axolotl 0.18.0, LLaMA-Factory 0.9.6, ms-swift 4.6.0 and TRL 1.10.0
     """

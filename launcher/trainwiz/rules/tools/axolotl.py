@@ -176,8 +176,8 @@ def qlora_is_in_four_bits(tool_file: ToolFile) -> Violations:
 def reinforcement_does_not_pack(tool_file: ToolFile) -> Violations:
     """Preference and reinforcement training do not support sample_packing; KTO needs remove_unused_columns: false.
 
-    Without it: Axolotl stops: ``sample_packing: true` does not work with RLHF training`, or `Set
-    `remove_unused_columns: False` when using kto`.
+    Without it: Axolotl stops: `` `sample_packing: true` does not work with RLHF training ``, or
+    `` Set `remove_unused_columns: False` when using kto ``.
     Why: their samples are pairs or groups, which a packed row would mix; KTO's labels are a separate column.
     Instead: remove sample_packing; for KTO set remove_unused_columns: false.
     Source: read in Axolotl 0.18.0 (`check_sample_packing_w_rl`, `check_kto_config`)

@@ -32,7 +32,7 @@ def _method(tool_file: ToolFile) -> str:
 def only_supervised_training_has_it(tool_file: ToolFile) -> Violations:
     """predict_with_generate, neat_packing, train_on_prompt and mask_history belong to stage: sft.
 
-    Without it: LLaMA-Factory stops: ``neat_packing` cannot be set as True except SFT`.
+    Without it: LLaMA-Factory stops: `` `neat_packing` cannot be set as True except SFT ``.
     Why: the other stages build their samples differently.
     Instead: remove it, or set stage: sft.
     Source: read in LLaMA-Factory 0.9.6 (`get_train_args`)
@@ -63,7 +63,7 @@ def eight_bits_cannot_be_sharded(tool_file: ToolFile) -> Violations:
 def what_zero_3_excludes(tool_file: ToolFile) -> Violations:
     """ZeRO 3 excludes predict_with_generate, pissa_init, pure_bf16, use_unsloth and use_kt.
 
-    Without it: LLaMA-Factory stops: ``pure_bf16` is incompatible with DeepSpeed ZeRO-3`.
+    Without it: LLaMA-Factory stops: `` `pure_bf16` is incompatible with DeepSpeed ZeRO-3 ``.
     Why: they need whole weights on each GPU, or change weights that ZeRO 3 has split.
     Instead: shard with ZeRO 2, or remove the other key.
     Source: read in LLaMA-Factory 0.9.6 (`get_train_args`)
@@ -110,7 +110,7 @@ def predictions_are_generated(tool_file: ToolFile) -> Violations:
 def what_ppo_and_rewards_need(tool_file: ToolFile) -> Violations:
     """PPO needs a reward_model; PPO and reward models cannot load the best checkpoint at the end.
 
-    Without it: LLaMA-Factory stops: ``reward_model` is necessary for PPO training`, or `RM and PPO stages do not
+    Without it: LLaMA-Factory stops: `` `reward_model` is necessary for PPO training ``, or `RM and PPO stages do not
     support load_best_model_at_end`.
     Why: PPO learns only from the rewards, and both save additional parts besides the model.
     Instead: set reward_model; remove load_best_model_at_end.
@@ -127,7 +127,7 @@ def what_ppo_and_rewards_need(tool_file: ToolFile) -> Violations:
 def what_only_lora_has(tool_file: ToolFile) -> Violations:
     """loraplus_lr_ratio, use_rslora, use_dora, pissa_init and adapters need finetuning_type: lora.
 
-    Without it: LLaMA-Factory stops: ``use_dora` is only valid for LoRA training`, or `Adapter is only valid for the
+    Without it: LLaMA-Factory stops: `` `use_dora` is only valid for LoRA training ``, or `Adapter is only valid for the
     LoRA method`.
     Why: they change how LoRA's matrices are created.
     Instead: set finetuning_type: lora, or remove them.
@@ -222,8 +222,9 @@ def training_has_data(tool_file: ToolFile) -> Violations:
 def smoothing_and_blocks(tool_file: ToolFile) -> Violations:
     """dpo_label_smoothing needs pref_loss: sigmoid; use_llama_pro excludes full training, and fp8 quantization.
 
-    Without it: LLaMA-Factory stops: ``dpo_label_smoothing` is only valid for sigmoid loss function`, ``use_llama_pro`
-    is only valid for Freeze or LoRA training`, or `FP8 training is not compatible with quantization`.
+    Without it: LLaMA-Factory stops: `` `dpo_label_smoothing` is only valid for sigmoid loss function ``,
+    `` `use_llama_pro` is only valid for Freeze or LoRA training ``, or `FP8 training is not compatible with
+    quantization`.
     Why: the other setting has no such term, has no such blocks, or already uses another type.
     Instead: remove one of the two.
     Source: read in LLaMA-Factory 0.9.6 (`FinetuningArguments.__post_init__`, `get_train_args`)

@@ -64,7 +64,7 @@ def one_size_of_generation(tool_file: ToolFile) -> Violations:
 def a_weight_for_each_loss(tool_file: ToolFile) -> Violations:
     """loss_weights must have as many numbers as loss_type has losses.
 
-    Without it: TRL stops: ``loss_weights` must have the same length as `loss_type``.
+    Without it: TRL stops: `` `loss_weights` must have the same length as `loss_type` ``.
     Why: each loss is multiplied by its own weight.
     Instead: give one weight for each loss.
     Source: seen with TRL 1.16.0 (`DPOConfig`)

@@ -122,7 +122,7 @@ def _of_tool(by_kind: dict[str, str], files: Files) -> Imports:
 
 
 def _catalogue(tool_file: ToolFile) -> Document | None:
-    """The file that says what the names of data sets stand for. Raises `UsageError` where it cannot be read."""
+    """The file that says what the names of datasets stand for. Raises `UsageError` where it cannot be read."""
     named = tool_file.tool.catalogue(tool_file.document)
     found = files_on_disk.resolve(named, tool_file.document.path) if named else None
     return files_on_disk.readable(files_on_disk.read(found)) if found else None

@@ -38,7 +38,7 @@ _NAMES = {EMBEDDED, *tasks.preset_names()}
 
 @dataclass(kw_only=True)
 class Planner:
-    """Decides and checks plans. The machine and each model and data set are looked at once, when they are needed."""
+    """Decides and checks plans. The machine and each model and dataset are looked at once, when they are needed."""
 
     folder: Path
     """The project's folder; may be missing."""
