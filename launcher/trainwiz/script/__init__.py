@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any, TypeVar
 
 from trainwiz.errors import UsageError
 from trainwiz.finding import Place
@@ -28,6 +29,8 @@ from trainwiz.script.ranks import STEMS, Ranks
 from trainwiz.script.training import Training
 from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, order, walk
 from trainwiz.script.values import Values
+
+Found = TypeVar("Found")
 
 __all__ = ["Call", "Script", "about_training", "parsed", "read"]
 
@@ -102,6 +105,14 @@ class Script:
         self._full_name = partial(_full_name, self.engines, self.names)
         self._calls: dict[ast.Call, Call] = {}
         self._called: dict[tuple[str, ...], list[Call]] = {}
+        self._kept: dict[Callable[[Script], Any], Any] = {}
+
+    def once(self, find: Callable[[Script], Found]) -> Found:
+        """What a function finds in it; asked a second time, what it found the first time."""
+        if find not in self._kept:
+            self._kept[find] = find(self)
+        kept: Found = self._kept[find]
+        return kept
 
     @cached_property
     def calls(self) -> list[Call]:
@@ -178,10 +189,9 @@ class Script:
         """The calls that wrap a model in plain torch."""
         return self.called(*BY_HAND)
 
-    @cached_property
-    def attributes(self) -> set[str]:
-        """The names of all attributes and methods that it uses."""
-        return set().union(*(outline.attributes for outline in self.tree.outlines))
+    def has_attribute(self, *names: str) -> bool:
+        """Whether it uses an attribute or a method of one of these names."""
+        return any(not outline.attributes.isdisjoint(names) for outline in self.tree.outlines)
 
     @property
     def clears_gradients(self) -> bool:
@@ -259,7 +269,7 @@ class Script:
             of_kinds: dict[str, list[ast.Call]] = {}
             for first, names in outline.callees_by_first.items():
                 # What is not imported has the name that it is written with.
-                known = names if first in self.names.imports else [name for name in names if may_make(name)]
+                known = names if first in self.names.imports else outline.once(_making).get(first, ())
                 for name in known:
                     if kind := self.engines.made_by(name):
                         of_kinds.setdefault(kind, []).extend(outline.callees[name])
@@ -306,6 +316,12 @@ class Script:
         before = raw[:column].decode(errors="replace")
         marked = raw[column:end].decode(errors="replace").rstrip()
         return Place(file=part.file, line=line, column=len(before) + 1, width=max(1, len(marked)), source=source)
+
+
+def _making(outline: Outline) -> dict[str, list[str]]:
+    """The dotted names that make something whatever is imported, by the part before the first dot."""
+    found = {first: [*filter(may_make, names)] for first, names in outline.callees_by_first.items()}
+    return {first: names for first, names in found.items() if names}
 
 
 @functools.lru_cache(maxsize=1000)

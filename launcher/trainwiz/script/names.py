@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
+from trainwiz.script.outline import Outline
 from trainwiz.script.tree import Function, Tree, children, dotted, walk
 
 MODULE_ALIASES = {
@@ -65,29 +66,14 @@ class Names:
         self._resolved: dict[str, str] = {}
         self._by_scope: dict[str, dict[ast.AST, list[Assignment]]] = {}
         for outline in tree.outlines:
-            for node in outline.imports:
-                self._import(node)
+            for bound, whole, known in outline.once(_imports):
+                if known or whole in self.own:
+                    self.imports[bound] = whole
         self._aliases: dict[str, list[str]] = {}
         for alias, whole in self.imports.items():
             last = whole.rpartition(".")[2]
             if last != alias:
                 self._aliases.setdefault(last, []).append(alias)
-
-    def _import(self, node: ast.AST) -> None:
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                # `import a.b` binds `a`; `import a.b as c` binds all of it.
-                bound = alias.asname or alias.name.partition(".")[0]
-                self.imports[bound] = alias.name if alias.asname else bound
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            module = MODULE_ALIASES.get(node.module, node.module)
-            for alias in node.names:
-                self.imports[alias.asname or alias.name] = f"{module}.{alias.name}"
-        elif isinstance(node, ast.ImportFrom):
-            for alias in node.names:  # `from . import a`, `from .a import b`: only what is known to be a module
-                whole = f"{node.module}.{alias.name}" if node.module else alias.name
-                if whole in self.own:
-                    self.imports[alias.asname or alias.name] = whole
 
     @property
     def assignments(self) -> dict[str, list[Assignment]]:
@@ -214,6 +200,24 @@ class Names:
         for function in self.tree.functions:
             found.setdefault(function.name, []).append(function)
         return found
+
+
+def _imports(outline: Outline) -> list[tuple[str, str, bool]]:
+    """What imports bind, its whole name, and whether that is known; else it counts only as one of the own modules."""
+    found = []
+    for node in outline.imports:
+        for alias in node.names:
+            if isinstance(node, ast.Import):
+                # `import a.b` binds `a`; `import a.b as c` binds all of it.
+                bound = alias.asname or alias.name.partition(".")[0]
+                found.append((bound, alias.name if alias.asname else bound, True))
+            elif node.module and not node.level:
+                module = MODULE_ALIASES.get(node.module, node.module)
+                found.append((alias.asname or alias.name, f"{module}.{alias.name}", True))
+            else:  # `from . import a`, `from .a import b`
+                whole = f"{node.module}.{alias.name}" if node.module else alias.name
+                found.append((alias.asname or alias.name, whole, False))
+    return found
 
 
 def _before(node: ast.AST, past: Callable[[ast.AST], bool]) -> Iterator[ast.AST]:

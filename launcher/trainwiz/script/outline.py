@@ -12,9 +12,8 @@ import itertools
 import operator
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 _LEAVES = {"id", "attr", "arg", "kind", "type_comment", "module", "level", "asname", "lineno", "type_ignores"}
 """Fields without nodes in every kind of node that has them."""
@@ -30,8 +29,7 @@ _NAMING: tuple[type[ast.AST], ...] = (ast.Name, ast.Attribute, ast.alias)
 _ASSIGNING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.With)
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(NamedTuple):
     """A name that a statement gives a value. Of several targets, each is assigned the whole value."""
 
     name: str
@@ -70,10 +68,12 @@ class Outline:
             self.calls[last].append(call)
 
     def _visit(self, node: ast.AST) -> None:
-        kinds, waiting = self.kinds, [node]
+        kinds, waiting, kind_of_all = self.kinds, [node], ast.AST
         pop, push, plans = waiting.pop, waiting.append, self._plans
-        while waiting:  # deeply nested expressions must not end in a RecursionError
-            node = pop()
+        following: ast.AST | None = None
+        while following is not None or waiting:  # deeply nested expressions must not end in a RecursionError
+            node = pop() if following is None else following
+            following = None
             kind = node.__class__
             try:
                 keep, names = plans[kind]
@@ -87,12 +87,16 @@ class Outline:
                 value = values.get(name)
                 if value.__class__ is list:
                     for one in reversed(value):
-                        if isinstance(one, ast.AST):
+                        if isinstance(one, kind_of_all):
                             one._parent = node  # type: ignore[attr-defined]
-                            push(one)
-                elif isinstance(value, ast.AST):
+                            if following is not None:
+                                push(following)
+                            following = one
+                elif isinstance(value, kind_of_all):
                     value._parent = node  # type: ignore[attr-defined]
-                    push(value)
+                    if following is not None:
+                        push(following)
+                    following = value
 
     def release(self) -> None:
         """Give up the tree at once: nodes that know their parents would wait for the garbage collector."""
@@ -202,7 +206,12 @@ class Outline:
             else:
                 nodes = [*ast.walk(statement)]
                 groups = [[node for node in nodes if type(node) is kind] for kind in _NAMING]
-            found[statement] = frozenset(filter(None, map(_name, itertools.chain(*groups))))
+            names, attributes, imported = groups
+            named = {node.id for node in names}
+            named.update([node.attr for node in attributes])
+            # `from models import Net` alone names nothing.
+            named.update([node.name for node in imported if node.asname])
+            found[statement] = frozenset(named)
         return found
 
     @cached_property
@@ -250,15 +259,6 @@ def dotted(node: ast.AST) -> str:
         rest = f".{node.attr}{rest}"
         node = node.value
     return node.id + rest if type(node) is ast.Name else ""
-
-
-def _name(node: Any) -> str:
-    """What a node names; `from models import Net` alone names nothing."""
-    if type(node) is ast.Name:
-        return node.id
-    if type(node) is ast.Attribute:
-        return node.attr
-    return node.name if node.asname else ""
 
 
 def gives_on(value: ast.expr) -> bool:

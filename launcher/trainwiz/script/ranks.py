@@ -11,6 +11,7 @@ from functools import cached_property
 from trainwiz.engines.names import names
 from trainwiz.script.names import Assignment, Names, parameters
 from trainwiz.script.origins import Origins
+from trainwiz.script.outline import Outline
 from trainwiz.script.tree import Function, Guard, Tree, constant, dotted, walk
 
 MAIN = names(
@@ -237,10 +238,7 @@ class Ranks:
         return isinstance(assigned.value, kinds) and self.decides(assigned.value)
 
     def _find_functions(self) -> None:
-        for function in self.tree.functions:
-            marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in function.decorator_list]
-            if any(mark.rpartition(".")[2] in _DECORATORS for mark in marks):
-                self.single[function] = None
+        self.single.update(dict.fromkeys(self.tree.each(_marked)))
         fresh: set[ast.AST] | None = None
         called = [pair for pair in self._called() if pair[0] not in self.single]
         for _ in range(3):  # a function called only by such a function, and so on
@@ -265,10 +263,16 @@ class Ranks:
         for function in self.tree.functions:
             if function.name in self.tree.called and self.names.function(function.name):
                 sites = [site for site in self.tree.calls_of(function.name) if dotted(site.func)]
-                if sites and all(self._is_site(site) for site in sites):
+                own = (function.name, f"self.{function.name}")
+                if sites and all(dotted(site.func) in own for site in sites):
                     yield function, sites
 
-    def _is_site(self, call: ast.Call) -> bool:
-        """A call that is surely one of the module's own function: `f(…)` or `self.f(…)`."""
-        name = dotted(call.func)
-        return name.count(".") == 0 or (name.startswith("self.") and name.count(".") == 1)
+
+def _marked(outline: Outline) -> list[Function]:
+    """The functions that a decorator says belong to one rank."""
+    return [f for f in outline.functions if f.decorator_list and any(map(_is_mark, f.decorator_list))]
+
+
+def _is_mark(decorator: ast.expr) -> bool:
+    name = dotted(decorator.func if isinstance(decorator, ast.Call) else decorator)
+    return name.rpartition(".")[2] in _DECORATORS

@@ -162,9 +162,13 @@ class Tree:
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that contains a node (a lambda counts), or the module."""
-        above = node.__dict__.get("_parent")
-        while above is not None and type(above) not in _ENDS:
-            above = above.__dict__.get("_parent")
+        known = node.__dict__
+        above = known.get("_scope")
+        if above is None:
+            above = known.get("_parent")
+            while above is not None and type(above) not in _ENDS:
+                above = above.__dict__.get("_parent")
+            known["_scope"] = above
         return self.module if above is None or type(above) is ast.Module else above
 
     def inside(self, node: ast.AST) -> Iterator[ast.AST]:

@@ -37,6 +37,8 @@ _FOLLOWED = re.compile(
     r"loss|save|load|open\("
 )
 """Words without which a module of a package has nothing that concerns a rule."""
+_NEVER = (0, 0, 0)
+"""The stat of a text that is in no file."""
 _TOPS = (".git", "setup.py", "pyproject.toml", "requirements.txt")
 """What lies in a project's uppermost folder."""
 _MOST_ABOVE = 2
@@ -63,7 +65,9 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
     given, text = text, read_text(path) if text is None else text
     # A text that is not in the file, or is too long for a module, cannot be imported by another script.
     shared = given is None and Path(path).stat().st_size <= _MOST_BYTES
-    own = _MODULES.of(Path(path), text) if shared else Module(Path(path), text, (0, 0, 0))
+    own = _MODULES.of(Path(path), text) if shared else Module(Path(path), text, _NEVER)
+    if not shared:
+        _IMPORTS.pop((own.file, _NEVER), None)
     if own.tree is None:
         own.tree = script.parsed(path, text)  # which says what is wrong
     found: dict[str, Module] = {}
@@ -105,7 +109,7 @@ class Module:
     @cached_property
     def real(self) -> Path:
         """Its file, without links."""
-        return files.resolved(self.file)
+        return Path(_real(str(self.file)))
 
     @cached_property
     def about_training(self) -> bool:
@@ -120,7 +124,10 @@ class Module:
     @cached_property
     def imports(self) -> tuple[tuple[str, Path], ...]:
         """The modules of its project that it imports, with their names."""
-        return tuple(_imported(self.file, self.tree)) if self.tree is not None else ()
+        key = self.file, self.seen
+        if key not in _IMPORTS:
+            _IMPORTS[key] = tuple(_imported(self.file, self.tree)) if self.tree is not None else ()
+        return _IMPORTS[key]
 
     @cached_property
     def imported(self) -> Outline:
@@ -149,7 +156,7 @@ class Modules:
 
     def of(self, file: Path, text: str | None = None) -> Module:
         """The module in a file, or of this text. Raises `OSError`, `UnicodeDecodeError`."""
-        state = file.stat()
+        state = os.stat(file)
         seen = (state.st_mtime_ns, state.st_size, state.st_ino)
         found = self._kept.pop(file, None)
         if found is not None and (found.seen != seen or (text is not None and found.text != text)):
@@ -172,6 +179,8 @@ class Modules:
 
 
 _MODULES = Modules()
+_IMPORTS: dict[tuple[Path, tuple[int, int, int]], tuple[tuple[str, Path], ...]] = {}
+"""The imports of all files, by their stat: small, and most files are read again after their trees went."""
 
 
 def _collect(program: Module, found: dict[str, Module]) -> None:
@@ -301,6 +310,7 @@ def refresh_modules() -> None:
     _holds.cache_clear()
     _is_file.cache_clear()
     _real.cache_clear()
+    _IMPORTS.clear()
 
 
 def read_text(path: str) -> str:

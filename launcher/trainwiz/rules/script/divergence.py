@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from trainwiz.engines.names import names
 from trainwiz.finding import Fix, Level, Violation, Violations, remedy, violation
@@ -79,7 +79,7 @@ def collectives_on_every_rank(script: Script) -> Violations:
     """
     synced = [c for c in script.calls_with("sync_dist") if script.engines.lightning and _is_synced(c)]
     for call in [*script.called(*COLLECTIVES), *synced]:
-        if not _is_in_group(script, call) and not _answered(script, call):
+        if script.ranks.is_single(call.node) and not _is_in_group(script, call) and not _answered(script, call):
             yield from _single(
                 script,
                 call,
@@ -118,8 +118,9 @@ def prepared_models_learn_on_every_rank(script: Script) -> Violations:
     DDP). This only helps if each rank has all weights, which is not the case under ZeRO 3 and FSDP.
     Source: torch DistributedDataParallel, `_pre_forward`; https://deepspeed.readthedocs.io/en/latest/zero3.html
     """
-    for call in _forwards(script):
-        if not _learns_nothing(script, call.node) and not _answered(script, call):
+    for call in script.once(_forwards):
+        single = script.ranks.is_single(call.node)
+        if single and not _learns_nothing(script, call.node) and not _answered(script, call):
             yield from _single(
                 script,
                 call,
@@ -139,7 +140,7 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
     """
     seen: set[ast.AST] = set()
-    for call in _forwards(script):
+    for call in script.once(_forwards):
         around = (*script.tree.loops(call.node), *script.tree.withs(call.node), script.tree.scope(call.node))[0]
         if _learns_nothing(script, call.node) and around not in seen and not _is_handed(script, call):
             seen.add(around)
@@ -163,7 +164,9 @@ def _is_of_prepared(script: Script, call: Call) -> bool:
     return isinstance(call.node.func, ast.Attribute) and script.engines.is_prepared(call.node.func.value)
 
 
-def _forwards(script: Script) -> Iterator[Call]:
+def _forwards(script: Script) -> list[Call]:
+    """The forward passes of prepared models."""
+    found = []
     may_be = script.engines.may_be_prepared
     called = script.calls_by(lambda name: may_be(_FORWARD.sub("", name))) if script.engines.prepares_any else ()
     for call in called:
@@ -172,7 +175,8 @@ def _forwards(script: Script) -> Iterator[Call]:
             function = function.value
         bare = any(not g.positive and "module" in ast.unparse(g.test) for g in script.tree.guards(call.node))
         if script.engines.is_prepared(function) and not bare:  # `if not hasattr(model, "module")`
-            yield call
+            found.append(call)
+    return found
 
 
 def _is_handed(script: Script, call: Call) -> bool:
@@ -253,14 +257,17 @@ def _needing(script: Script, calls: Sequence[Call]) -> dict[Function, Call]:
     found: dict[Function, Call] = {}
     whole = [call for call in calls if not _is_in_group(script, call) or _is_group_optional(script, call)]
     fresh = [(call.node, call) for call in whole if not _answered(script, call)]
+    beside: dict[ast.AST, list[ast.Call]] = {}
+    for call in calls:
+        beside.setdefault(script.tree.scope(call.node), []).append(call.node)
     for _ in range(_DEEP):
         reached = []
         for node, call in fresh:
             function = script.tree.scope(node)
-            others = [c.node for c in calls if script.tree.scope(c.node) is function]
-            either = any(script.tree.exclusive(node, other) for other in others if other is not node)
             if not isinstance(function, Function) or function in found:
                 continue
+            others = beside.get(function, ())
+            either = any(script.tree.exclusive(node, other) for other in others if other is not node)
             if either or _is_always_reached(script, node, function):
                 found[function] = call
                 reached += [(site, call) for site in script.origins.sites(function)]
@@ -328,12 +335,10 @@ def _is_answered_by(script: Script, site: ast.Call, sites: Sequence[ast.Call]) -
 def _is_of_all(script: Script, group: ast.expr) -> bool:
     """Whether a group is made without a list of ranks: `new_group(backend="gloo")` has all of them."""
     made = [a.value for a in script.names.assigned(dotted(group), group) if not _is_constant(a.value)]
-    made += [
-        s.value
-        for s in script.tree.of(ast.Assign)
-        if isinstance(group, ast.Name) and any(isinstance(t, ast.Name) and t.id == group.id for t in s.targets)
-    ]
-    made = [value for value in made if not _is_constant(value)]
+    if isinstance(group, ast.Name):  # a global of any module
+        everywhere = [a for a in script.names.all_of(group.id) if isinstance(a.node, ast.Assign)]
+        whole = [a.value for a in everywhere if a.alone and a.value is a.node.value]  # type: ignore[attr-defined]
+        made += [value for value in whole if not _is_constant(value)]
     calls = [value for value in made if isinstance(value, ast.Call)]
     return bool(calls) and len(calls) == len(made) and all(_has_all(script, value) for value in calls)
 

@@ -134,6 +134,8 @@ def averages_follow_updates(script: Script) -> Violations:
     Instead: call ema.update() under the condition of optimizer.step(), or if accelerator.sync_gradients is true.
     Source: https://huggingface.co/docs/diffusers/tutorials/basic_training; diffusers' text_to_image example
     """
+    if not script.training.windows and script.accumulation is None:
+        return
     for call in [*script.methods(*_EMA_METHODS), *script.calls_by(lambda name: bool(_FUNCTIONS.match(name)))]:
         owner = dotted(_owner(call)) if method(call.node) else ""
         if owner and not (_UPDATES.search(owner) or _FUNCTIONS.match(method(call.node))):

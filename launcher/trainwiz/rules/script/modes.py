@@ -31,6 +31,8 @@ def training_goes_on_in_training_mode(script: Script) -> Violations:
     Instead: call model.train() after the evaluation, or before each batch.
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html (train, eval)
     """
+    if not script.training.backwards:
+        return
     trains = _switches(script, "train")
     for call in _switches(script, "eval") if trains or script.engines.prepares_any else ():
         names = script.origins.aliases(_owner(call))
@@ -59,12 +61,12 @@ def evaluation_is_in_evaluation_mode(script: Script) -> Violations:
     Instead: call model.eval() before the evaluation, and model.train() after it.
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.Module.html (train, eval)
     """
+    if not script.training.backwards:
+        return
     trains = _switches(script, "train")
     known = frozenset().union(*(script.origins.aliases(_owner(t)) for t in trains))
-    switched = _switches(script, "eval")
-    if not known or not script.training.backwards:
-        return
-    for call in _without_gradient(script):
+    switched = _switches(script, "eval") if known else []
+    for call in _without_gradient(script) if known else ():
         names = script.origins.aliases(call.func)
         scope = script.tree.scope(call)
         evaluates = isinstance(scope, Function) and _EVALUATES.search(scope.name)

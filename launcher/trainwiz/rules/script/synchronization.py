@@ -109,7 +109,7 @@ def _told_by_flag(script: Script) -> Violations:
                 remedy("run the last micro-batch of each window outside no_sync"),
                 place=script.place(node),
             )
-    flagged = script.tree.of(ast.Assign) if _FLAG in script.attributes else []
+    flagged = script.tree.of(ast.Assign) if script.has_attribute(_FLAG) else []
     assigned = (n for n in flagged if _is_sync_flag(n.targets[0]))
     told: list[tuple[ast.AST, ast.expr]] = [(n.targets[0], n.value) for n in assigned]
     told += [(c.node, c.node.args[0]) for c in script.methods("set_requires_gradient_sync") if c.node.args]

@@ -228,7 +228,7 @@ def accumulation_is_used(script: Script) -> Violations:
     # DeepSpeed's engine counts micro-batches itself, and a modulo by the accumulation is a window by hand.
     own = script.called("accelerate.DeepSpeedPlugin", "accelerate.utils.DeepSpeedPlugin")
     counts = script.training.windows or any(_by_accumulation(script, node, told) for node in script.tree.of(ast.BinOp))
-    by_hand = not script.attributes.isdisjoint(("accumulate", "no_sync", "_set_sync_gradients"))
+    by_hand = script.has_attribute("accumulate", "no_sync", "_set_sync_gradients")
     if own or counts or by_hand:
         return
     for backward in script.training.backwards:

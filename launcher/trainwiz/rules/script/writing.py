@@ -198,7 +198,7 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
 
 def _trains_elsewhere(script: Script) -> bool:
     """Whether a script makes an optimizer and gives it to functions that it calls epoch by epoch."""
-    return bool(script.makers("Optimizer")) and bool(script.calls_like("^train(_one)?_epoch"))
+    return bool(script.calls_like("^train(_one)?_epoch")) and bool(script.makers("Optimizer"))
 
 
 def _open_sites(script: Script, call: Call, path: ast.expr) -> Iterator[ast.Call]:
