@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.rules.script.averaging import never_averaged
-from trainwiz.rules.script.replacing import makes_optimizer
+from trainwiz.rules.script.early_optimizers import makes_optimizer
 from trainwiz.rules.script.samples import is_of_one_rank
 from trainwiz.script import Call, Script
 from trainwiz.script.names import parameters
