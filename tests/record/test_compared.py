@@ -63,6 +63,15 @@ def test_a_miss_names_the_part_that_it_likely_comes_from(
     assert likely in str(missed[0].likely)
 
 
+@pytest.mark.parametrize(("held", "compares"), [(20, False), (60, True)])
+def test_a_run_without_an_update_is_compared_only_where_it_held_more(held: int, compares: bool) -> None:
+    """A mistake in task.py ends it before memory is taken: no forecast was missed. Running out of memory is a miss."""
+    ranks = {"0": {"allocated_bytes": held * GIB}}
+    ended = outcome(ranks=ranks)
+    assert compared({**ended, "first_update_seconds": 12.5})
+    assert bool(compared({**ended, "first_update_seconds": None})) == compares
+
+
 def test_a_slow_update_names_its_longest_part() -> None:
     (time,) = compared(outcome(seconds_per_update=2.5))
     assert str(time.likely) == "communication between ranks"

@@ -75,12 +75,16 @@ def seconds_per_update(records: Sequence[Record]) -> float | None:
 
 
 def compared(outcome: Mapping[str, Any]) -> tuple[Compared, ...]:
-    """What `outcome.json` has both a forecast and a measurement of."""
+    """What `outcome.json` has both a forecast and a measurement of.
+
+    A run that ended before its first update had not yet held what is forecast: less of it says nothing.
+    """
+    began = outcome.get("first_update_seconds", 0) is not None
     forecast, measured = _mapping(outcome.get("forecast")), measurements(outcome)
     found = []
     for name in QUANTITIES:
         expected, seen = number(forecast.get(name)), measured.get(name)
-        if expected and seen and expected > 0 and seen > 0:
+        if expected and seen and expected > 0 and seen > 0 and (began or seen > expected):
             pair = Compared(name=name, forecast=expected, measured=seen)
             found.append(
                 Compared(name=name, forecast=expected, measured=seen, likely=_likely(pair, forecast, measured))

@@ -27,17 +27,18 @@ def show_before(name: str, folder: Path, differ: Sequence[Difference], *, rebuil
             t("{name}: the project has changed since; its files are rebuilt in {folder}", name=name, folder=folder)
         )
     else:
-        console.talk(t("{name}: plan and code are unchanged; it is repeated in {folder}", name=name, folder=folder))
+        here = folder.resolve()
+        console.talk(t("{name}: plan and code are unchanged; it is repeated in {folder}", name=name, folder=here))
     titles = names()
     for section in SECTIONS:
-        here = [each for each in differ if each.section == section]
-        if not here:
+        found = [each for each in differ if each.section == section]
+        if not found:
             continue
         console.talk(console.styled(_heading(section, titles[section], rebuilt=rebuilt), "bold"))
-        for each in here[:_MOST]:
+        for each in found[:_MOST]:
             console.talk(f"  {each.key}: {shown(each.before, each.key)} → {shown(each.after, each.key)}")
-        if len(here) > _MOST:
-            console.talk(t("  … and {n} more", n=len(here) - _MOST))
+        if len(found) > _MOST:
+            console.talk(t("  … and {n} more", n=len(found) - _MOST))
     if not whole:
         console.talk(t("the run recorded only some of its project's files"), style="warning")
 
