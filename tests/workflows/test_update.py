@@ -175,6 +175,15 @@ def test_a_file_that_was_kept_can_be_merged_later(project: Path, capsys: pytest.
     assert "lacks" not in capsys.readouterr().err
 
 
+def test_a_foreign_file_that_was_kept_gets_the_new_one_beside(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/train.py").write_text("my own\n")
+    project = made(tmp_path / "own", "--on-conflict", "keep")
+    assert update(project, "--on-conflict", "beside") == 1
+    assert (project / "train.py").read_text() == "my own\n"
+    assert "def train" in (project / "train.py.new").read_text()
+
+
 def test_values_that_followed_an_edited_one_stay_and_are_named(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

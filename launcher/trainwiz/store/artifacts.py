@@ -281,8 +281,11 @@ def _outcome(
 
 
 def _is_behind(root: Path, path: str, remembered: Manifest) -> bool:
-    """Whether a file was kept when what is generated changed: its base is older than that."""
-    return digest_of(root / BASE / path) not in (None, remembered.files.get(path))
+    """Whether a file was kept when what is generated changed: its base is older than that, or there never was one."""
+    base = digest_of(root / BASE / path)
+    if base is None:
+        return remembered.kept.get(path) == digest_of(root / path) is not None
+    return base != remembered.files.get(path)
 
 
 def _digest_if_kept(root: Path, artifact: Artifact, remembered: Manifest, outcome: str, text: str) -> str | None:

@@ -8,7 +8,7 @@ from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.project import Project
-from trainwiz.quantities import gib
+from trainwiz.quantities import gib, size
 from trainwiz.rules.registry import rule
 from trainwiz.rules.sizes import total_updates
 
@@ -68,13 +68,13 @@ def checkpoints_fit_the_disk(plan: Plan, machine: Machine, project: Project, est
     have = machine.disk.free_bytes if machine.probed else machine.disk.total_bytes
     kept = _checkpoints_kept(plan, project)
     if (kept + 1) * estimate.checkpoint_bytes > have:
-        room = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in total", size=gib(have))
+        room = say("{size} free", size=size(have)) if machine.probed else say("{size} in total", size=size(have))
         yield violation(
-            "{kept} checkpoints and one being written need {need} GiB ({each} GiB each); {path} has {room}",
+            "{kept} checkpoints and one being written need {need} ({each} each); {path} has {room}",
             remedy("keep fewer checkpoints (checkpoint.checkpoints_total_limit), or move the project to a larger disk"),
             kept=kept,
-            need=gib((kept + 1) * estimate.checkpoint_bytes),
-            each=gib(estimate.checkpoint_bytes),
+            need=size((kept + 1) * estimate.checkpoint_bytes),
+            each=size(estimate.checkpoint_bytes),
             path=machine.disk.path,
             room=room,
         )

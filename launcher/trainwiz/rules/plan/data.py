@@ -11,7 +11,7 @@ from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan, defaults
 from trainwiz.project import DataFacts, ModelFacts, Project, is_part, share_of
-from trainwiz.quantities import gib
+from trainwiz.quantities import size
 from trainwiz.rules.registry import rule
 from trainwiz.tasks import chat_columns
 
@@ -403,14 +403,14 @@ def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Violations:
     need = workers * (PREFETCHED + 1) * BYTES_PER_TOKEN * plan.batch.per_device_batch_size * plan.batch.sequence_length
     have = machine.shm.free_bytes if machine.probed else machine.shm.total_bytes
     if need > have:
-        free = say("{size} GiB free", size=gib(have)) if machine.probed else say("{size} GiB in total", size=gib(have))
+        free = say("{size} free", size=size(have)) if machine.probed else say("{size} in total", size=size(have))
         yield violation(
-            "{workers} data workers keep up to {need} GiB of batches in /dev/shm (space: {room})",
+            "{workers} data workers keep up to {need} of batches in /dev/shm (space: {room})",
             remedy(
                 "set data.num_workers to 0, or enlarge /dev/shm (docker run --shm-size 8g)", {"data.num_workers": 0}
             ),
             workers=workers,
-            need=gib(need),
+            need=size(need),
             room=free,
         )
 
