@@ -1,9 +1,11 @@
 """A forked command is what an interpreter that was started for it would be."""
 
+import contextlib
 import json
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +15,7 @@ import projects
 import psutil
 import pytest
 import warm
+from patience import patience
 
 LOG = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\nMemoryError\n'
 
@@ -99,3 +102,38 @@ def test_a_server_outlives_those_who_ask_it_and_are_killed(tmp_path: Path) -> No
         assert warm.begun(server.address, words, str(tmp_path), environ, (), *streams).wait(60) == 3
     finally:
         server.close()
+
+
+BEGINNER = """\
+import os, pathlib, sys, time, warm
+folder = pathlib.Path(sys.argv[1])
+server = warm.Server(sys.executable, os.environ, folder)
+rank = warm.begun(server.address, [str(folder / "script.py")], str(folder), os.environ, (), 0, 1, 2)
+print(server.process.pid, rank.pid, flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("state", ["waits", "stopped", "asked by somebody who says nothing", "killed"])
+def test_a_server_and_its_ranks_end_with_whoever_began_it(state: str, tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text("import time; time.sleep(600)")
+    environ = projects.environment({"PYTHONPATH": projects.python_path(Path(warm.__file__).parent)})
+    command = [sys.executable, "-c", BEGINNER, str(tmp_path)]
+    with (
+        subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True) as beginner,
+        socket.socket(socket.AF_UNIX) as silent,
+    ):
+        assert beginner.stdout
+        server, rank = map(psutil.Process, map(int, beginner.stdout.readline().split()))
+        try:
+            if state == "stopped":
+                server.suspend()
+            elif state != "waits" and state != "killed":
+                silent.connect(str(tmp_path / "socket"))
+            (server if state == "killed" else beginner).kill()
+            _, left = psutil.wait_procs([rank] if state == "killed" else [server, rank], 60 * patience())
+            assert not left
+        finally:
+            for process in (beginner, server, rank):
+                with contextlib.suppress(psutil.Error):
+                    process.kill()

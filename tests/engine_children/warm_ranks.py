@@ -23,6 +23,7 @@ import json
 import os
 import random
 import resource
+import select
 import selectors
 import signal
 import socket
@@ -40,6 +41,10 @@ PEER = struct.Struct("iII")
 """struct ucred: socket(7)."""
 STREAMS = 16
 """At most: the three of everybody, and those that a rank was given besides."""
+GRACE = 5
+"""Seconds in which a server ends by itself."""
+PDEATHSIG = 1
+"""<linux/prctl.h>: the signal that a process gets when its parent ends."""
 LONG_TEXT, LENGTH_OF_TEXT = 150, 5
 """Tokens. A model that was trained writes 200 of them, for nobody: that takes as long as the rest of most trainings."""
 ready = set()
@@ -53,6 +58,7 @@ def main():
     server.listen(64)
     print("listening", flush=True)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    be_guarded(server)
     selector.register(server, selectors.EVENT_READ)
     selector.register(0, selectors.EVENT_READ)
     while True:
@@ -85,6 +91,26 @@ def main():
                 later.extend(left_by(pid))
                 tell(connection, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
                 connection.close()
+
+
+def be_guarded(server):
+    """Be killed where standard input ended and this process does not see it: it is stopped, or waits for words."""
+    own = os.pidfd_open(os.getpid())
+    if not os.fork():
+        try:
+            os.setsid()  # Ctrl-C is for the server
+            server.close()
+            ended = select.poll()
+            ended.register(own, select.POLLIN)
+            either = select.poll()
+            either.register(own, select.POLLIN)
+            either.register(0, select.POLLIN)
+            either.poll()
+            if not ended.poll(GRACE * 1000):
+                signal.pidfd_send_signal(own, signal.SIGKILL)
+        finally:
+            os._exit(0)
+    os.close(own)
 
 
 def tell(connection, number):
@@ -165,6 +191,7 @@ def started(connection, server, later):
     code = 1
     try:
         os.setsid()
+        ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
         join(asking)
         server.close()
         connection.close()
