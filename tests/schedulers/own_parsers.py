@@ -4,6 +4,7 @@ Runs in the environment of `make schedulers`. Prints a JSON list with what is wr
 """
 
 import copy
+import functools
 import json
 import sys
 from collections.abc import Iterator
@@ -11,7 +12,10 @@ from typing import Any
 
 import kubernetes_validate
 import sky
+from kubernetes_validate import utils
 
+# It reads the schemas of a version, megabytes, for each document that it looks at.
+utils.schema_contents = functools.cache(utils.schema_contents)
 VERSIONS = [f"1.{minor}" for minor in range(29, 38)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,8 +24,8 @@ pytestmark = [
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[kube_api.Server]:
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    server = kube_api.Server(tmp_path / "server", projects.environment({"PATH": path, **warm.torchrun()}))
+    path = f"{Path(warm.python(offspring=True)).parent}{os.pathsep}{os.environ['PATH']}"
+    server = kube_api.Server(tmp_path / "server", projects.environment({"PATH": path}))
     yield server
     server.close()
 
@@ -45,7 +44,7 @@ def project(tmp_path: Path) -> Path:
         "cluster.volume": "claim",
         "cluster.folder": str(volume),
     }
-    folder = projects.make(tmp_path / "p", values)
+    folder = projects.paced(projects.make(tmp_path / "p", values))
     shutil.copytree(folder, volume)
     return folder
 

@@ -92,7 +92,8 @@ def seen_from_the_submitting_side(slurm: Nodes, folder: Path) -> None:
 
 
 def test_a_submitted_job_saves_when_it_is_stopped(slurm: Nodes, tmp_path: Path) -> None:
-    project = planned(tmp_path / "p", {"schedule.n_steps": 100_000, "checkpoint.checkpointing_steps": 0})
+    endless = {"schedule.n_steps": 100_000, "checkpoint.checkpointing_steps": 0}
+    project = projects.paced(planned(tmp_path / "p", endless))
     refused = projects.trainwiz("submit", str(project), env={**slurm.environ, "SBATCH_PARTITION": "none-such"})
     assert refused.code == 1
     assert "invalid partition" in refused.err.lower()

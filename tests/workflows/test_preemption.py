@@ -206,12 +206,8 @@ def test_a_real_training_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
 
 def paced(folder: Path) -> Path:
     """A project that trains slowly, until somebody deletes the file `slow`."""
-    task = folder / "task.py"
-    source = task.read_text()
-    body = source.index("\n", source.index('"""', source.index('"""', source.index("def loss_sum(")) + 3)) + 1
-    task.write_text(source[:body] + "    import os, time; time.sleep(0.2 * os.path.exists('slow'))\n" + source[body:])
     (folder / "slow").touch()
-    return folder
+    return projects.begins_with(folder, "loss_sum", "import os, time; time.sleep(0.2 * os.path.exists('slow'))")
 
 
 MOMENTS = '''
@@ -236,11 +232,9 @@ torch.save = slow_save
 def at_moments(folder: Path) -> Path:
     """A project whose training can be met while it loads, evaluates and saves."""
     task = folder / "task.py"
-    source = task.read_text()
     for name, moment in (("load_train_data", "loading"), ("evaluation_sums", "evaluating")):
-        start = source.index(f"def {name}(")
-        body = source.index("\n", source.index('"""', source.index('"""', start) + 3)) + 1
-        source = source[:body] + f'    moment("{moment}")\n' + source[body:]
+        projects.begins_with(folder, name, f'moment("{moment}")')
+    source = task.read_text()
     head = source.index("Batch = dict")
     task.write_text(source[:head] + MOMENTS + "\n\n" + source[head:])
     return folder
