@@ -99,7 +99,7 @@ def test_kubernetes_knows_every_field() -> None:
     assert seen == FIELDS.keys()
 
 
-def test_a_misspelt_field_would_be_noticed() -> None:
+def test_a_misspelled_field_would_be_noticed() -> None:
     (document, *_), *_ = documents()
     document["spec"]["trainer"]["numNods"] = 2
     assert unknown({"spec": document["spec"]}, FIELDS["trainer.kubeflow.org/v1alpha1 TrainJob"]) == [

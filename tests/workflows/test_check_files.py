@@ -235,7 +235,7 @@ def test_mending_shows_a_diff_and_keeps_comments(folder: Path, capsys: pytest.Ca
     file.write_text(TYPO)
     assert run(["check", "acc.yaml", "--fix", "--yes", *VERSIONS]) == 0
     safely = TYPO.replace("precision: no", "precision: 'no'")
-    assert file.read_text() == safely, "a misspelt key that is ignored changes the training"
+    assert file.read_text() == safely, "a misspelled key that is ignored changes the training"
     assert "1 more fixes may change what is trained" in capsys.readouterr().err
     file.write_text(TYPO)
     assert run(["check", "acc.yaml", "--fix", "--unsafe-fixes"]) == 1

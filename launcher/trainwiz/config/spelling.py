@@ -14,7 +14,7 @@ _LONG_ENOUGH = 6
 
 
 def nearest(word: str, known: Collection[str]) -> str | None:
-    """The known word that a misspelt one most likely means; None where none is near."""
+    """The known word that a misspelled one most likely means; None where none is near."""
     if word.lower() in {k.lower() for k in known}:
         return next(k for k in known if k.lower() == word.lower())
     longer = [k for k in known if k.lower().startswith(f"{word.lower()}_")]
@@ -34,13 +34,13 @@ def surely(word: str, known: str) -> bool:
 
 
 def respelt(path: str, word: str, known: Collection[str]) -> Fix | None:
-    """The fix that replaces a misspelt value with the known word; None if no word is near."""
+    """The fix that replaces a misspelled value with the known word; None if no word is near."""
     near = nearest(word, known)
     return safe(remedy("did you mean {key}?", {path: near}, key=near), surely(word, near)) if near else None
 
 
 def renamed(old: str, new: str, value: Any, *, stops: bool = False) -> Fix:
-    """The fix that moves a value from a misspelt path to the right one.
+    """The fix that moves a value from a misspelled path to the right one.
 
     It needs no question where the engine `stops` at the old name and the new one can only be what was meant.
     """

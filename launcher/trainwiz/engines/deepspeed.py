@@ -123,7 +123,7 @@ MILD_BLOCKS = {
     "scheduler": names("params type"),
     "torch_autocast": names("dtype enabled lower_precision_safe_modules"),
 }
-"""Blocks that ignore keys they do not know; only misspelt names are reported."""
+"""Blocks that ignore keys they do not know; only misspelled names are reported."""
 REMOVED_IN_0_19 = names(
     """
     amp compression_training curriculum_learning eigenvalue elasticity graph_harvesting nebula

@@ -30,7 +30,7 @@ def parse(values: Mapping[str, Any], source: str = "") -> Plan:
     except ValidationError as error:
         wrong = [problem(e) for e in error.errors() if e["type"] != "missing"]
         if wrong:
-            # A misspelt key leaves its right name missing, which would be one mistake told twice.
+            # A misspelled key leaves its right name missing, which would be one mistake told twice.
             raise PlanError(wrong, source) from None
         file = source or "FILE"
         raise PlanError(

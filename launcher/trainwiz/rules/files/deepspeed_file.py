@@ -58,7 +58,7 @@ def deepspeed_knows_the_keys_at_the_top(deepspeed: DeepSpeed) -> Violations:
     for key, value in deepspeed.document.values.items():
         if key in TOP_LEVEL_KEYS or key.startswith(("_", "#", "//")):
             continue
-        # A block is never a misspelt number, nor the other way round.
+        # A block is never a misspelled number, nor the other way round.
         same_kind = {k for k in TOP_LEVEL_KEYS - REMOVED_IN_0_19 if (k in BLOCKS) is isinstance(value, Mapping)}
         near = nearest(key, same_kind)
         if key in ZERO_KEYS:

@@ -30,11 +30,11 @@ _FORWARDS = re.compile(r"fsdp|fullysharded|fully_shard|deepspeed|tp_plan|paralle
 
 @rule("TW748", level=Level.WARNING, field="script")
 def wrappers_have_no_attributes_of_the_model(script: Script) -> Violations:
-    """Ask the model inside for its own attributes and methods: DDP's wrapper does not have them.
+    """Access a DDP model's own attributes and methods through model.module: the wrapper does not have them.
 
     Without it: on several GPUs, `AttributeError: 'DistributedDataParallel' object has no attribute 'config'`; on one
-    GPU accelerate.prepare does not wrap the model, so a first try there passes.
-    Why: DistributedDataParallel gives on forward() alone. FSDP 1 and DeepSpeed's engine give on attributes.
+    GPU, accelerate.prepare does not wrap the model, so a test there passes.
+    Why: DistributedDataParallel passes on only forward(). FSDP 1 and DeepSpeed's engine also pass on attributes.
     Instead: use model.module.config, or accelerator.unwrap_model(model).config. In training, call the wrapper itself:
     a method of the module that computes the loss bypasses the averaging of gradients.
     Source: seen with torch 2.13 on two ranks

@@ -25,9 +25,9 @@ _SYNCHRONIZED = re.compile(r"sync_gradients|boundary|did_update|optimizer_step_w
 def updates_are_counted_once_per_window(script: Script) -> Violations:
     """Under gradient accumulation, count updates where the optimizer steps, not in every micro-batch.
 
-    Without it: with an accumulation of n, the training ends after 1/n of its updates, the learning rate has not come
-    down, and checkpoints and evaluations come n times as often, most of them in the middle of a window.
-    Why: the loop turns once per micro-batch; the optimizer steps in every n-th turn.
+    Without it: with an accumulation of n, the training ends after 1/n of its updates, before the learning rate has
+    decayed, and checkpoints and evaluations come n times as often, most of them in the middle of a window.
+    Why: the loop runs once per micro-batch; the optimizer steps in every n-th iteration.
     Instead: advance the counter under the condition of the step: if accelerator.sync_gradients: global_step += 1.
     Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation; karpathy/nanochat pull request
     775, modelscope/DiffSynth-Studio pull request 1470

@@ -25,9 +25,9 @@ _GIVEN = ("train_dataset", "train_dataloader")
 def streams_are_split_by_rank(script: Script) -> Violations:
     """Under DDP, FSDP and DeepSpeed, split a stream of samples by rank before it goes into the DataLoader.
 
-    Without it: every rank reads the whole stream: N GPUs train on the same samples N times, as fast as one.
-    Why: a sampler cannot split an IterableDataset, and a DataLoader does not; streaming=True makes one. accelerate and
-    the Trainer split it themselves.
+    Without it: every rank reads the whole stream: N GPUs train on the same samples, and are no faster than one.
+    Why: a sampler cannot split an IterableDataset (which streaming=True returns), and a DataLoader does not. accelerate
+    and the Trainer split it themselves.
     Instead: use datasets.distributed.split_dataset_by_node(dataset, rank, world_size); in a class of your own, yield
     every world_size-th sample, beginning with the rank's.
     Source: https://huggingface.co/docs/datasets/use_with_pytorch (distributed); huggingface/datasets issue 5360
@@ -54,8 +54,8 @@ def samples_are_split_once(script: Script) -> Violations:
     """Do not split samples by rank before accelerate or the Trainer, which split them themselves.
 
     Without it: each rank sees 1/N of its 1/N: of 16 samples on 2 ranks, 8 are never seen, and no message says so.
-    Why: prepare shards a loader by batches, whatever its sampler is; of a stream, only the main process reads its
-    part, and gives each rank a slice of that.
+    Why: prepare distributes a loader's batches over the ranks, whatever its sampler is; from a stream, only the main
+    process reads its part, and gives each rank a slice of it.
     Instead: pass the whole dataset and a plain DataLoader.
     Source: seen with accelerate 1.15 on two ranks; huggingface/datasets issue 5360
     """

@@ -1,4 +1,4 @@
-"""Keys of training tools' files that are misspelt or given twice."""
+"""Keys of training tools' files that are misspelled or given twice."""
 
 from __future__ import annotations
 
