@@ -63,6 +63,12 @@ AROUND = (
     "\n{}\n",
     "--api={},",
     "ü{}ü",
+    "\x1b[1;32m{}\x1b[0m",
+    "\x1b[K{}",
+    "'key:\\n{}'",
+    '"\\u003d{}"',
+    "'\\x1b[32m{}'",
+    "https://example.org/?q=a%3D{}",
 )
 
 
@@ -117,6 +123,9 @@ def test_the_shape_of_a_token_is_hidden_wherever_it_stands(secret: str) -> None:
         ("docker login -p hunter22 registry", "docker login -p *** registry"),
         ("oauth2:hunter22@gitlab.com", "oauth2:***"),
         ("ssh_pass=hunter22", "ssh_pass=***"),
+        ("\x1b[32mBearer abc.def-123456", "\x1b[32mBearer ***"),
+        ("'sent\\nauthorization: basic dXNlcjpwYXNz'", "'sent\\nauthorization: basic ***'"),
+        ("\x1b[32mtoken=hVbsFW85ZTCBY7WZq049Qz", "\x1b[32mtoken=***"),
     ],
 )
 def test_what_follows_a_name_of_secrets_is_hidden(words: str, shown: str) -> None:
@@ -129,6 +138,7 @@ def test_what_follows_a_name_of_secrets_is_hidden(words: str, shown: str) -> Non
         "tokens_per_second: 128000000, num_tokens=1234567",
         "pad_token: <|endoftext|>, eos_token_id=50256",
         "commit 0123456789abcdef0123456789abcdef01234567",
+        "commit \x1b[33m0123456789abcdef0123456789abcdef01234567\x1b[m",
         "snapshots/0123456789abcdef0123456789abcdef01234567/model.safetensors",
         "git+https://github.com/a/b@0123456789abcdef0123456789abcdef01234567",
         "sha256 " + "0123456789abcdef" * 4,

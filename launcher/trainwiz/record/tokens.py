@@ -26,8 +26,16 @@ _MADE_BY_SERVICES = (
     r"|SG\.[A-Za-z0-9_-]{16,512}\.[A-Za-z0-9_-]{16,512}"
     r"|eyJ[A-Za-z0-9_-]{8,4096}\.[A-Za-z0-9_-]{4,4096}(?:\.[A-Za-z0-9_-]*)?"  # JSON web tokens: RFC 7519
 )
+_COLOR = re.compile(r"\x1b\[[0-9;]{0,20}[mK]")
+_ESCAPED = (
+    # What is written before a token may end with a letter: a color, `\n` in a quoted text, `%3D` in an address.
+    r"(?<=[0-9;\[]m)|(?<=\[K)|(?<=\[[0-2]K)|(?<=\\[abfnrtv0])|(?<=\\x[0-9A-Fa-f]{2})|(?<=\\u[0-9A-Fa-f]{4})"
+    r"|(?<=%[0-9A-Fa-f]{2})"
+)
+_WORD = rf"(?:\b|{_ESCAPED})"
+_BEGIN = rf"(?:(?<![A-Za-z0-9_])|{_ESCAPED})"
 _WHOLE = re.compile(
-    rf"(?<![A-Za-z0-9_])(?:{_MADE_BY_SERVICES})"
+    rf"(?=[a-eghlnoprswxyAS]){_BEGIN}(?:{_MADE_BY_SERVICES})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
 _WHOLE_CUES = (
@@ -66,10 +74,10 @@ A token may stand there alone.
 """
 _AFTER = re.compile(
     # What follows a header, a parameter of a URL, or a name that is only given to secrets.
-    r"(?i)(\bbearer(?:\s+|\s?:\s?)(?=\S*[\d._~+/=-])|\bbearer\s+(?=\S{24})"
-    r"|\bauthorization[\"']?\s*[:=]\s*[\"']?(?:(?:basic|token)\s+|(?=[^\s\"']{20}))"
-    r"|\b(?:set-)?cookie[\"']?\s*:\s*[\"']?[\w.-]{1,64}=|\blogin\s+\S{1,256}\s+password\s+"
-    r"|\bapi_?key\s+(?=[^\s\"']*\d)(?=[^\s\"']{16})|\bcurl\s[^\n]{0,512}?(?<=\s)(?:-u|--user)\s*[^\s:]{1,256}:"
+    rf"(?i)((?=[abcls]){_WORD}(?:bearer(?:\s+|\s?:\s?)(?=\S*[\d._~+/=-])|bearer\s+(?=\S{{24}})"
+    r"|authorization[\"']?\s*[:=]\s*[\"']?(?:(?:basic|token)\s+|(?=[^\s\"']{20}))"
+    r"|(?:set-)?cookie[\"']?\s*:\s*[\"']?[\w.-]{1,64}=|login\s+\S{1,256}\s+password\s+"
+    r"|api_?key\s+(?=[^\s\"']*\d)(?=[^\s\"']{16})|curl\s[^\n]{0,512}?(?<=\s)(?:-u|--user)\s*[^\s:]{1,256}:)"
     r"|[?&](?:access_token|api_?key|auth|key|sig|signature|token|x-(?:amz|goog)-(?:credential|security-token|signature))="
     r"|(?:passw(?:or)?d|passphrase|secret|\w_pwd"
     r"|(?:api|access|secret|private|account|wandb|hub|encryption|signing|ssh|auth)[ _-]?key(?:_?id)?|authkey"
@@ -79,7 +87,7 @@ _AFTER = re.compile(
     r"|(?<!\S)--?(?:\w[\w-]{0,63}[_-])?(?:secret|passw(?:or)?d|passphrase|(?:api|access|private)[_-]?key)\s+"
     r"(?![-<\[{]|(?-i:[A-Z_]+)(?:\s|\Z))"
     r"|\b(?:oauth2|x-access-token|__token__):(?=[^\s@]{6,512}@)"
-    r"|(?:\b|[_-])token(?:[\"']?\s?[:=]\s?[\"']?|\s+)(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])(?=[^\s\"']{16}))"
+    rf"|(?=[_-]?t)(?:{_WORD}|[_-])token(?:[\"']?\s?[:=]\s?[\"']?|\s+)(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])(?=[^\s\"']{{16}}))"
     r"(?!(?:None|null|true|false)\b)([^\s\"'&,;}\])]{6,})"
 )
 _AFTER_CUES = (
@@ -100,7 +108,7 @@ _AFTER_CUES = (
     "login",
 )
 """The same for `_AFTER`, in small letters."""
-_HEX = re.compile(r"(?<![0-9A-Za-z_-])[0-9a-f]{40}(?![0-9A-Za-z_-])")
+_HEX = re.compile(rf"(?:(?<![0-9A-Za-z_-])|{_ESCAPED})[0-9a-f]{{40}}(?![0-9A-Za-z_-])")
 _HASHES = re.compile(r"(?i)(?:commit|revision|rev|sha1?|hash|head|snapshots?|tree|blob|resolve|digest|@)\W*$")
 """What stands before a commit; a Weights & Biases key has the same shape."""
 _BEFORE = 16
@@ -120,9 +128,12 @@ def hidden(words: str, cover: Callable[[str], str] = lambda _: HIDDEN) -> str:
     lowered = words.lower()
     if any(cue in lowered for cue in _AFTER_CUES):
         words = _AFTER.sub(lambda match: f"{match[1]}{cover(match[2])}", words)
-    return _HEX.sub(
-        lambda m: m[0] if _HASHES.search(words[max(0, m.start() - _BEFORE) : m.start()]) else cover(m[0]), words
-    )
+    return _HEX.sub(lambda m: m[0] if _is_commit(words, m.start()) else cover(m[0]), words)
+
+
+def _is_commit(words: str, start: int) -> bool:
+    """Whether what stands before a place says that a commit begins there."""
+    return _HASHES.search(_COLOR.sub("", words[max(0, start - _BEFORE) : start])) is not None
 
 
 def starred(words: str) -> str:
