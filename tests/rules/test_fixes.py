@@ -16,7 +16,7 @@ from test_configurations import CASES, RULES, TEMPLATES, files_of  # noqa: F401
 
 from trainwiz import config
 from trainwiz.config.edit import edited
-from trainwiz.config.spelling import surely
+from trainwiz.config.spelling import is_unambiguous
 from trainwiz.finding import Finding, Level, errors
 from trainwiz.workflows.check.configurations import Files
 
@@ -140,7 +140,7 @@ def safe_sentences(file: Path) -> Iterator[str]:
     ],
 )
 def test_what_a_name_can_only_mean(word: str, known: str, sure: bool) -> None:
-    assert surely(word, known) is sure
+    assert is_unambiguous(word, known) is sure
 
 
 def test_the_engines_refusal_is_no_silence(tmp_path: Path) -> None:

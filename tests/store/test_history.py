@@ -103,7 +103,7 @@ def project(tmp_path: Path) -> Path:
         versions={"torch": "2.14"},
     )
     record(tmp_path, NAMES[2], range(21, 26), resumed_from=NAMES[1], total_updates=30, **alive())
-    runs._point(tmp_path / "runs" / "latest", NAMES[2])
+    runs._link_to(tmp_path / "runs" / "latest", NAMES[2])
     return tmp_path
 
 

@@ -64,7 +64,7 @@ def test_a_thinned_curve_keeps_its_ends_extremes_gaps_and_evaluations(long: Run)
 
 
 def test_a_glance_reads_little_and_then_what_is_new(long: Run) -> None:
-    reader = jsonl.glanced(long.metrics)
+    reader = jsonl.sampled(long.metrics)
     assert reader is not None
     first = reader.new()
     assert len(first) < 2000
@@ -104,13 +104,13 @@ def test_a_hole_of_a_terabyte_is_not_read(long: Run, monkeypatch: pytest.MonkeyP
         file.write(b'\n{"update": 7, "loss": 1.0}\n')
     assert follows.new() == [{"update": 7, "loss": 1.0}]
     assert history.read(long).records[-1] == {"update": 7, "loss": 1.0}
-    assert history.glanced(long).records[-1] == {"update": 7, "loss": 1.0}
+    assert history.sampled(long).records[-1] == {"update": 7, "loss": 1.0}
     assert len(history.tail(long.log(0), 100)) == 100
 
 
 def test_a_short_file_is_read_whole(long: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jsonl, "WHOLE_BYTES", 1 << 30)
-    assert jsonl.glanced(long.metrics) is None
+    assert jsonl.sampled(long.metrics) is None
     assert len(jsonl.thinned(long.metrics)) == LINES + LINES // 5000
 
 
@@ -127,7 +127,7 @@ def test_lines_of_a_stranger_are_thinned_too(line: bytes, tmp_path: Path, monkey
     file = tmp_path / "metrics.jsonl"
     file.write_bytes(line * 99)
     jsonl.thinned(file)
-    reader = jsonl.glanced(file)
+    reader = jsonl.sampled(file)
     assert reader is not None
     reader.new()
 

@@ -23,7 +23,7 @@ def nearest(word: str, known: Collection[str]) -> str | None:
     return next(iter(difflib.get_close_matches(word, sorted(known), n=1, cutoff=0.75)), None)
 
 
-def surely(word: str, known: str) -> bool:
+def is_unambiguous(word: str, known: str) -> bool:
     """Whether a word can only be this one: it differs by case, by what joins its parts, or by a typo of one letter."""
     a, b = (re.sub(r"[\W_]", "", each.lower()) for each in (word, known))
     if a == b or {word.lower(), word.lower() + "s"} & {known.lower(), known.lower() + "s"}:
@@ -33,10 +33,10 @@ def surely(word: str, known: str) -> bool:
     return min(len(a), len(b)) >= _LONG_ENOUGH and differing <= 1 and not set(re.findall(r"\d", a + b))
 
 
-def respelt(path: str, word: str, known: Collection[str]) -> Fix | None:
+def respelling_fix(path: str, word: str, known: Collection[str]) -> Fix | None:
     """The fix that replaces a misspelled value with the known word; None if no word is near."""
     near = nearest(word, known)
-    return safe(remedy("did you mean {key}?", {path: near}, key=near), surely(word, near)) if near else None
+    return safe(remedy("did you mean {key}?", {path: near}, key=near), is_unambiguous(word, near)) if near else None
 
 
 def renamed(old: str, new: str, value: Any, *, stops: bool = False) -> Fix:
@@ -45,14 +45,16 @@ def renamed(old: str, new: str, value: Any, *, stops: bool = False) -> Fix:
     It needs no question where the engine `stops` at the old name and the new one can only be what was meant.
     """
     name, right = old.rpartition(".")[2], new.rpartition(".")[2]
-    return safe(remedy("did you mean {key}?", {old: None, new: value}, key=right), stops and surely(name, right))
+    return safe(
+        remedy("did you mean {key}?", {old: None, new: value}, key=right), stops and is_unambiguous(name, right)
+    )
 
 
 def not_one_of(allowed: Sequence[str], value: str, *, where: str, key: str, near: str = "") -> Violation:
     """The violation of a word that is not allowed; `near` is the one that it means, if that is known."""
     return violation(
         "{key} is {value}; it must be one of {choices}",
-        respelt(where, near or value, allowed),
+        respelling_fix(where, near or value, allowed),
         where=where,
         key=key,
         value=value,

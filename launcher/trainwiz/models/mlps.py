@@ -79,7 +79,7 @@ def listed_or_between(config: Config, layer: int) -> bool:
     return layer in (config.get("mlp_only_layers") or ()) or (layer + 1) % step != 0
 
 
-def anyhow(config: Config, layer: int) -> bool:
+def any_layout(config: Config, layer: int) -> bool:
     """In whichever of these ways, or as Jamba says it: experts in each `expert_layer_period`th layer."""
     period = int(config.get("expert_layer_period") or 1)
     between = layer % period != int(config.get("expert_layer_offset") or 0) % period

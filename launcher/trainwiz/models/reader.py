@@ -54,7 +54,7 @@ def _unnamed(config: Config) -> Family:
         FAMILIES["llama"],
         latent=bool(config.get("kv_lora_rank")),
         experts=mlps.unnamed(config),
-        dense_layer=mlps.anyhow,
+        dense_layer=mlps.any_layout,
     )
 
 

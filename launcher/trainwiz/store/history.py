@@ -90,15 +90,15 @@ def without_metrics(run: Run) -> Recorded:
     )
 
 
-def glanced(run: Run) -> Recorded:
+def sampled(run: Run) -> Recorded:
     """The same as `read` in a fraction of a second: of long files, only some lines."""
-    reader = jsonl.glanced(run.metrics) or jsonl.JsonLines(run.metrics)
+    reader = jsonl.sampled(run.metrics) or jsonl.JsonLines(run.metrics)
     return dataclasses.replace(without_metrics(run), records=reader.new())
 
 
 def with_memory(recorded: Recorded, run: Run) -> Recorded:
     """The same with the memory of its ranks."""
-    reader = jsonl.glanced(run.memory) or jsonl.JsonLines(run.memory)
+    reader = jsonl.sampled(run.memory) or jsonl.JsonLines(run.memory)
     return dataclasses.replace(recorded, memory=reader.new())
 
 

@@ -107,7 +107,7 @@ def unread_bytes(path: Path) -> int:
     return 0
 
 
-def glanced(path: Path) -> JsonLines | None:
+def sampled(path: Path) -> JsonLines | None:
     """A reader that begins with a few lines of each stretch of a large file; None for a file that is read whole.
 
     It takes a fraction of a second, however long the file is, and may miss extremes.

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from trainwiz.language import t
 from trainwiz.ui import console
-from trainwiz.ui.safe import still
+from trainwiz.ui.safe import sanitized
 
 
 class Answer(Protocol):
@@ -23,7 +23,7 @@ class Answer(Protocol):
 
 def piece(text: str) -> None:
     """A part of an answer, at once."""
-    sys.stdout.write(still(text))
+    sys.stdout.write(sanitized(text))
     sys.stdout.flush()
 
 

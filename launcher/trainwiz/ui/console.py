@@ -15,7 +15,7 @@ from trainwiz.errors import PlanError, TrainwizError
 from trainwiz.language import t, text
 from trainwiz.message import Message
 from trainwiz.record import tokens
-from trainwiz.ui.safe import STYLES, plain, safe, safe_json, still_json
+from trainwiz.ui.safe import STYLES, escaped_json, plain, safe, safe_json
 
 if TYPE_CHECKING:
     from trainwiz.finding import Place
@@ -147,7 +147,7 @@ def data_json(value: Any, *, as_written: bool = False) -> None:
     """Print the command's result as JSON, on stdout; `as_written`: also what looks like a secret in it."""
     global _results
     _results += 1
-    shown = still_json if as_written else safe_json
+    shown = escaped_json if as_written else safe_json
     # What the encoding lacks is an escape, not a `?`: programs read this.
     lacks = (getattr(sys.stdout, "encoding", None) or "utf-8").lower() not in ("utf-8", "utf8")
     print(shown(json.dumps(value, indent=2, ensure_ascii=lacks)), flush=True)

@@ -7,12 +7,12 @@ from typing import Any
 
 import jinja2
 
-from trainwiz.ui.safe import on_page
+from trainwiz.ui.safe import sanitized_html
 
 
 def rendered(template: str, **values: Any) -> str:
     """A page, from its template's text and the values in it."""
-    return on_page(_compiled(template).render(values))
+    return sanitized_html(_compiled(template).render(values))
 
 
 @functools.cache

@@ -22,12 +22,12 @@ _DRAWN = re.compile(rf"(\x1b\[[0-9;]{{0,20}}[AKm])|[\x00-\x07\x0b\x0c\x0e-\x1f{_
 _BEGUN = re.compile(r"\x1b(\[[0-9;]{0,20})?\Z")
 
 
-def still(text: str) -> str:
+def sanitized(text: str) -> str:
     """The text with a mark in place of each control character; trainwiz's own styles, tabs and line ends stay."""
     return _FOUND.sub(lambda found: found.group(1) or ("" if found.group(2) else "�"), text)
 
 
-def on_page(html: str) -> str:
+def sanitized_html(html: str) -> str:
     """A page with a mark in place of each control character: one of them turns the direction of what follows."""
     return _ON_PAGES.sub("�", html)
 
@@ -55,10 +55,10 @@ def plain(text: str) -> str:
 
 def safe(text: str) -> str:
     """The same without passwords in URLs, which findings repeat from a plan."""
-    return still(tokens.without_passwords(text))
+    return sanitized(tokens.without_passwords(text))
 
 
-def still_json(text: str) -> str:
+def escaped_json(text: str) -> str:
     """JSON in which control characters are escaped."""
     return re.sub(f"[{_SHOWN}]", lambda found: f"\\u{ord(found.group()):04x}", text)
 
@@ -66,7 +66,7 @@ def still_json(text: str) -> str:
 def safe_json(text: str) -> str:
     """The same without passwords in URLs."""
     # A URL ends with its line, which is \\n within a string.
-    return still_json("\\n".join(map(tokens.without_passwords, text.split("\\n"))))
+    return escaped_json("\\n".join(map(tokens.without_passwords, text.split("\\n"))))
 
 
 def arguments(given: Sequence[str]) -> str:

@@ -110,7 +110,7 @@ class Board:
     def _curve(self, run: Run) -> Sequence[Recorded]:
         """The run and those that it continues, with as many records as a curve needs."""
         key = ("curve", run.name, history.stamp(run))
-        return self._once(key, lambda: [*history.earlier(run, history.glanced), history.glanced(run)])
+        return self._once(key, lambda: [*history.earlier(run, history.sampled), history.sampled(run)])
 
     def _run(self, query: Query) -> Page | None:
         run = self._one(query)
@@ -171,10 +171,10 @@ class Board:
 
 def _report(run: Run) -> str:
     """The run's own page, as `trainwiz report` writes it."""
-    lineage = [*history.earlier(run, history.glanced), _glanced(run)]
+    lineage = [*history.earlier(run, history.sampled), _sampled(run)]
     template = templates.load()[report.TEMPLATE]
     return report.page(lineage, plans.reasons(lineage[-1].plan_text), template, time.time())
 
 
-def _glanced(run: Run) -> Recorded:
-    return history.with_memory(history.glanced(run), run)
+def _sampled(run: Run) -> Recorded:
+    return history.with_memory(history.sampled(run), run)

@@ -76,7 +76,7 @@ def _described(name: str) -> Machine:
     return machine
 
 
-def that_trains(plan: Plan, machine: Machine) -> Machine | None:
+def training_machine(plan: Plan, machine: Machine) -> Machine | None:
     """The machine, unless a scheduler's job will run on others that have the GPUs which this one lacks; then None.
 
     No rule on machines then judges anything, as before a `trainwiz submit`.

@@ -83,11 +83,11 @@ class Watched:
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._earlier = [each.records for each in history.earlier(run, history.glanced)]
-        reader = jsonl.glanced(run.metrics)
+        self._earlier = [each.records for each in history.earlier(run, history.sampled)]
+        reader = jsonl.sampled(run.metrics)
         self._metrics, self._samples = (
             reader or JsonLines(run.metrics),
-            jsonl.glanced(run.memory) or JsonLines(run.memory),
+            jsonl.sampled(run.memory) or JsonLines(run.memory),
         )
         self._is_whole = reader is None
         self._records: list[dict[str, Any]] = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trainwiz.config import Accelerate, DeepSpeed
-from trainwiz.config.spelling import respelt
+from trainwiz.config.spelling import respelling_fix
 from trainwiz.engines.accelerate import FILLED_SETTINGS
 from trainwiz.engines.deepspeed import SCHEDULERS, default_clipping
 from trainwiz.finding import Level, Violations, remedy, safe, violation
@@ -201,7 +201,7 @@ def the_scheduler_can_be_made(deepspeed: DeepSpeed) -> Violations:
     if name not in SCHEDULERS:
         yield violation(
             "DeepSpeed has no scheduler {name}; available: {known}",
-            respelt("scheduler.type", name, SCHEDULERS),
+            respelling_fix("scheduler.type", name, SCHEDULERS),
             where="scheduler.type",
             name=name,
             known=", ".join(SCHEDULERS),

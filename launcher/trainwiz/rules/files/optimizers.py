@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from trainwiz.config import DeepSpeed
-from trainwiz.config.spelling import nearest, renamed, respelt
+from trainwiz.config.spelling import nearest, renamed, respelling_fix
 from trainwiz.engines import torch
 from trainwiz.engines.deepspeed import (
     ONE_BIT_OPTIMIZERS,
@@ -47,7 +47,7 @@ def the_optimizer_is_one_of_deepspeeds(deepspeed: DeepSpeed) -> Violations:
     if name.lower() in ONE_BIT_OPTIMIZERS and deepspeed.version < REMOVALS:
         return
     usual = {"AdamW", "Adam", "Lion", "Lamb", "Adagrad", "Muon", "SGD"}
-    fix = respelt("optimizer.type", name, usual) or remedy("use AdamW")
+    fix = respelling_fix("optimizer.type", name, usual) or remedy("use AdamW")
     yield violation("DeepSpeed has no optimizer {name}", fix, name=name)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from trainwiz import config
 from trainwiz.config import Accelerate, Document
-from trainwiz.config.spelling import nearest, renamed, surely
+from trainwiz.config.spelling import is_unambiguous, nearest, renamed
 from trainwiz.engines.accelerate import (
     BLOCKS,
     CLUSTER_KEYS,
@@ -161,7 +161,7 @@ def _moved(accelerate: Accelerate, key: str) -> Fix | None:
         if near:
             message = say("write it as {key} under {block}", key=near, block=block)
             changes = {key: None, f"{block}.{near}": accelerate.get(key)}
-            return safe(Fix(message=message, changes=changes), surely(key, near))
+            return safe(Fix(message=message, changes=changes), is_unambiguous(key, near))
     return None
 
 

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from trainwiz.config import Accelerate
-from trainwiz.config.spelling import not_one_of, respelt
+from trainwiz.config.spelling import not_one_of, respelling_fix
 from trainwiz.engines.accelerate import (
     BLOCKS,
     COMPUTE_ENVIRONMENTS,
@@ -273,7 +273,7 @@ def the_compiler_is_one_of_accelerates(accelerate: Accelerate) -> Violations:
             yield violation("YAML reads {key} {value} as false, and accelerate stops", quoted, where=path)
             continue
         if not known and knows_keys_of(accelerate.version):
-            fix = respelt(path, str(value).upper(), DYNAMO_BACKENDS)
+            fix = respelling_fix(path, str(value).upper(), DYNAMO_BACKENDS)
             yield violation("accelerate has no dynamo backend {name}", fix, where=path, name=str(value))
     for key in ("dynamo_mode", "mode"):
         path = f"dynamo_config.{key}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from trainwiz.config.spelling import nearest, renamed, surely
+from trainwiz.config.spelling import is_unambiguous, nearest, renamed
 from trainwiz.config.tools import ToolFile
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
@@ -61,7 +61,7 @@ def the_tool_refuses_unknown_keys(tool_file: ToolFile) -> Violations:
     Source: seen with transformers 5.23.0 (`HfArgumentParser.parse_dict`); read in LLaMA-Factory 0.9.6 and TRL 1.10.0
     """
     for key, near in _unknown(tool_file) if tool_file.tool.stops_at_unknown_keys else ():
-        if near and surely(key, near):
+        if near and is_unambiguous(key, near):
             yield violation(
                 "{name} does not know {key} and stops",
                 renamed(key, near, tool_file.get(key), stops=True),
@@ -81,7 +81,7 @@ def the_tools_version_knows_every_key(tool_file: ToolFile) -> Violations:
     Source: read in LLaMA-Factory 0.9.6 and TRL 1.10.0
     """
     for key, near in _unknown(tool_file) if tool_file.tool.stops_at_unknown_keys else ():
-        if near and surely(key, near):
+        if near and is_unambiguous(key, near):
             continue
         yield violation(
             "{name} has no key {key}",

@@ -115,7 +115,7 @@ def _of_plan(plan: Plan, folder: str, request: Request) -> tuple[Finding, ...]:
         folder=folder,
         interfaces=plan.machine.num_machines > 1,
     )
-    judged = facts.that_trains(plan, machine)
+    judged = facts.training_machine(plan, machine)
     if judged is None:
         words = t(
             "this machine has no GPU: the machines of the {kind} job are not checked here", kind=plan.cluster.kind

@@ -140,7 +140,7 @@ class Planner:
         if complete:
             self.wait()
         # Generated files are written next, so that what is wrong with them does not matter.
-        machine = facts.that_trains(plan, self.machine)
+        machine = facts.training_machine(plan, self.machine)
         found = facts.findings(plan, str(self.folder), machine, ignore=(GENERATED_FILES,))
         return tuple(replace(f, level=Level.WARNING) if f.level is Level.ERROR and _installs(f) else f for f in found)
 

@@ -21,7 +21,7 @@ def launch(request: Request) -> int:
         from trainwiz.workflows.launch import hosts
 
         return hosts.launch(request)
-    request = usage.understood(request)
+    request = usage.resolved(request)
     try:
         with early_signals.raised():
             return _launch(_with_orders(request))

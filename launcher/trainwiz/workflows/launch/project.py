@@ -147,7 +147,7 @@ def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> t
         ops.remove_stale_locks(plan)
     findings = facts.findings(plan, str(folder), machine, ignore=[*request.ignore, *known])
     if not request.dry_run:
-        if errors(findings) and facts.that_trains(plan, machine) is None:
+        if errors(findings) and facts.training_machine(plan, machine) is None:
             raise Refused(
                 say("this machine has no GPU: the plan's machines are started by {kind}", kind=plan.cluster.kind),
                 say("run: trainwiz submit {folder}", folder=shlex.quote(str(folder))),

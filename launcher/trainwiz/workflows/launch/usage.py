@@ -19,7 +19,7 @@ AUTO = "auto"
 """What `--resume` says where there may be nothing to continue."""
 
 
-def understood(request: Request) -> Request:
+def resolved(request: Request) -> Request:
     """The request with the interpreter and the rules that its words mean. Raises `UsageError` for contradictions."""
     words = request.words
     others = words[1:]
