@@ -7,8 +7,12 @@ import json
 import os
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trainwiz.probe.ranks import RankMemory
 
 FIRST_SECONDS = 3.0
 LEAST_SECONDS = 2.0
@@ -36,8 +40,11 @@ class Sampler:
         # A disk that is full, a process that is gone: the training goes on, and so does its record without this.
         with contextlib.suppress(OSError):
             while not self._ended.wait(pause):
+                # The first import takes longer than a sample: it must not make the next one wait for a minute.
+                from trainwiz.probe import ranks
+
                 before = time.monotonic()
-                line = _line(os.getpid())
+                line = _line(ranks.memory(os.getpid()))
                 now = time.monotonic()
                 pause = max(LEAST_SECONDS, (now - began) / _PART, (now - before) * _REST)
                 if line and not self._ended.is_set():
@@ -45,10 +52,7 @@ class Sampler:
                         file.write(json.dumps(line) + "\n")
 
 
-def _line(launcher: int) -> dict[str, Any]:
-    from trainwiz.probe import ranks
-
-    found = ranks.memory(launcher)
+def _line(found: Mapping[int, RankMemory]) -> dict[str, Any]:
     if not found:
         return {}
     line: dict[str, Any] = {"at": round(time.time(), 1), "host": {str(n): held.host for n, held in found.items()}}
