@@ -520,6 +520,8 @@ FAILURES = {
     ),
     "package_version": Failure(
         "from transformers import GPT2Config, GPT2LMHeadModel, BitsAndBytesConfig\n"
+        "from transformers.quantizers import quantizer_bnb_4bit\n"
+        "quantizer_bnb_4bit.is_bitsandbytes_available = lambda *_: False\n"
         "GPT2LMHeadModel(GPT2Config(n_layer=1, n_head=1, n_embd=8)).save_pretrained('m')\n"
         "GPT2LMHeadModel.from_pretrained('m', quantization_config=BitsAndBytesConfig(load_in_4bit=True))",
         packages=("torch", "transformers"),
