@@ -177,6 +177,11 @@ def adapters(bench: Bench) -> list[Case]:
     return [
         Case(name="single bf16, lora", values={**base, "model.adapter": "lora"}, on_cpu=True, needs="peft"),
         Case(name="single bf16, qlora", values={**base, "model.adapter": "qlora"}, needs="bitsandbytes"),
+        Case(
+            name="fsdp bf16, qlora",
+            values={**base, "model.adapter": "qlora", "strategy.kind": "fsdp"},
+            needs="bitsandbytes",
+        ),
     ]
 
 

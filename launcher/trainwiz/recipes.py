@@ -74,6 +74,7 @@ RECIPES: tuple[Recipe, ...] = (
     _sft("llama-2-13b-full-8xh100", "8xH100", "meta-llama/Llama-2-13b-chat-hf", "none"),
     _sft("mistral-7b-qlora-1x4090", "1xRTX4090", "mistralai/Mistral-7B-Instruct-v0.3", "qlora"),
     _sft("mistral-7b-full-8xa100", "8xA100-80GB", "mistralai/Mistral-7B-Instruct-v0.3", "none"),
+    _sft("llama-2-70b-qlora-4x4090", "4xRTX4090", "meta-llama/Llama-2-70b-chat-hf", "qlora"),
     _sft("llama-2-70b-qlora-8xh100", "8xH100", "meta-llama/Llama-2-70b-chat-hf", "qlora"),
     _tuned("qwen2.5-0.5b-dpo-1x4090", "1xRTX4090", "Qwen/Qwen2.5-0.5B-Instruct", "none"),
     _tuned("qwen2.5-7b-dpo-lora-1xa100", "1xA100-80GB", "Qwen/Qwen2.5-7B-Instruct", "lora"),

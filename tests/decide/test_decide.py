@@ -149,14 +149,28 @@ def test_a_machine_too_small_for_all_weights_says_so() -> None:
     assert why(made, "model.adapter") == "fits on the GPUs; training all weights does not fit, even with host memory"
 
 
+@pytest.mark.parametrize(
+    ("name", "gpus", "length"), [("2xrtx4090", 2, 512), ("2xrtx4090", 4, 4096), ("4xa100-40g", 2, 4096)]
+)
+def test_four_bits_that_are_whole_on_no_gpu_are_sharded_by_fsdp(name: str, gpus: int, length: int) -> None:
+    """ZeRO 3 would be given all of them on each GPU first (TW329), and LoRA needs 132 GiB of host memory."""
+    model, gpu = "meta-llama/Llama-2-70b-hf", machine(name).gpus[0]
+    several = replace(machine(name), gpus=tuple(replace(gpu, index=index) for index in range(gpus)))
+    made = decide({"task": "sft", "model.name": model}, several, model=known_as(model))
+    assert (made.plan.model.adapter, made.plan.strategy.label) == ("qlora", "fsdp")
+    assert made.plan.strategy.offload_param_device == "none"
+    assert made.plan.batch.sequence_length == length
+    assert [way.strategy for way in made.methods if way.adapter == "qlora"] == ["fsdp"]
+
+
 def test_what_fits_only_with_host_memory_takes_little_of_it() -> None:
     model = "meta-llama/Llama-2-70b-hf"
-    roomy = replace(machine("2xrtx4090"), memory=Memory(total_bytes=2000 * 2**30))
+    roomy = replace(machine("1xt4"), memory=Memory(total_bytes=2000 * 2**30))
     made = decide({"task": "sft", "model.name": model}, roomy, model=known_as(model))
     assert (made.plan.model.adapter, made.plan.strategy.offload_param_device) == ("lora", "cpu")
-    # 2 bytes of each of 69e9 frozen weights; 20 of each trained one.
+    # 2 bytes of each of 69e9 frozen weights; 20 of each trained one; activations.
     assert re.fullmatch(
-        r"needs 13\d GiB of host memory on each machine; training all weights needs 1\.3 TiB",
+        r"needs 14\d GiB of host memory on each machine; training all weights needs 1\.3 TiB",
         why(made, "model.adapter"),
     )
 

@@ -3,6 +3,7 @@
 Runs in a project's folder, as one rank: `sharded.py FOLDER`. Writes `rank-N.json` there.
 """
 
+import ctypes
 import hashlib
 import json
 import os
@@ -22,6 +23,8 @@ import torch
 import torch.distributed
 import train
 from torch.distributed.tensor import DTensor
+
+M_MMAP_THRESHOLD = -3  # malloc.h
 
 
 def own_bytes() -> int:
@@ -65,6 +68,7 @@ def digest(model: torch.nn.Module) -> str:
 
 
 def loading(config: Any, accelerator: Any) -> dict[str, Any]:
+    ctypes.CDLL(None).mallopt(M_MMAP_THRESHOLD, 2**16)  # what was freed is in no heap any more
     found: dict[str, Any] = {"waits": []}
     new_group = torch.distributed.new_group
 
@@ -88,6 +92,11 @@ def loading(config: Any, accelerator: Any) -> dict[str, Any]:
     if accelerator.is_main_process and sharding.places:
         torch.manual_seed(config.seed)
         found["published"] = digest(task.build_model(config))
+    if accelerator.is_main_process and (packed := sys.modules.get("four_bits")):
+        torch.manual_seed(config.seed)
+        alone = task.build_model(config)
+        packed.as_numbers(alone, getattr(torch, config.frozen_dtype))
+        found["rounded"] = digest(alone)
     found["trained"] = sum(p.numel() for group in optimizer.param_groups for p in group["params"])
     return found
 

@@ -12,7 +12,7 @@ from trainwiz.estimate import estimate, packing
 from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.adapter import four_bit_bytes, trained_parameters
 from trainwiz.estimate.datasheets import MODELS
-from trainwiz.estimate.device import Work, micro_batch, needs
+from trainwiz.estimate.device import Work, micro_batch, needs, training_of
 from trainwiz.estimate.forecast import forecast
 from trainwiz.estimate.gpus import gpu_model
 from trainwiz.estimate.loading import loaded_onto_device
@@ -341,6 +341,7 @@ def test_an_adapter_leaves_little_to_train() -> None:
         ("lora", {"strategy__kind": "deepspeed", "strategy__zero_stage": 3}, "bf16", 2 / 8),
         ("lora", {"strategy__kind": "deepspeed", "strategy__zero_stage": 2}, "bf16", 2),
         ("qlora", {"strategy__kind": "ddp"}, "bf16", 0.7054),  # the embeddings and the head are in 16 bits
+        ("qlora", {"strategy__kind": "fsdp"}, "bf16", 0.7054 / 8),
     ],
 )
 def test_what_is_frozen_takes_its_weights_alone(
@@ -460,6 +461,9 @@ def test_what_comes_and_goes_beside_the_state() -> None:
     assert fsdp.buffer_bytes(Training(**shape, whole_gradients=True)) == whole + 32 * B
     adapted = Training(**{**shape, "parameters": B // 100})
     assert fsdp.buffer_bytes(adapted) == 2 * root + 2 * 2 * layer
+    packed = training_of(Work(parameters=8 * B, transformer=eight, adapter="qlora", precision="bf16", world=8))
+    four_bits, widest = int(4.127 / 8 * (layer - 2 * 4096)) + 2 * 2 * 4096, 4096 * 14336
+    assert fsdp.buffer_bytes(packed) == 2 * root + 2 * four_bits + 2 * widest
     # DeepSpeed gathers the module that it needs beside those that may stay.
     live = zero3.buffer_bytes(Training(**shape))
     assert live == 2 * (1_000_000_000 + table + REDUCE_BUCKET_ELEMENTS)
@@ -663,6 +667,9 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
         ("lora", "fsdp", "bf16", 2 * B + 8 * 4 * trained_parameters(B, "lora", 16)),
         ("lora", "fsdp", "no", 4 * B + 8 * 4 * trained_parameters(B, "lora", 16)),
         ("qlora", "ddp", "bf16", 8 * B),
+        # Of unknown layers: rank 0 may have to load all of it in 16 bits.
+        ("qlora", "fsdp", "bf16", 2 * B + 8 * 4 * trained_parameters(B, "qlora", 16)),
+        ("qlora", "fsdp", "no", 4 * B + 8 * 4 * trained_parameters(B, "qlora", 16)),
     ],
 )
 def test_what_ranks_build_in_host_memory(adapter: str, kind: str, precision: str, expected: int) -> None:
@@ -672,9 +679,9 @@ def test_what_ranks_build_in_host_memory(adapter: str, kind: str, precision: str
     assert estimate(plan, B).load_bytes_per_machine == expected
 
 
-@pytest.mark.parametrize("kind", ["ddp", "deepspeed"])
+@pytest.mark.parametrize("kind", ["ddp", "deepspeed", "fsdp"])
 def test_weights_in_four_bits_are_read_one_by_one(kind: str) -> None:
-    """transformers hands each to bitsandbytes on the GPU; on a CPU, what becomes of it stays in host memory."""
+    """Each goes to bitsandbytes on the GPU; on a CPU, what becomes of it stays in host memory, shards under FSDP."""
     large = known("meta-llama/Llama-2-70b-hf")
     assert large
     values = {"machine__num_processes": 8, "strategy__kind": kind, "precision__mixed_precision": "bf16"}
@@ -684,7 +691,8 @@ def test_weights_in_four_bits_are_read_one_by_one(kind: str) -> None:
     one = 2 * max(large.largest_layer, large.largest_table)
     adapters = 4 * trained_parameters(large.parameters, "qlora", 16)
     assert estimate(gpu, large.parameters, large).load_bytes_per_machine == 8 * (one + adapters)
-    assert estimate(cpu, large.parameters, large).load_bytes_per_machine == 8 * large.parameters
+    on_cpu = estimate(cpu, large.parameters, large).load_bytes_per_machine
+    assert on_cpu == (one + 8 * adapters if kind == "fsdp" else 8 * large.parameters)
 
 
 @pytest.mark.parametrize(

@@ -66,15 +66,18 @@ def test_only_experts_that_a_token_is_sent_to_count(tmp_path: Path) -> None:
 
 
 def test_weights_in_other_forms_count_as_what_they_stand_for(tmp_path: Path) -> None:
-    """ZeRO 3 leaves a flat shard, bitsandbytes half a byte for each number."""
-    flops = flops_of(tmp_path)
+    """ZeRO 3 leaves a flat shard; bitsandbytes, and what FSDP2 shards of it, half a byte for each number."""
+    flops, model = flops_of(tmp_path), decoder("llama")
+    whole = flops.flops_per_token(model)
     shard = torch.nn.Parameter(torch.zeros(0))
     shard.ds_shape = torch.Size((8, 4))  # type: ignore[attr-defined]
-    packed = torch.nn.Parameter(torch.zeros(16, 1, dtype=torch.uint8), requires_grad=False)
-    packed.quant_state = type("QuantState", (), {"shape": torch.Size((8, 4))})  # type: ignore[attr-defined]
     assert flops.products(shard) == 6 * 32
-    assert flops.products(packed) == 4 * 32
     assert flops.products(torch.nn.Parameter(torch.zeros(32))) == 0
+    matrix = model.model.layers[0].mlp.down_proj
+    size = matrix.weight.numel()
+    for shape in ((size // 2, 1), (size,)):
+        matrix.weight = torch.nn.Parameter(torch.zeros(shape, dtype=torch.uint8), requires_grad=False)
+        assert flops.flops_per_token(model) == whole - 2 * size
 
 
 def test_documents_are_apart_and_padding_is_not_counted(tmp_path: Path) -> None:

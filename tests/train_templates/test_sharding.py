@@ -90,7 +90,7 @@ def test_how_often_gradients_are_reduced(each: bool, times: int, tmp_path: Path)
         assert rank["losses"] == ["torch.float32"]
 
 
-def published(folder: Path, *, tied: bool, width: int = 512, file_size: str = "10MB") -> Path:
+def published(folder: Path, *, tied: bool, width: int = 512, layers: int = 6, file_size: str = "10MB") -> Path:
     """A model of some 100 MB in fp32, or a narrower one, saved in bf16 and in several files, as on the hub."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(instructed(folder, None))
     (folder / "model.safetensors").unlink()
@@ -99,7 +99,7 @@ def published(folder: Path, *, tied: bool, width: int = 512, file_size: str = "1
         vocab_size=len(tokenizer),
         hidden_size=width,
         intermediate_size=4 * width,
-        num_hidden_layers=6,
+        num_hidden_layers=layers,
         num_attention_heads=8,
         tie_word_embeddings=tied,
         bos_token_id=None,

@@ -54,24 +54,31 @@ TAKEN_APART = ("x_proj", "dt_proj", "out_proj")
 
 
 # feature: qlora
+def product_type() -> torch.dtype:
+    """Return the type that products with 4-bit weights are computed in. Cards before Ampere have no bf16."""
+    if not torch.cuda.is_available():
+        return torch.float32
+    return torch.bfloat16 if torch.cuda.is_bf16_supported(including_emulation=False) else torch.float16
+
+
+# end: qlora
+# feature: whole_4bit
 def four_bits(spared: list[str]) -> dict[str, Any]:
     """Return arguments that load the frozen model in 4-bit NormalFloat (https://arxiv.org/abs/2305.14314)."""
     from accelerate import PartialState
     from transformers import BitsAndBytesConfig
 
-    # Cards before Ampere compute in fp16 only.
-    bf16 = torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     settings = BitsAndBytesConfig(
         load_in_4bit=True,
         bnb_4bit_quant_type="nf4",
         bnb_4bit_use_double_quant=True,
-        bnb_4bit_compute_dtype="bfloat16" if bf16 else "float16",
+        bnb_4bit_compute_dtype=product_type(),
         llm_int8_skip_modules=spared,
     )
     return {"quantization_config": settings, "device_map": {"": PartialState().device}}
 
 
-# end: qlora
+# end: whole_4bit
 def build(loader: Any, config: Any, **arguments: Any) -> Any:
     """Return the frozen pretrained model, of a class of transformers, with an adapter to train.
 
@@ -82,9 +89,12 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     whole += heads_of(loader, config)
     head, arguments = arguments, heads.loading(config.model_name, arguments)
     # end: judges
-    # feature: qlora
+    # feature: whole_4bit
     arguments |= four_bits([*whole, *heads_of(loader, config)])
-    # end: qlora
+    # end: whole_4bit
+    # feature: sharded_4bit
+    arguments["spared"] = [*whole, *heads_of(loader, config)]  # of the matrices that get 4 bits
+    # end: sharded_4bit
     # feature: onto_device
     arguments["device_map"] = {"": PartialState().device}  # tensor by tensor, so no rank has all in host memory
     # end: onto_device

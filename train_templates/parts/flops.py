@@ -57,21 +57,23 @@ def flops_per_token(model: Any) -> float:
     routed = next((getattr(config, name) for name in EXPERTS if getattr(config, name, None)), 0)
     active = getattr(config, "num_experts_per_tok", routed) / routed if routed else 1.0
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
-    total = sum(products(weight) for weight in head.parameters())
+    # What shards or quantizes a weight leaves it another shape than that of its products.
+    linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
+    shapes = {id(part.weight): (part.out_features, part.in_features) for part in linear}
+    total = sum(products(weight, shapes.get(id(weight))) for weight in head.parameters())
     text = getattr(model.base_model, "language_model", model.base_model)  # without the part that reads pictures
     for name, weight in text.named_parameters():
         if id(weight) not in tables:
-            total += products(weight) * (active if ".experts." in name else 1)
+            total += products(weight, shapes.get(id(weight))) * (active if ".experts." in name else 1)
     return total
 
 
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-def products(weight: Any) -> float:
-    """Return the FLOPs of one token with a weight: 0 for a vector."""
-    quantized = getattr(weight, "quant_state", None)
-    shape = quantized.shape if quantized else getattr(weight, "ds_shape", weight.shape)  # DeepSpeed has sharded it
+def products(weight: Any, linear: tuple[int, int] | None = None) -> float:
+    """Return the FLOPs of one token with a weight, which may be that of a linear layer: 0 for a vector."""
+    shape = linear or getattr(weight, "ds_shape", weight.shape)  # DeepSpeed has sharded it
     return (6 if weight.requires_grad else 4) * math.prod(shape) if len(shape) > 1 else 0
 
 

@@ -3,7 +3,8 @@
 All ranks build the model in memory that was never written to, which takes no space. After `prepare` has sharded it,
 each reads its rows of each tensor from the safetensors files. Where these do not hold the model's parameters by name
 and shape, task.py changes some after they are loaded, or the weights are new, rank 0 alone holds the model meanwhile,
-and `prepare` sends each rank its shards. An adapter is small: all ranks create it, with the same seed.
+and `prepare` sends each rank its shards. An adapter is small: all ranks create it, with the same seed. Each matrix that
+gets 4 bits is read and rounded by one rank, which sends the others their shards.
 """
 
 from __future__ import annotations
@@ -11,10 +12,19 @@ from __future__ import annotations
 import json
 
 # feature: lora
+# feature: not_sharded_4bit
 import os
 
+# end: not_sharded_4bit
 # end: lora
+# feature: not_sharded_4bit
 from collections.abc import Callable
+
+# end: not_sharded_4bit
+# feature: sharded_4bit
+from collections.abc import Callable, Iterator
+
+# end: sharded_4bit
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +43,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import adapter
 
 # end: lora
+# feature: sharded_4bit
+import four_bits
+
+# end: sharded_4bit
 from checkpoints import PATIENCE
 
 blank = ""  # the device of the empty memory that this rank builds the model in; empty: it has the weights
@@ -57,14 +71,32 @@ class Loader:
         # feature: lora
         dtype = type_of_frozen(dtype)
         # end: lora
+        # feature: sharded_4bit
+        spared = options.pop("spared")
+        # end: sharded_4bit
         if not blank:
+            # feature: not_sharded_4bit
             return self.auto_class.from_pretrained(
                 name, dtype=dtype, attn_implementation=attn_implementation, **options
             )
+            # end: not_sharded_4bit
+            # feature: sharded_4bit
+            model, told = self.auto_class.from_pretrained(
+                name, dtype=dtype, attn_implementation=attn_implementation, **options
+            )
+            four_bits.replace(model, spared, adapter.product_type())
+            return model, told
+            # end: sharded_4bit
         # feature: lora
         del options["output_loading_info"]
         # end: lora
         shape = transformers.AutoConfig.from_pretrained(name, **options)
+        # feature: sharded_4bit
+        if hasattr(shape, "quantization_config"):
+            raise SystemExit(
+                f"{name} is quantized already; FSDP2 needs its weights in 16 bits, which are quantized here"
+            )
+        # end: sharded_4bit
         with init_empty_weights():
             model = self.from_config(shape, dtype=dtype, attn_implementation=attn_implementation)
         if model.can_generate() and transformers.utils.cached_file(
@@ -77,6 +109,9 @@ class Loader:
         # end: whole_model
         # feature: lora
         model.tie_weights()
+        # feature: sharded_4bit
+        four_bits.replace(model, spared, adapter.product_type())
+        # end: sharded_4bit
         if blank == "cpu":
             replace(model, lambda parameter: torch.empty_like(parameter, device="cpu"))
         note_loaded(model)
@@ -95,9 +130,14 @@ def type_of_frozen(dtype: str) -> str:
     """Return the type to load the frozen weights in. Before torch 2.9, FSDP2 shards weights of one type alone."""
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9) or dtype == "float32":
         return dtype
+    # feature: sharded_4bit
+    raise SystemExit(f"torch {torch.__version__}: FSDP2 shards weights of 4 bits beside an adapter in fp32 from 2.9 on")
+    # end: sharded_4bit
+    # feature: not_sharded_4bit
     if os.environ.get("RANK", "0") == "0" and not blank:
         print(f"torch {torch.__version__}: frozen weights stay in fp32; from 2.9 on, they can be {dtype}", flush=True)
     return "float32"
+    # end: not_sharded_4bit
 
 
 # end: lora
@@ -217,6 +257,9 @@ def found_in(model: Any, name: str) -> Places:
             for key in file.keys():  # noqa: SIM118 - it is no mapping
                 part = file.get_slice(key)
                 parts[key] = (path, part.get_dtype(), tuple(part.get_shape()))
+    # feature: sharded_4bit
+    packed = dict(four_bits.matrices(model))
+    # end: sharded_4bit
     aliases: dict[nn.Parameter, list[str]] = {}
     for own, parameter in with_names:
         if not made_here(own):
@@ -229,8 +272,15 @@ def found_in(model: Any, name: str) -> Places:
         if len(there) != 1:  # 2: shared here, but saved as two
             return {}
         path, kind, shape = parts[there[0]]
+        # feature: not_sharded_4bit
         if kind not in PLAIN or shape != parameter.shape:
             return {}
+        # end: not_sharded_4bit
+        # feature: sharded_4bit
+        expected = packed[names[0]].saved_shape if names[0] in packed else parameter.shape
+        if kind not in PLAIN or shape != expected:
+            return {}
+        # end: sharded_4bit
         found.update(dict.fromkeys(names, (path, there[0])))
     return found
 
@@ -270,6 +320,10 @@ def files_of(name: str) -> list[Path]:
 def prepare(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[Any, Any]:
     """Shard both."""
     shard = prepare_read if places else prepare_sent
+    # feature: sharded_4bit
+    policy = accelerator.state.fsdp_plugin.mixed_precision_policy
+    four_bits.as_numbers(model, getattr(policy, "param_dtype", None) or torch.float32)
+    # end: sharded_4bit
     # feature: whole_model
     return shard(accelerator, model, optimizer)
     # end: whole_model
@@ -304,6 +358,10 @@ def read_shards(model: Any, device: torch.device, made: dict[str, Tensor]) -> No
     """Give each parameter this rank's rows: from the files, or from those that were `made`, which rank 0 sends."""
     shards: dict[int, nn.Parameter] = {}
     state = model.state_dict(keep_vars=True)
+    # feature: sharded_4bit
+    for name, whole in packed_shards(dict(four_bits.matrices(model)), state, device):
+        shards[id(state[name])] = nn.Parameter(whole, requires_grad=False)
+    # end: sharded_4bit
     for name, cut in state.items():
         if id(cut) in shards:
             continue
@@ -315,6 +373,34 @@ def read_shards(model: Any, device: torch.device, made: dict[str, Tensor]) -> No
     model.load_state_dict({name: shards[id(cut)] for name, cut in state.items()}, assign=True)
 
 
+# feature: sharded_4bit
+def packed_shards(
+    packed: dict[str, four_bits.Matrix], state: dict[str, Any], device: torch.device
+) -> Iterator[tuple[str, DTensor]]:
+    """Yield the shards of the matrices. In each turn every rank reads and packs one, and sends the others their shards.
+
+    Scales depend on the whole matrix, so that no rank could pack its rows alone.
+    """
+    names = list(packed)
+    mesh = state[names[0]].device_mesh if names else None
+    for begin in range(0, len(names), mesh.size() if mesh else 1):
+        turn = names[begin : begin + mesh.size()]
+        mine = dict(enumerate(turn)).get(mesh.get_local_rank())
+        own = None if mine is None else packed[mine].packed(whole_in_file(mine), device)
+        for source, name in enumerate(turn):
+            cut = state[name]
+            sent = own.view(cut.dtype) if name == mine else torch.empty(cut.shape, dtype=cut.dtype, device=device)
+            yield name, distribute_tensor(sent, mesh, cut.placements, src_data_rank=source)
+
+
+def whole_in_file(name: str) -> Tensor:
+    """Read a parameter."""
+    path, key = places[name]
+    with safetensors.safe_open(path, "pt") as file:
+        return file.get_tensor(key)
+
+
+# end: sharded_4bit
 def rows_in_file(name: str, cut: DTensor, device: torch.device) -> DTensor:
     """Read this rank's rows of a parameter. FSDP2 cuts tensors by rows, as `torch.chunk` does."""
     if cut.placements != (Shard(0),):

@@ -7,9 +7,17 @@ from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
 from trainwiz.decide.memory import ROOMY
-from trainwiz.estimate.adapter import four_bit_bytes
 from trainwiz.estimate.datasheets import GpuModel
-from trainwiz.estimate.device import Moment, Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
+from trainwiz.estimate.device import (
+    Moment,
+    Needs,
+    Work,
+    needs,
+    offloaded_activations,
+    offloaded_frozen,
+    training_of,
+    whole_four_bits,
+)
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.reserve import FILLED
 from trainwiz.estimate.speed import Pace, pace
@@ -101,7 +109,8 @@ class Candidate:
         """Its position among strategies, by speed, where no time tells them apart; then by memory."""
         row = self.strategy
         usual = row.offload_speed if self.work.optimizer_offloaded else row.speed
-        return usual or _UNRANKED, self.peak_bytes
+        beside = row.four_bit_speed if self.work.adapter == "qlora" else None
+        return usual or beside or _UNRANKED, self.peak_bytes
 
     @property
     def seconds(self) -> float:
@@ -140,7 +149,7 @@ def candidates(
             [_candidate(row, work, place, offload, way, size, real_batch) for size in micro_batches for way in ways],
             place,
         )
-        for row, offload in _rows(work, place.ranks, only)
+        for row, offload in _rows(place.ranks, only)
         if only in (None, row.label + _OFFLOAD * offload)
     ]
     fitting = _by_speed([one for one in found if one.why_not is None])
@@ -148,11 +157,9 @@ def candidates(
     return (*fitting, *others)
 
 
-def _rows(work: Work, ranks: int, only: str | None) -> Iterator[tuple[Strategy, bool]]:
-    """Every strategy that takes this adapter, without its offload and with it."""
+def _rows(ranks: int, only: str | None) -> Iterator[tuple[Strategy, bool]]:
+    """Every strategy, without its offload and with it."""
     for row in strategies.every():
-        if work.adapter == "qlora" and not row.takes_four_bits:
-            continue
         if row.one_rank == (ranks == 1) and (row.speed or row.uses_fsdp or row.label == only):
             yield row, False
         if row.offload_speed:
@@ -246,9 +253,7 @@ def _why_not(need: Needs, peak: int, place: Place, host: int) -> Message | None:
 
 def _too_large_to_load(row: Strategy, work: Work, place: Place) -> Message | None:
     """Weights in four bits are whole on each GPU before ZeRO 3 cuts them (TW329)."""
-    if work.adapter != "qlora" or not (row.uses_deepspeed and row.partitions_weights):
-        return None
-    whole = four_bit_bytes(work.parameters, work.transformer.matrix_weights if work.transformer else None)
+    whole = whole_four_bits(row, work)
     if whole <= place.usable_bytes:
         return None
     return say(

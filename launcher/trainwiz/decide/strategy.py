@@ -11,7 +11,7 @@ from trainwiz.decide.fastest import OFFLOAD, fastest
 from trainwiz.decide.host_memory import process_bytes
 from trainwiz.decide.memory import smallest_gpu_bytes, work_of
 from trainwiz.errors import PlanError
-from trainwiz.estimate.device import Work, needs
+from trainwiz.estimate.device import Work, needs, whole_four_bits
 from trainwiz.estimate.reserve import FILLED
 from trainwiz.message import Message, say
 from trainwiz.strategies import Strategy
@@ -71,8 +71,8 @@ def _option(d: Decision, row: Strategy, work: Work, *, offload: bool) -> Option:
         name=row.label + OFFLOAD * offload,
         bytes_per_rank=need.state,
         total_bytes_per_rank=process_bytes(d, row, work) if d.on_cpu else need.total,
-        fits=need.total <= room * memory if memory else None,
-        speed=row.offload_speed if offload else row.speed,
+        fits=max(need.total, whole_four_bits(row, work)) <= room * memory if memory else None,
+        speed=row.offload_speed if offload else row.speed or (row.four_bit_speed if work.adapter == "qlora" else None),
     )
 
 

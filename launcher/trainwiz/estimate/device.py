@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint
-from trainwiz.estimate.adapter import frozen_bytes_per_rank, trained_parameters
+from trainwiz.estimate.adapter import four_bit_bytes, frozen_bytes_per_rank, trained_parameters
 from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing
 from trainwiz.strategies import Strategy, Training
@@ -186,11 +186,33 @@ def training_of(work: Work) -> Training:
         parameters_offloaded=work.parameters_offloaded,
         model_parameters=work.parameters,
         layer=shape.largest_layer if shape else 0,
+        packed_layer=_packed_layer(work),
+        unpacked_bytes=_half_or_single(work) * shape.largest_matrix if shape and work.adapter == "qlora" else 0,
         table=shape.largest_table if shape else 0,
         frozen_head=shape.vocab_size * shape.hidden_size if shape and work.frozen_head else 0,
         root=shape.parameters - sum(b.count * b.parameters for b in shape.blocks) if shape else 0,
         whole_gradients=work.whole_gradients,
     )
+
+
+def _packed_layer(work: Work) -> int:
+    """Bytes of the largest layer in four bits."""
+    if work.transformer is None or work.adapter != "qlora":
+        return 0
+    dense = _half_or_single(work)
+    return max(four_bit_bytes(block.parameters, block.matrix_weights, dense) for block in work.transformer.blocks)
+
+
+def _half_or_single(work: Work) -> int:
+    """Bytes of a number that is computed with."""
+    return 2 if work.precision in _HALF else 4
+
+
+def whole_four_bits(strategy: Strategy, work: Work) -> int:
+    """Weights in four bits that each rank has on its device before they are cut (TW329); 0 where none has all."""
+    if work.adapter != "qlora" or not (strategy.uses_deepspeed and strategy.partitions_weights):
+        return 0
+    return four_bit_bytes(work.parameters, work.transformer.matrix_weights if work.transformer else None)
 
 
 def needs(strategy: Strategy, work: Work) -> Needs:

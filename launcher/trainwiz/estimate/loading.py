@@ -22,7 +22,7 @@ _HALF = ("bf16", "fp16")
 # docs/decisions/loop.md: Each rank reads its shards under FSDP2
 def built_once(plan: Plan) -> bool:
     """Whether no rank but the first one holds the model, which sends the others their parts, if they read none."""
-    return strategies.of(plan).builds_once and tasks.of(plan).state_is_whole(plan)
+    return strategies.of(plan).builds_once and tasks.of(plan).state_is_whole
 
 
 def read_in_parts(plan: Plan, transformer: Transformer | None) -> bool:
@@ -45,9 +45,10 @@ def loaded_onto_device(plan: Plan) -> bool:
     return frozen and whole and tasks.of(plan).generative and not (data.special_tokens or data.added_tokens)
 
 
-def quantized_on_device(plan: Plan) -> bool:
+def quantized_on_device(plan: Plan, transformer: Transformer | None) -> bool:
     """Whether each rank reads one tensor at a time and makes four bits of it on its GPU."""
-    return plan.model.adapter == "qlora" and plan.machine.device == "cuda"
+    by_each = not built_once(plan) or read_in_parts(plan, transformer)
+    return by_each and plan.model.adapter == "qlora" and plan.machine.device == "cuda"
 
 
 def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = None) -> int:
@@ -55,7 +56,7 @@ def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = No
     if strategies.of(plan).builds_in_parts(plan):
         return 0
     each = bytes_built(strategies.of(plan), adapter=plan.model.adapter, precision=plan.precision.mixed_precision)
-    if transformer and (loaded_onto_device(plan) or quantized_on_device(plan)):
+    if transformer and (loaded_onto_device(plan) or quantized_on_device(plan, transformer)):
         each = max(each, _SAVED)
         return each * _at_once(transformer) * plan.machine.ranks_per_machine + _adapter_bytes(plan, parameters)
     if not built_once(plan):
@@ -81,11 +82,15 @@ def _adapter_bytes(plan: Plan, parameters: int) -> int:
 
 
 def bytes_built(strategy: Strategy, *, adapter: str, precision: str) -> int:
-    """Of each parameter: fp32, unless it is frozen. Weights in four bits go to the device one by one."""
+    """Of each parameter: fp32, unless it is frozen. Weights in four bits go to the device one by one.
+
+    Where rank 0 alone holds the model, they are whole there until all of it is read.
+    """
     if adapter == "none":
         return _FP32
-    in_half = precision in _HALF and strategy.keeps_frozen_dtype
-    return 1 if adapter == "qlora" else 2 if in_half else _FP32
+    if adapter == "qlora" and not strategy.builds_once:
+        return 1
+    return 2 if precision in _HALF and strategy.keeps_frozen_dtype else _FP32
 
 
 def whole_bytes(plan: Plan, parameters: int, transformer: Transformer | None = None) -> int:

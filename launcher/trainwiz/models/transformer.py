@@ -96,6 +96,12 @@ class Transformer:
         return max((block.parameters for block in self.blocks), default=0)
 
     @property
+    def largest_matrix(self) -> int:
+        """The weights of the largest matrix in a layer."""
+        widest = max((max(block.intermediate_size, block.query_size) for block in self.blocks), default=0)
+        return self.hidden_size * widest
+
+    @property
     def largest_table(self) -> int:
         """The parameters of the embeddings or of the head, whichever has more."""
         return max(self.embedding_weights, self.head_weights)

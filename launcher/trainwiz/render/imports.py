@@ -28,6 +28,7 @@ NEIGHBORS = frozenset(
         "encoders",
         "evaluation",
         "flops",
+        "four_bits",
         "fp8",
         "frozen",
         "generation",

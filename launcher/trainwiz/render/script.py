@@ -39,6 +39,7 @@ OPTIONAL = {
     "column_names.py": "own_columns",
     "evaluation.py": "selected",
     "flops.py": "mfu",
+    "four_bits.py": "sharded_4bit",
     "fp8.py": "fp8",
     "frozen.py": "frozen",
     "generation.py": "generated",
@@ -318,6 +319,7 @@ def _model_features(plan: Plan) -> dict[str, bool]:
     without_tokenizer = from_shape and (plan.model.name == "tiny" or plan.data.train == vocabulary.EMBEDDED)
     reads_bytes = without_tokenizer and (task.generative or task.pairs)
     adapted = task.adapters and plan.model.adapter != "none" and not plan.model.from_scratch
+    quantized = adapted and plan.model.adapter == "qlora"
     new_tokens = not without_tokenizer and task.from_hub and bool(plan.data.special_tokens or plan.data.added_tokens)
     return {
         "preset_model": from_shape,
@@ -334,7 +336,11 @@ def _model_features(plan: Plan) -> dict[str, bool]:
         "new_tokens": new_tokens,
         "enlarged_base": new_tokens and adapted,
         "usual_base": not (new_tokens and adapted),
-        "qlora": adapted and plan.model.adapter == "qlora",
+        "qlora": quantized,
+        # docs/decisions/loop.md: QLoRA under FSDP2 packs each matrix into one parameter
+        "sharded_4bit": quantized and loading.built_once(plan),
+        "whole_4bit": quantized and not loading.built_once(plan),
+        "not_sharded_4bit": not (quantized and loading.built_once(plan)),
         "merged": adapted and plan.model.merge_adapter,
         "config_model": plan.model.from_scratch and not preset,
         "named_model": not from_shape,

@@ -15,7 +15,8 @@ class Sharded(Strategy):
     """What both versions of PyTorch's FSDP have in common.
 
     The modules outside the layers (embeddings, head, last norm) are one group, which stays whole from the forward pass
-    to the end of the backward pass; layers come one by one. Gradients are whole until they are reduced, from a copy in
+    to the end of the backward pass; layers come one by one, in four bits with QLoRA, and then one matrix at a time is
+    unpacked. Gradients are whole until they are reduced, from a copy in
     fp32. Source: torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py of torch 2.13; peaks in docs/forecast.md.
     """
 
@@ -23,7 +24,6 @@ class Sharded(Strategy):
     partitions_weights = True
     partitions_moments = True
     frozen_in_fp32: ClassVar[bool] = True
-    takes_four_bits: ClassVar[bool] = False
     autocasts: ClassVar[bool] = False
     layers_at_once: ClassVar[int]
     """Layers that are whole at a time in the backward pass: 2 where the next one is gathered ahead."""
@@ -45,7 +45,7 @@ class Sharded(Strategy):
     def buffer_bytes(self, training: Training) -> int:
         """Beside those a layer, or two, the gradient of the head, and that of the layer with its copy."""
         b = training.compute_bytes
-        gathered = self.layers_at_once * b * training.layer
+        gathered = self.layers_at_once * training.gathered_layer + training.unpacked_bytes
         gradients = 0 if training.adapted else b * (training.table - training.frozen_head) + (b + 4) * training.layer
         return self.loss_buffer_bytes(training) + gathered + gradients
 
@@ -72,6 +72,7 @@ class Fsdp(Sharded):
 
     kind = "fsdp"
     summary = say("PyTorch's own sharding (FSDP2), like zero3")
+    four_bit_speed: ClassVar[int | None] = 3
     builds_once: ClassVar[bool] = True
     frozen_in_fp32: ClassVar[bool] = False
     keeps_frozen_dtype: ClassVar[bool] = True

@@ -52,6 +52,10 @@ class Training:
     """All parameters of the model, frozen ones included."""
     layer: int = 0
     """Parameters of the model's largest layer, frozen ones included; 0 where its layers are unknown."""
+    packed_layer: int = 0
+    """Bytes of the largest layer whose matrices are in four bits; 0 where none are."""
+    unpacked_bytes: int = 0
+    """Of its largest matrix where that is in four bits, and unpacked to compute with."""
     table: int = 0
     """Parameters of the largest module outside its layers: the embeddings or the head."""
     frozen_head: int = 0
@@ -70,6 +74,11 @@ class Training:
     def adapted(self) -> bool:
         """Whether most of the model is frozen."""
         return 2 * self.parameters < self.model_parameters
+
+    @property
+    def gathered_layer(self) -> int:
+        """Bytes of a layer where ranks gather it: in four bits, or in the numbers that it computes with."""
+        return self.packed_layer or self.compute_bytes * self.layer
 
     @property
     def compute_bytes(self) -> int:
@@ -101,6 +110,8 @@ class Strategy:
     """Position in the search for the fastest strategy that fits, 1 first; None: never recommended."""
     offload_speed: int | None = None
     """The same for its variant with offload."""
+    four_bit_speed: ClassVar[int | None] = None
+    """The same beside weights in four bits, where it has no `speed`."""
 
     devices: ClassVar[tuple[str, ...]] = ()
     """The devices that it runs on, the usual one first; empty where it runs on all."""
@@ -133,8 +144,6 @@ class Strategy:
     """Frozen weights may be loaded in 16 bits, beside trained ones in fp32."""
     keeps_trained_dtype: ClassVar[bool] = False
     """Trained weights may be kept in 16 bits, too: nothing makes masters of them in fp32."""
-    takes_four_bits: ClassVar[bool] = True
-    """It trains beside weights of four bits (QLoRA), and saves what was trained."""
     builds_once: ClassVar[bool] = False
     """Rank 0 can build the model, and send the other ranks their parts."""
     compiles_optimizer: ClassVar[bool] = False

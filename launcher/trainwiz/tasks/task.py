@@ -164,12 +164,10 @@ class Task:
             return LOSSES[loss].rows
         return 2 if self.pairs else 1
 
-    def state_is_whole(self, plan: Plan) -> bool:
-        """Whether the files have all weights as they are used, and the model itself says which of them it shares.
-
-        Those of transformers do, but weights in four bits are made on each device.
-        """
-        return self.from_hub and plan.model.adapter != "qlora"
+    @property
+    def state_is_whole(self) -> bool:
+        """Whether the files have all weights, and the model says which of them it shares: those of transformers do."""
+        return self.from_hub
 
     def measured(self, *, gathered: bool, written: str | None) -> Mapping[str, MetricMode]:
         """The metrics of an evaluation, and whether small or large values are good.

@@ -8,13 +8,17 @@ from trainwiz.machine import Machine
 from trainwiz.plan import Plan, defaults
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
-from trainwiz.rules.versions import install, lacks
+from trainwiz.rules.versions import install, lacks, parts
 from trainwiz.vocabulary import spelled
 
 BESIDE = {"qlora": ("bitsandbytes",), "lora": ("gptq", "awq", "bitsandbytes")}
 """The methods of quantized weights that each adapter can be trained beside, the best adapter for a method first."""
 HIDDEN = ("gptq", "awq")
 """Those whose layers are no `nn.Linear`, which is what peft looks for."""
+_IN_FOUR_BITS = "bitsandbytes"
+"""The method whose weights FSDP2 would leave out, and whose scales it does not see."""
+_MIXED_SHARDS = (2, 9)
+"""The torch that shards parameters of several types together (`type_of_frozen` of the generated sharding.py)."""
 PACKAGES = {"lora": ("peft>=0.14",), "qlora": ("peft>=0.14", "bitsandbytes>=0.46.1")}
 
 
@@ -131,19 +135,38 @@ def four_bits_need_cuda(plan: Plan) -> Violations:
 
 
 @rule("TW534", level=Level.ERROR, field="strategy.kind")
-def four_bits_are_not_sharded_by_fsdp(plan: Plan) -> Violations:
-    """QLoRA works with DDP and ZeRO, but not with FSDP.
+def four_bits_are_made_where_they_are_sharded(plan: Plan, machine: Machine, project: Project) -> Violations:
+    """QLoRA under FSDP needs a model in 16 bits and torch 2.9 or newer.
 
-    Without it: it trains, but writing the adapter at the end fails: `RuntimeError: Attempted to access the data
-    pointer on an invalid python storage`.
-    Why: a 4-bit weight is a byte tensor with a separate quantization state, which FSDP2 does not know about.
-    Instead: use ddp: half a byte per parameter rarely needs sharding. ZeRO 3 shards it, with DDP's losses.
-    Source: seen with accelerate 1.15, bitsandbytes 0.50.2 and DeepSpeed 0.19.8 on 2 CPU ranks;
-    https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
+    Without it: with qlora, every rank stops while it loads the model, and says what is missing. With lora on a 4-bit
+    model, it trains, but writing the adapter at the end fails: `RuntimeError: Attempted to access the data pointer on
+    an invalid python storage`.
+    Why: FSDP2 shards parameters, but bitsandbytes keeps the scales of a 4-bit weight beside it. The generated
+    four_bits.py packs both into one parameter when it quantizes a weight; it does not read models whose files have 4
+    bits. Before 2.9, FSDP2 shards parameters of one type alone, and the adapter is in fp32.
+    Instead: use the model in 16 bits, which is quantized while it is loaded, or install a newer torch; or use ddp, if
+    each GPU can hold all of the 4-bit weights.
+    Source: the generated four_bits.py and sharding.py; https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
     """
-    if plan.model.adapter == "qlora" and not strategies.of(plan).takes_four_bits:
-        fix = remedy("set strategy.kind to ddp, or model.adapter to lora", {"strategy.kind": "ddp"})
-        yield violation("model.adapter is qlora, but strategy.kind fsdp cannot save it at the end", fix)
+    if plan.model.adapter == "none" or plan.model.from_scratch or not strategies.of(plan).builds_once:
+        return
+    if project.model and project.model.quantized == _IN_FOUR_BITS:
+        yield violation(
+            "{name} is already quantized by {method}, which FSDP cannot shard",
+            remedy("use the model in 16 bits, or set strategy.kind to ddp", {"strategy.kind": "ddp"}),
+            name=plan.model.name,
+            method=project.model.quantized,
+        )
+    if plan.model.adapter != "qlora":
+        return
+    torch = machine.interpreter.packages.get("torch") if machine.interpreter else None
+    if machine.interpreter and torch and parts(torch) < _MIXED_SHARDS and plan.precision.mixed_precision != "no":
+        yield violation(
+            "torch {version} cannot shard 4-bit weights beside an adapter in fp32; FSDP can from {needed} on",
+            install(machine.interpreter.python, "torch>=2.9"),
+            version=torch,
+            needed="2.9",
+        )
 
 
 @rule("TW557", level=Level.ERROR, field="strategy.zero3_init")
@@ -154,8 +177,8 @@ def four_bits_are_made_on_the_device(plan: Plan) -> Violations:
     device_map`.
     Why: zero.Init shards weights as they are created, but bitsandbytes converts whole weights to 4 bits, on a device
     set in a device_map.
-    Instead: set strategy.zero3_init to false. Each GPU then holds the whole 4-bit model until DeepSpeed shards it,
-    even if it is offloaded (TW329).
+    Instead: set strategy.kind to fsdp, where no GPU ever holds the whole 4-bit model; or set strategy.zero3_init to
+    false: each GPU then holds it until DeepSpeed shards it, even if it is offloaded (TW329).
     Source: seen with bitsandbytes 0.50.2, DeepSpeed 0.19.8 and transformers 5.23 on 2 CPU ranks: with zero.Init they
     stop, without it each loads all weights, and then trains with half of them, offloaded or not, to the same losses
     """

@@ -1,0 +1,178 @@
+"""QLoRA under FSDP2: each matrix is packed into one parameter, which ranks shard; bitsandbytes computes with it."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from projects import make, metrics
+from test_sft import ADAPTED, CHATML, adapter_hash, conversations_file, export, instructed
+from test_sharding import asked, published
+from test_tasks import load
+from test_training import ON_STANDIN, SINGLE, STRATEGIES
+from transformers.integrations.bitsandbytes import replace_with_bnb_linear
+from transformers.pytorch_utils import Conv1D
+from warm import launch
+
+from trainwiz.engines.transformers import LOADED_AS_SAVED
+
+bitsandbytes = pytest.importorskip("bitsandbytes")
+QLORA = {**ADAPTED, "model.adapter": "qlora"}
+SHARDED = {"model__name": "org/model", "model__from_scratch": False, "model__adapter": "qlora"}
+
+
+@pytest.fixture
+def four_bits(tmp_path: Path) -> Any:
+    load(tmp_path / "code", "sft", **SHARDED, strategy__kind="fsdp", machine__num_processes=2)
+    return sys.modules["four_bits"]
+
+
+def linear(shape: tuple[int, int], dtype: torch.dtype, bias: bool) -> Any:
+    torch.manual_seed(0)
+    return torch.nn.Linear(*reversed(shape), bias=bias, dtype=dtype)
+
+
+@pytest.mark.parametrize("shape", [(48, 32), (33, 65), (7, 3), (257, 129)], ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_matrix_computes_what_bitsandbytes_does(four_bits: Any, shape: tuple[int, int], dtype: torch.dtype) -> None:
+    """To the last bit, forward and backward, whatever numbers its bytes pass for."""
+    layer = linear(shape, dtype, bias=True)
+    options = {"compute_dtype": dtype, "quant_type": "nf4", "compress_statistics": True}
+    theirs = bitsandbytes.nn.Linear4bit(*reversed(shape), **options)
+    theirs.weight = bitsandbytes.nn.Params4bit(
+        layer.weight.data.clone(), requires_grad=False, quant_type="nf4", compress_statistics=True
+    ).to("cpu")
+    theirs.bias = torch.nn.Parameter(layer.bias.detach().clone())
+    mine = four_bits.Matrix(layer, dtype)
+    mine.weight.data = mine.packed(layer.weight.detach(), torch.device("cpu"))
+    inputs = torch.randn(5, shape[1], dtype=dtype)
+    outcomes = []
+    for model in (theirs, mine):
+        given = inputs.clone().requires_grad_()
+        output = model(given)
+        output.float().square().sum().backward()
+        outcomes.append((output, given.grad))
+    for one, other in zip(*outcomes, strict=True):
+        assert torch.equal(one, other)
+    for passed in (torch.float32, torch.bfloat16):
+        four_bits.as_numbers(mine, passed)
+        assert mine.weight.dtype == passed
+        assert torch.equal(mine(inputs), outcomes[0][0])
+        mine.weight = torch.nn.Parameter(mine.weight.detach().view(torch.uint8), requires_grad=False)
+
+
+def test_layers_whose_weights_are_saved_turned_are_packed_as_transformers_turns_them(four_bits: Any) -> None:
+    layer = Conv1D(512, 256)  # 512 outputs
+    mine = four_bits.Matrix(layer, torch.float32)
+    mine.weight.data = mine.packed(layer.weight.detach(), torch.device("cpu"))
+    inputs = torch.randn(3, 256)
+    turned = linear((512, 256), torch.float32, bias=True)
+    turned.weight.data, turned.bias = layer.weight.detach().T.contiguous(), layer.bias
+    usual = four_bits.Matrix(turned, torch.float32)
+    usual.weight.data = usual.packed(turned.weight.detach(), torch.device("cpu"))
+    assert torch.equal(mine(inputs), usual(inputs))
+    assert (mine(inputs) - layer(inputs)).norm() < 0.15 * layer(inputs).norm(), "rounded, and not of another order"
+
+
+def test_the_same_layers_get_four_bits_as_by_transformers(four_bits: Any) -> None:
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2}
+    settings = transformers.BitsAndBytesConfig(load_in_4bit=True)
+    for family in (*sorted(LOADED_AS_SAVED), "mixtral"):
+        config = transformers.AutoConfig.for_model(family, vocab_size=64, head_dim=16, pad_token_id=0, **small)
+        with torch.device("meta"):
+            theirs, mine = (transformers.AutoModelForCausalLM.from_config(config) for _ in range(2))
+        replace_with_bnb_linear(theirs, modules_to_not_convert=["lm_head"], quantization_config=settings)
+        four_bits.replace(mine, ["lm_head"], torch.float32)
+        wanted = {name for name, part in theirs.named_modules() if isinstance(part, bitsandbytes.nn.Linear4bit)}
+        assert {name.removesuffix(".weight") for name, _ in four_bits.matrices(mine)} == wanted, family
+        assert wanted
+        assert "lm_head" not in wanted
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("loading", ["read", "sent"])
+def test_no_rank_holds_more_than_its_part_of_the_bytes(loading: str, tmp_path: Path) -> None:
+    """Each matrix is rounded by one rank as a whole: all bytes are those that one rank alone would have."""
+    model = published(tmp_path / "model", tied=True, layers=12)
+    adapted = {"model.adapter": "qlora", "model.lora_rank": 4, "precision.mixed_precision": "bf16"}
+    adapted |= {"model.modules_to_save": "model.norm"} if loading == "sent" else {}
+    ignored = {"TW305": "the stand-in shards on CPU ranks", "TW201": "FSDP2 computes in what its policy says"}
+    values = {**ADAPTED, **STRATEGIES["fsdp"], "model.name": str(model), **adapted, "ignore": ignored}
+    found = asked(make(tmp_path / "project", values), "loading", 2)
+    shape = transformers.AutoConfig.from_pretrained(model)
+    dense = shape.num_hidden_layers * (4 * 512 * 512 + 3 * 512 * 2048)
+    kept = 0.516 * dense + 2 * shape.vocab_size * 512 + 4 * found[0]["trained"]
+    for rank in found:
+        assert 0.49 * kept < rank["held"] < 0.51 * kept + 1e5
+        assert rank["digest"] == found[0]["digest"] == found[0]["rounded"]
+        if loading == "read":
+            # In 16 bits, the model would take twice `dense`. What is imported is here, and a matrix as it is rounded.
+            assert max(rank["build"], rank["prepare"]) < 1.25 * dense
+
+
+@pytest.mark.train
+def test_sharded_weights_of_four_bits_train_as_on_one_rank_and_go_on_bit_for_bit(tmp_path: Path) -> None:
+    named = {
+        "model.name": str(instructed(tmp_path / "model", CHATML)),
+        "data.train": str(conversations_file(tmp_path)),
+        "model.merge_adapter": True,
+    }
+    ignored = {"TW305": "the stand-in shards on CPU ranks", "TW533": "a test", "TW535": "a test"}
+    one = make(tmp_path / "one", {**QLORA, **named, **SINGLE, "ignore": ignored})
+    two = make(tmp_path / "two", {**QLORA, **named, **STRATEGIES["fsdp"], "ignore": ignored})
+    for folder in (one, two):
+        done = launch(folder, env=ON_STANDIN if folder == two else None)
+        assert done.code == 0, done.err
+    whole = metrics(two)
+    for mine, theirs in zip(whole, metrics(one), strict=True):
+        for field in ("loss", "grad_norm_pre_clip", "weight_norm"):
+            assert mine[field] == pytest.approx(theirs[field], rel=1e-6), (field, mine["update"])
+    assert whole[-1]["loss"] < whole[0]["loss"] - 0.3
+    latest = (two / "runs" / "latest").resolve()
+    first = adapter_hash(latest)
+    export(two, latest, tmp_path / "exported")
+    for checkpoint in sorted((latest / "checkpoints").glob("checkpoint-*")):
+        names = b"".join(part.read_bytes() for part in checkpoint.glob(".metadata"))
+        assert b"lora_A" in names
+        assert b"base_layer" not in names, "the frozen model is in no checkpoint"
+    shutil.rmtree(latest / "checkpoints" / "checkpoint-00000006")
+    done = launch(two, "--resume", env=ON_STANDIN)
+    assert done.code == 0, done.err
+    assert [r["loss"] for r in metrics(two)] == [r["loss"] for r in whole[3:]]
+    assert adapter_hash(two / "runs" / "latest") == first
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("how", ["full", "selective", "offload"])
+def test_what_is_computed_again_is_the_same_beside_four_bits(how: str, tmp_path: Path) -> None:
+    named = {"model.name": str(instructed(tmp_path / "model", CHATML)), "data.train": str(conversations_file(tmp_path))}
+    hashes = set()
+    for kept in ("none", how):
+        changed = {"model.activation_checkpointing": kept, "schedule.n_steps": 3}
+        folder = make(tmp_path / kept, {**QLORA, **named, **STRATEGIES["fsdp"], **changed})
+        done = launch(folder, env=ON_STANDIN)
+        assert done.code == 0, done.err
+        hashes.add(adapter_hash(folder / "runs" / "latest"))
+    assert len(hashes) == 1
+
+
+@pytest.mark.usefixtures("four_bits")
+def test_what_cannot_be_sharded_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sharding = sys.modules["sharding"]
+    loader = sharding.Loader(transformers.AutoModelForCausalLM)
+    saved = published(tmp_path / "model", tied=False, width=64, file_size="100KB")
+    told = transformers.AutoConfig.from_pretrained(saved)
+    told.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    told.save_pretrained(saved)
+    monkeypatch.setattr(sharding, "blank", "meta")
+    asked_for: dict[str, Any] = {"dtype": "bfloat16", "spared": [], "output_loading_info": True}
+    with pytest.raises(SystemExit, match="is quantized already"):
+        loader.from_pretrained(str(saved), **asked_for)
+    monkeypatch.setattr(sharding.torch, "__version__", "2.8.0+cu126")
+    with pytest.raises(SystemExit, match=r"torch 2\.8\.0\+cu126: FSDP2 shards"):
+        loader.from_pretrained(str(saved), **asked_for)
