@@ -174,6 +174,16 @@ def test_a_large_model_is_made_small_and_keeps_its_kind_of_attention() -> None:
     assert small.values == {}
 
 
+def test_what_is_frozen_is_rehearsed_in_the_precision_that_losses_are_compared_in() -> None:
+    """Layers whose frozen weights have 16 bits answer in 16 bits, which no loss would repeat to 1e-5."""
+    fields = {"frozen_dtype": "bfloat16", "mixed_precision": "bf16"}
+    for stage, frozen in ((2, "float32"), (0, None)):
+        values = {"strategy__kind": "deepspeed", "strategy__zero_stage": stage, "precision__mixed_precision": "bf16"}
+        small = setup.small_copy(plans.make(**values), fields, by_hand={})
+        assert small.values.get("frozen_dtype") == frozen
+        assert small.values["mixed_precision"] == ("no" if frozen else "bf16")
+
+
 def test_a_custom_task_keeps_its_sizes() -> None:
     custom = copied(task="custom")
     assert custom.values == {"num_workers": 1, "n_steps": 6, "n_epochs": 0, "compile": False}

@@ -175,6 +175,8 @@ def small_copy(plan: Plan, fields: Mapping[str, Any], *, by_hand: Mapping[str, s
         "compile": False,
         "neftune_alpha": 0.0,
         "weights": "float32",
+        # Frozen weights in 16 bits would leave the layers' outputs in 16 bits, too.
+        **({"frozen_dtype": "float32"} if precision == "no" else {}),
     }
     small = plans.with_changes(
         plan,
