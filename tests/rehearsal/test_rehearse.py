@@ -4,6 +4,7 @@ import json
 import math
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import plans
@@ -16,6 +17,7 @@ from trainwiz.rehearsal.check import Check
 from trainwiz.rehearsal.result import RunResult
 from trainwiz.render import training_files
 from trainwiz.store import templates
+from trainwiz.workflows.rehearse import rehearsal
 
 BUGS = {
     "summed_loss": (
@@ -38,6 +40,27 @@ BUGS = {
     "no_waiting": ("    errors = ", "    assert inputs.sum().item() < 1e9\n    errors = ", "item at task.py:"),
 }
 """By the check that names it: what of the custom task is replaced, by what, and words of the finding."""
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "file", "follows"),
+    [
+        ("org/model", "tokenizer.json", True),
+        ("org/model", "config.json", False),
+        ("org/other", "tokenizer.json", False),
+    ],
+)
+def test_a_small_model_of_ones_own_brings_its_tokenizer(
+    tokenizer: str, file: str, follows: bool, tmp_path: Path
+) -> None:
+    """The remedy where the hub is out of reach: the plan's own tokenizer is there, too."""
+    (tmp_path / "small").mkdir()
+    (tmp_path / "small" / file).touch()
+    fields = {"model_name": "org/model", "tokenizer_name": tokenizer}
+    environment: Any = SimpleNamespace(folder=tmp_path)
+    small: Any = SimpleNamespace(by_hand={"model_name": "small"})
+    values, problem = rehearsal.small_model(environment, small, fields)
+    assert (values, problem) == ({"tokenizer_name": "small"} if follows else {}, None)
 
 
 @pytest.fixture(scope="module")

@@ -29,6 +29,7 @@ from trainwiz.workflows.rehearse.request import Request
 from trainwiz.workflows.rehearse.trial_run import Environment
 
 _MODEL_FIELD = "model_name"
+_TOKENIZER_FIELD = "tokenizer_name"
 _LENGTH_FIELD = "sequence_length"
 
 
@@ -147,8 +148,10 @@ def small_model(
 ) -> tuple[dict[str, str], Check | None]:
     """The field that names a small model of the same architecture, and the failed check if none could be made."""
     name = fields.get(_MODEL_FIELD)
-    if not name or _MODEL_FIELD in small.by_hand:
+    if not name:
         return {}, None
+    if _MODEL_FIELD in small.by_hand:
+        return _its_tokenizer(environment.folder, small.by_hand[_MODEL_FIELD], fields), None
     into = environment.workspace.place("model")
     made = programs.small_model(
         environment.python, environment.folder, name=name, auto_class=tasks.of(small.plan).auto_class, into=into
@@ -162,6 +165,13 @@ def small_model(
         found=say("cannot create a small version of {name}: {what}", name=name, what=made["error"]["what"]),
         fix=say("rehearse with your own small model: trainwiz rehearse DIR -- --model_name FOLDER"),
     )
+
+
+def _its_tokenizer(folder: Path, model: str, fields: Mapping[str, Any]) -> dict[str, str]:
+    """That of a model that was named by hand, where the plan's is the model's own and the folder has one."""
+    own = folder / model
+    has_one = not own.is_dir() or any((own / name).is_file() for name in ("tokenizer.json", "tokenizer_config.json"))
+    return {_TOKENIZER_FIELD: model} if has_one and fields.get(_TOKENIZER_FIELD) == fields[_MODEL_FIELD] else {}
 
 
 def _results(environment: Environment, small: Setup) -> dict[str, RunResult]:
