@@ -45,6 +45,7 @@ def loaded_onto_device(plan: Plan) -> bool:
     return frozen and whole and tasks.of(plan).generative and not (data.special_tokens or data.added_tokens)
 
 
+# docs/decisions/loop.md: Each 4-bit matrix is rounded by one rank, which sends the others their shards
 def quantized_on_device(plan: Plan, transformer: Transformer | None) -> bool:
     """Whether each rank reads one tensor at a time and makes four bits of it on its GPU."""
     by_each = not built_once(plan) or read_in_parts(plan, transformer)
