@@ -37,6 +37,7 @@ deepspeed: zero2.json
 optimizer: paged_adamw_8bit
 val_set_size: 0.05
 peft_use_rslora: true
+peft_use_dora: true
 chat_template: chatml
 special_tokens:
   pad_token: <|pad|>
@@ -97,6 +98,7 @@ CASES = {
             "data.train": "some/data",
             "data.eval": "5%",
             "model.lora_rslora": True,
+            "model.lora_dora": True,
             "model.modules_to_save": "embed_tokens,lm_head",
             "data.chat_template": "chatml",
             "data.special_tokens": "pad_token=<|pad|>,<|im_start|>,<|im_end|>",
@@ -227,6 +229,21 @@ def test_where_recomputed_layers_keep_their_inputs(lines: str, how: str, lost: s
     assert adoption.carried["model.activation_checkpointing"].value == how
     rest = adoption.remainder(decide({"model.activation_checkpointing": how, "machine.device": "cpu"}, None).plan)
     assert {one.path for one in rest if "checkpointing" in one.path or "activation" in one.path} == lost
+
+
+@pytest.mark.parametrize(
+    ("head", "whole"),
+    [
+        ("model: some/model\ntuner_type: lora\ndataset: a.jsonl\nmodules_to_save: [embed_tokens, lm_head]\n", "swift"),
+        ("model_name_or_path: some/model\ndataset_name: a/b\nuse_peft: true\nlora_modules_to_save: [lm_head]\n", "trl"),
+        ("model_name_or_path: some/model\nstage: sft\ntemplate: own\nfinetuning_type: lora\n", "llamafactory"),
+    ],
+)
+def test_every_tool_says_how_an_adapter_is_scaled_and_measured(head: str, whole: str, tmp_path: Path) -> None:
+    found = carried(head + "use_rslora: true\nuse_dora: true\n", tmp_path)
+    assert (found["model.lora_rslora"], found["model.lora_dora"]) == (True, True)
+    expected = {"swift": "embed_tokens,lm_head", "trl": "lm_head", "llamafactory": None}
+    assert found.get("model.modules_to_save") == expected[whole]
 
 
 AXOLOTL_LORA = "base_model: some/model\ndatasets: []\nadapter: lora\n"

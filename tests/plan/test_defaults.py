@@ -37,6 +37,7 @@ CHANGED: dict[str, Any] = {
     "model.lora_targets": "q_proj",
     "model.lora_dropout": 0.1,
     "model.lora_rslora": True,
+    "model.lora_dora": True,
     "model.modules_to_save": "embed_tokens",
     "model.merge_adapter": True,
     "model.output_dtype": "bfloat16",

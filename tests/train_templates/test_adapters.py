@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 import torch
 import transformers
 from projects import SMALL, make
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_sft import adapter_hash, curve, export, instructed
 from test_tasks import load
 from warm import spawn
@@ -192,7 +193,8 @@ def test_layers_out_of_an_adapters_reach_are_left_out_and_named(
     tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
     config = transformers.AutoConfig.for_model(kind, vocab_size=40, num_key_value_heads=2, **tokens, **SIZES, **shape)
     model = transformers.AutoModelForCausalLM.from_config(config).train()
-    chosen = {"lora_rank": 4, "lora_alpha": 8, "lora_targets": "all-linear", "lora_dropout": 0.0, "lora_rslora": False}
+    chosen = {"lora_rank": 4, "lora_alpha": 8, "lora_targets": "all-linear", "lora_dropout": 0.0}
+    chosen |= {"lora_rslora": False, "lora_dora": False}
     adapter.add(model, SimpleNamespace(model_name=kind, **chosen), [])
     assert capfd.readouterr().out == says
     model(torch.arange(3, 35).view(2, 16), use_cache=False).logits.sum().backward()
@@ -213,6 +215,49 @@ def test_weights_that_are_loaded_onto_the_device_are_those_that_the_host_would_h
     assert onto.keys() == held.keys()
     assert {part.dtype for part in onto.values()} == {torch.bfloat16, torch.float32}
     assert all(onto[name].dtype == part.dtype and torch.equal(onto[name], part) for name, part in held.items())
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_dora_has_the_loss_and_the_gradients_of_peft(kind: str, tmp_path: Path) -> None:
+    from peft import AutoPeftModelForCausalLM
+
+    name = published(tmp_path / "model", kind)
+    made = load(tmp_path / "code", "causal_lm", **ADAPTED, model__name=name, model__lora_dora=True, data__packing=False)
+    config = made.TaskConfig()
+    model = made.build_model(config)
+    weights = disturbed(model)
+    made.save_model(config, model, dict(weights), tmp_path / "out" / "model")
+    ids = torch.arange(9)[None]
+    batch = made.collate([torch.stack((ids[0, :-1], ids[0, 1:], torch.arange(8)))], [True])[0]
+    loss = model.eval()(**batch)
+    loss.backward()
+    by_peft = AutoPeftModelForCausalLM.from_pretrained(tmp_path / "out" / "model", is_trainable=True).eval()
+    theirs = torch.nn.functional.cross_entropy(by_peft(ids).logits[0, :-1], ids[0, 1:], reduction="sum")
+    theirs.backward()
+    torch.testing.assert_close(loss, theirs, rtol=1e-6, atol=1e-6)
+    wanted = {key.removeprefix("base_model.model."): part.grad for key, part in by_peft.named_parameters()}
+    found = {key: part.grad for key, part in model.named_parameters() if part.requires_grad}
+    assert len(found) == len(weights)
+    assert sum("lora_magnitude_vector" in key for key in found) == len(found) // 3
+    for key, gradient in found.items():
+        torch.testing.assert_close(gradient, wanted[key], rtol=1e-5, atol=1e-6, msg=key)
+        assert gradient.abs().sum() > 0, key
+
+
+def test_dora_does_not_begin_where_it_would_divide_by_zero(tmp_path: Path) -> None:
+    """Some published weights have rows of zeros; DoRA would make the first loss NaN."""
+    name = published(tmp_path / "model", "llama")
+    made = load(tmp_path / "code", "causal_lm", **ADAPTED, model__name=name, model__lora_dora=True)
+    config = made.TaskConfig()
+    model = made.build_model(config)
+    assert sum("lora_magnitude_vector" in part for part in model.state_dict()) == 14
+    weights = load_file(Path(name) / "model.safetensors")
+    weights["model.layers.1.self_attn.o_proj.weight"][[3, 5]] = 0
+    save_file(weights, Path(name) / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(SystemExit, match=r"1 layers have rows of zeros \(model.layers.1.self_attn.o_proj: 2\): set"):
+        made.build_model(config)
+    made.build_model(replace(config, lora_targets="q_proj"))
+    made.build_model(replace(config, lora_dora=False))
 
 
 @pytest.mark.train

@@ -22,6 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 from warm import spawn
 
 from trainwiz import plan as plans
+from trainwiz.probe.inside import talk
 from trainwiz.probe.project import project
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -516,6 +517,74 @@ def test_adapters_go_with_every_way_to_shard(name: str, named: dict[str, object]
     assert done.code == 0, done.err
     assert [r["loss"] for r in metrics(folder)] == [r["loss"] for r in whole[3:]]
     assert adapter_hash(folder / "runs" / "latest") == first
+
+
+DORA = {"model.lora_dora": True, "model.merge_adapter": True, "model.lora_rank": 2}
+
+
+@pytest.fixture(scope="module")
+def by_one_rank(named: dict[str, object], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A training with DoRA by one rank, which took each batch as a whole."""
+    folder = make(tmp_path_factory.mktemp("dora") / "project", {**ADAPTED, **named, **SINGLE, **DORA})
+    one = {"per_device_batch_size": 16, "gradient_accumulation_steps": 1}
+    assert spawn(folder, 1, folder / "whole", one) == 0
+    return folder
+
+
+# docs/decisions/tasks.md: DoRA measures the rows of sharded weights after they were read
+@pytest.mark.train
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "zero2-offload"])
+def test_dora_learns_alike_by_every_way_to_shard(
+    name: str, named: dict[str, object], by_one_rank: Path, tmp_path: Path
+) -> None:
+    folder = make(tmp_path / "project", {**ADAPTED, **named, **STRATEGIES[name], **DORA})
+    environment = ON_STANDIN if name == "fsdp" else None
+    done = warm.launch(folder, env=environment)
+    assert done.code == 0, done.err
+    whole = metrics(folder)
+    for mine, theirs in zip(whole, curve(by_one_rank / "whole"), strict=True):
+        for field in ("loss", "grad_norm_pre_clip", "weight_norm"):
+            assert mine[field] == pytest.approx(theirs[field], rel=1e-4), (field, mine["update"])
+    latest = (folder / "runs" / "latest").resolve()
+    first = adapter_hash(latest)
+    export(folder, latest, tmp_path / "exported")
+    shutil.rmtree(latest / "checkpoints" / "checkpoint-00000006")
+    done = warm.launch(folder, "--resume", env=environment)
+    assert done.code == 0, done.err
+    assert [r["loss"] for r in metrics(folder)] == [r["loss"] for r in whole[3:]]
+    assert adapter_hash(folder / "runs" / "latest") == first
+
+
+@pytest.mark.train
+def test_dora_is_what_peft_computes(named: dict[str, object], by_one_rank: Path, tmp_path: Path) -> None:
+    """The saved lengths are learned, and go on bit for bit; peft and the merged model give the same answers."""
+    from peft import AutoPeftModelForCausalLM
+
+    trained = by_one_rank / "whole"
+    shutil.copytree(trained, tmp_path / "again")
+    for part in ("checkpoints/checkpoint-00000006", "model", "merged"):
+        shutil.rmtree(tmp_path / "again" / part)
+    one = {"per_device_batch_size": 16, "gradient_accumulation_steps": 1, "resume": "auto"}
+    assert spawn(by_one_rank, 1, tmp_path / "again", one) == 0
+    assert adapter_hash(tmp_path / "again") == adapter_hash(trained)
+    assert json.loads((trained / "model" / "adapter_config.json").read_text())["use_dora"] is True
+    saved = load_file(trained / "model" / "adapter_model.safetensors")
+    base = load_file(Path(str(named["model.name"])) / "model.safetensors")
+    lengths = {name: value for name, value in saved.items() if name.endswith("lora_magnitude_vector")}
+    assert len(lengths) == len(saved) // 3 > 0
+    for name, value in lengths.items():
+        weight = base[name.removeprefix("base_model.model.").replace("lora_magnitude_vector", "weight")]
+        assert value.shape == weight.shape[:1]
+        assert not torch.equal(value, weight.norm(dim=1))
+        assert torch.allclose(value, weight.norm(dim=1), atol=0.1)
+    ids = torch.arange(20)[None]
+    by_peft = AutoPeftModelForCausalLM.from_pretrained(trained / "model").eval()(ids).logits
+    merged, before = (
+        AutoModelForCausalLM.from_pretrained(folder)(ids).logits for folder in (trained / "merged", named["model.name"])
+    )
+    assert torch.allclose(by_peft, merged, atol=1e-5)
+    assert torch.equal(by_peft, talk.loaded(trained / "model", "cpu")(ids).logits)
+    assert not torch.allclose(before, merged, atol=1e-3)
 
 
 @pytest.mark.train

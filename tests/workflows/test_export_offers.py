@@ -22,6 +22,7 @@ from test_tasks import load
 
 from trainwiz import plan as plans
 from trainwiz.cli import run as trainwiz
+from trainwiz.errors import UsageError
 from trainwiz.probe import upload
 from trainwiz.probe.cache import has_token
 from trainwiz.probe.project import project
@@ -224,6 +225,27 @@ def test_the_line_that_serves_it(tmp_path: Path) -> None:
     lora = "vllm serve org/base --enable-lora --lora-modules"
     assert serving.vllm(small) == f"{lora} small={small}"
     assert serving.vllm(large) == f"{lora} large={large} --max-lora-rank 64"
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [({"use_dora": True}, "lengths of rows: DoRA"), ({"modules_to_save": ["lm_head"]}, "whole modules: lm_head")],
+)
+def test_no_line_serves_an_adapter_that_vllm_and_llama_cpp_refuse(
+    more: dict[str, object], why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, merged = adapter(tmp_path / "model", 8), tmp_path / "merged"
+    settings = json.loads((folder / "adapter_config.json").read_text())
+    (folder / "adapter_config.json").write_text(json.dumps({**settings, **more}))
+    serving.show(folder, merged)
+    said = capsys.readouterr().err
+    assert (f"{why}; with model.merge_adapter true" in said, "vllm serve" in said, "trainwiz chat" in said) == (
+        True,
+        False,
+        True,
+    )
+    with pytest.raises(UsageError, match=why):
+        gguf.convert(sys.executable, tmp_path / "convert_hf_to_gguf.py", {"model": folder, "merged": merged}, "bf16")
 
 
 @pytest.fixture

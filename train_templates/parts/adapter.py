@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 
-# feature: built_once
 from collections.abc import Iterator
+
+# feature: built_once
 from contextlib import contextmanager
 
 # end: built_once
@@ -113,6 +114,9 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     new = new_tokens.fit(model, config)
     # end: new_tokens
     add(model, config, whole)
+    # feature: built_by_all
+    refuse_rows_of_zeros(model, config.model_name)
+    # end: built_by_all
     # feature: new_tokens
     new_tokens.refuse_untrained(model, config, new)
     # end: new_tokens
@@ -139,6 +143,7 @@ def add(model: Any, config: Any, whole: list[str]) -> None:
         exclude_modules=left_out or None,
         lora_dropout=config.lora_dropout,
         use_rslora=config.lora_rslora,  # https://arxiv.org/abs/2312.03732
+        use_dora=config.lora_dora,  # https://arxiv.org/abs/2402.09353
         modules_to_save=whole or None,
         task_type=KIND,
     )
@@ -230,6 +235,54 @@ def say_once(line: str) -> None:
     print(line, flush=True)
 
 
+def lengths(model: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the layers that DoRA adapts: the name, the layer, and the module that holds the lengths of its rows."""
+    for name, layer in model.named_modules():
+        if found := getattr(layer, "lora_magnitude_vector", None):
+            yield name, layer, found["default"]
+
+
+def refuse_rows_of_zeros(model: Any, name: str) -> None:
+    """Stop if DoRA would divide by zero: by the length of a row of zeros, which some published weights have."""
+    zeros = {layer: int((local(dora.weight) == 0).sum()) for layer, _, dora in lengths(model)}
+    # feature: built_once
+    from accelerate.utils import gather_object
+
+    zeros = {layer: sum(found[layer] for found in gather_object([zeros])) for layer in zeros}
+    # end: built_once
+    if wrong := {layer: rows for layer, rows in zeros.items() if rows}:
+        first, rows = next(iter(wrong.items()))
+        raise SystemExit(
+            f"{name}: DoRA divides by the length of each row, and {len(wrong)} layers have rows of zeros "
+            f"({first}: {rows}): set lora_dora to false, or lora_targets to layers without such rows"
+        )
+
+
+# feature: built_by_all
+def local(weight: Tensor) -> Tensor:
+    """Return the weight, which each rank has as a whole."""
+    return weight
+
+
+# end: built_by_all
+# feature: built_once
+def local(weight: Any) -> Tensor:
+    """Return this rank's part of a sharded weight."""
+    return weight.to_local()
+
+
+def measure(model: Any) -> None:
+    """Let DoRA begin with the lengths of the rows that were read, as if it had been added to them."""
+    from torch.distributed.tensor import distribute_tensor
+
+    for _, layer, dora in lengths(model):
+        weight, target = layer.get_base_layer().weight.full_tensor(), dora.weight
+        with torch.no_grad():
+            found = dora.get_weight_norm(weight, torch.zeros((), dtype=weight.dtype, device=weight.device), 1)
+            target.copy_(distribute_tensor(found.to(target.dtype), target.device_mesh, target.placements))
+
+
+# end: built_once
 def is_trained(name: str) -> bool:
     """Return whether a weight belongs to the adapter, or to a module that is trained in full."""
     return "lora_" in name or ".modules_to_save." in name

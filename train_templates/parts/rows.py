@@ -47,10 +47,10 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES,
 )
 
-# feature: enlarged_base
+# feature: lora
 import adapter
 
-# end: enlarged_base
+# end: lora
 # feature: documents
 # feature: weighted
 import mixture
@@ -518,12 +518,13 @@ def write_on(folder: Path, tokens: list[int], length: int, source: str = "") -> 
     if place is None:
         return None
     device, dtype = place
-    # feature: usual_base
+    # feature: whole_model
     load = transformers.AutoModelForCausalLM.from_pretrained
-    # end: usual_base
-    # feature: enlarged_base
-    load = adapter.MODEL.from_pretrained  # it gives the base model rows for new tokens
-    # end: enlarged_base
+    # end: whole_model
+    # feature: lora
+    # transformers gives the base model no rows for new tokens, and loses the lengths of DoRA.
+    load = adapter.MODEL.from_pretrained
+    # end: lora
     model = load(folder, **dict.fromkeys(FP32, dtype)).to(device).eval()
     if source and (Path(folder) / "generation_config.json").exists():  # of an adapter, the base's was read
         model.generation_config = transformers.GenerationConfig.from_pretrained(folder)

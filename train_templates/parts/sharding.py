@@ -329,7 +329,11 @@ def prepare(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[Any, 
     # end: whole_model
     # feature: lora
     with adapter.frozen_in_state():
-        return shard(accelerator, model, optimizer)
+        model, optimizer = shard(accelerator, model, optimizer)
+    if places:
+        adapter.measure(model)
+    adapter.refuse_rows_of_zeros(model, published)
+    return model, optimizer
     # end: lora
 
 

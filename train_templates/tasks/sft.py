@@ -108,6 +108,7 @@ class TaskConfig:
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
     lora_dropout: float = 0.0  # of the adapter's inputs
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
+    lora_dora: bool = False  # also learn the length of each row of a matrix
     modules_to_save: str = ""  # modules that are trained in full: embed_tokens,lm_head
     # end: lora
     # feature: preset_model
@@ -281,7 +282,7 @@ def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folde
 # end: whole_model
 # feature: lora
 def save_model(config: TaskConfig, model: Any, weights: dict[str, Tensor], folder: Path) -> None:
-    """Save the adapter for `AutoModelForCausalLM.from_pretrained(folder)`, which also loads its base model."""
+    """Save the adapter for peft's `AutoPeftModelForCausalLM.from_pretrained`, which also loads its base model."""
     talker = chat.Chat(config)
     # feature: own_template
     chat_template.stop_after_answers(talker.tokenizer, model)

@@ -107,6 +107,7 @@ class TaskConfig:
     lora_targets: str = "all-linear"  # or module names: q_proj,v_proj
     lora_dropout: float = 0.0  # of the adapter's inputs
     lora_rslora: bool = False  # scale by alpha / sqrt(rank)
+    lora_dora: bool = False  # also learn the length of each row of a matrix
     modules_to_save: str = ""  # modules that are trained in full: embeddings
     # end: lora
     # feature: preset_model

@@ -91,8 +91,9 @@ def read(page: Page, tool_file: ToolFile) -> None:
         page.carry(tool_file.key("packing"), "data.packing", tool_file.value("packing"))
     _recomputation(page, tool_file)
     _machines(page, tool_file)
-    if tool_file.on("rslora"):
-        page.carry(tool_file.key("rslora"), "model.lora_rslora", True)
+    for word in ("rslora", "dora"):
+        if tool_file.on(word) and "model.adapter" in page.ledger.carried:
+            page.carry(tool_file.key(word), f"model.lora_{word}", True)
     _lists(page, tool_file)
     _optimizer(page, tool_file)
     _evaluation(page, tool_file)

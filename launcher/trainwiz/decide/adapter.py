@@ -89,6 +89,7 @@ def decide_adapter(d: Decision) -> None:
     d.settle_default("model.frozen", say("trains all parameters"))
     d.settle_default("model.neftune_alpha", say("noise rarely helps, and only when fine-tuning on few conversations"))
     rank = d.settle_default("model.lora_rank", say("common default; increase it if the data has much to teach"))
+    d.settle_default("model.lora_dora", say("plain LoRA is faster and needs less memory"))
     d.settle("model.adapter", *_usual_method(d))
     d.settle("model.lora_alpha", 2 * rank, say("twice lora_rank"))
     d.settle_default("model.lora_targets", say("as good as full fine-tuning on most data (QLoRA paper)"))

@@ -24,6 +24,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         rows=d.task.rows(values["preference.loss"]),
         adapter=values["model.adapter"],
         lora_rank=values["model.lora_rank"],
+        measured=values["model.adapter"] != "none" and bool(values.get("model.lora_dora")),
         precision=values["precision.mixed_precision"],
         world=values["machine.num_processes"],
         moment_bytes=optimizers.named(

@@ -31,6 +31,7 @@ _TRAINER = {
     "model.compile": "torch_compile",
     "model.frozen": "what is frozen",
     "model.from_scratch": "the start from random weights",
+    "model.lora_dora": "use_dora",
     "model.lora_targets": "target_modules",
     "model.modules_to_save": "modules_to_save",
     "model.name": "the model's path",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from trainwiz.estimate import dora
 from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint
 from trainwiz.estimate.adapter import four_bit_bytes, frozen_bytes_per_rank, trained_parameters
 from trainwiz.models import Transformer
@@ -45,6 +46,8 @@ class Work:
     """The adapter leaves out the matrices of the MLPs."""
     dropped_features: int = 0
     """Input features of a layer's matrices that an adapter drops at random: it keeps a copy and a mask of each."""
+    measured: bool = False
+    """DoRA measures the rows of all matrices in each forward pass."""
     precision: str = "no"
     """no, fp16, bf16 or fp8."""
     fused_casts: bool = False
@@ -303,7 +306,11 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         scored=work.scored,
         compiled=work.compiled,
     )
-    dropped, all_kept = _DROPPED_BYTES * work.tokens * work.dropped_features, work.checkpointing == "none"
-    if all_kept:
-        return replace(found, saved=found.saved + work.transformer.num_hidden_layers * dropped)
-    return replace(found, live=found.live + dropped)
+    layers, dropped = work.transformer.num_hidden_layers, _DROPPED_BYTES * work.tokens * work.dropped_features
+    beside = dora.working_bytes(work.transformer) if work.measured else 0
+    if work.measured:
+        number = 2 if work.precision in _HALF else 4
+        dropped += work.tokens * dora.kept_bytes(work.transformer, number) // layers
+    if work.checkpointing == "none":
+        return replace(found, saved=found.saved + layers * dropped, live=found.live + beside)
+    return replace(found, live=found.live + dropped + beside)

@@ -105,6 +105,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         generates=task.generative,
         adapter=plan.model.adapter,
         lora_rank=plan.model.lora_rank,
+        measured=plan.model.adapter != "none" and plan.model.lora_dora,
         precision=plan.precision.mixed_precision,
         world=plan.machine.num_processes,
         moment_bytes=_moment_bytes(plan),

@@ -250,6 +250,7 @@ class Model(_Section):
     lora_targets: Modules = "all-linear"
     lora_dropout: Share = 0.0
     lora_rslora: bool = False
+    lora_dora: bool = False
     modules_to_save: Modules | None = None
     merge_adapter: bool = False
     output_dtype: v.OutputDtype = "source"

@@ -303,6 +303,15 @@ ADVANCED: tuple[Question, ...] = (
         "with the square root, high ranks (64 and more) learn more. Choose a smaller alpha with it.",
     ),
     Question(
+        key="model.lora_dora",
+        prompt=say("Learn the length of each row apart from its direction (DoRA)"),
+        when=_adapts,
+        choices=YES_NO,
+        help="The adapter changes the direction of each row of a matrix, and a number per row its length. It can learn "
+        "more at low ranks (8 and less), but each forward pass computes all matrices with their adapters again: it is "
+        "slower and needs more memory.",
+    ),
+    Question(
         key="model.modules_to_save",
         prompt=say("Fully trained modules (embed_tokens,lm_head; null: none)"),
         when=_adapts,

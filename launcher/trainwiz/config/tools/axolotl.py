@@ -125,6 +125,7 @@ TOOL = Tool(
         "optim": "optimizer",
         "eval_part": "val_set_size",
         "rslora": "peft_use_rslora",
+        "dora": "peft_use_dora",
         "activation_offloading": "activation_offloading",
         "adapter": "adapter",
         "task": "rl",

@@ -151,6 +151,7 @@ TOOL = Tool(
         "lora_alpha": "lora_alpha",
         "lora_dropout": "lora_dropout",
         "rslora": "use_rslora",
+        "dora": "use_dora",
         "modules_to_save": "additional_target",
         "special_tokens": "add_special_tokens",
         "added_tokens": "add_tokens",

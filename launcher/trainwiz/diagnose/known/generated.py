@@ -177,6 +177,12 @@ SIGNATURES = {
         remedy="name their module in model.modules_to_save, such as pooler for pooler.dense.weight, or train without "
         "an adapter",
     ),
+    "rows_of_zeros": Signature(
+        r"(?<!\S)(?P<model>\S+): DoRA divides by the length of each row, and (?P<n>\d+) layers have rows of zeros "
+        r"\((?P<layer>\S+): \d+\)",
+        cause="{model} has rows of zeros in {n} layers ({layer} and others), and DoRA would divide by their length",
+        remedy="set model.lora_dora to false, or model.lora_targets to layers without such rows, like q_proj,v_proj",
+    ),
     "half_of_tied": Signature(
         r"(?<!\S)(?P<model>\S+): its embeddings are its head, and modules_to_save names one of both",
         cause="{model} ties its embeddings to its head, but model.modules_to_save names only one of them",

@@ -270,10 +270,11 @@ def loaded(folder: Path, device: str) -> Any:
     elif free and size <= sum(free.values()):
         settings |= {"device_map": "auto", "max_memory": {number: int(room) for number, room in free.items()}}
     loader: Any = transformers.AutoModelForCausalLM
-    if adapter.is_file() and new_rows(folder):
+    if adapter.is_file() and (json.loads(adapter.read_text()).get("use_dora") or new_rows(folder)):
         import peft
 
-        loader = peft.AutoPeftModelForCausalLM  # it gives the base model these rows
+        # It gives the base model these rows, and loads the lengths of DoRA, which transformers loses.
+        loader = peft.AutoPeftModelForCausalLM
     model: Any = loader.from_pretrained(folder, **settings)
     if "device_map" not in settings and model.dtype == torch.float16:
         model.float()  # processors compute fp16 slowly, or not at all

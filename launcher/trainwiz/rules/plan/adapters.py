@@ -240,6 +240,7 @@ ADAPTED = (
     "model.lora_targets",
     "model.lora_dropout",
     "model.lora_rslora",
+    "model.lora_dora",
     "model.modules_to_save",
     "model.merge_adapter",
 )
@@ -252,8 +253,8 @@ def settings_of_an_adapter_have_one(plan: Plan) -> Violations:
 
     Without it: all weights are trained, with many times the memory of an adapter, and at the learning rate that was
     chosen for one; the settings are silently omitted from the scripts.
-    Why: model.lora_rank, lora_targets, lora_dropout, lora_rslora, modules_to_save and merge_adapter belong to the
-    adapter set in model.adapter. Without one, every module is fully trained, including those in modules_to_save.
+    Why: model.lora_rank, lora_targets, lora_dropout, lora_rslora, lora_dora, modules_to_save and merge_adapter belong
+    to the adapter set in model.adapter. Without one, every module is fully trained, including those in modules_to_save.
     Instead: set model.adapter to lora or qlora; to train all weights, remove these keys from the plan. To train only
     some modules, freeze the others with model.frozen.
     Source: the generated adapter.py, which exists only with an adapter
@@ -269,6 +270,37 @@ def settings_of_an_adapter_have_one(plan: Plan) -> Violations:
             if can
             else remedy("remove {keys} from the plan", changes, keys=", ".join(chosen)),
             settings=", ".join(f"{key} {spelled(value)}" for key, value in chosen.items()),
+        )
+
+
+@rule("TW559", level=Level.ERROR, field="model.lora_dora")
+def dora_reads_the_weights_itself(plan: Plan, project: Project) -> Violations:
+    """DoRA works neither on GPTQ or AWQ weights, nor on 4-bit weights under ZeRO 3.
+
+    Without it: peft stops with `does not support DoRA yet, please set it to False`; or each forward pass expands 4-bit
+    weights that ZeRO 3 may have released already.
+    Why: DoRA measures each row of a weight with its adapter in every forward pass. It reads the weight itself, beside
+    the layer that ZeRO 3 gathers it for; peft can expand 4 and 8 bits of bitsandbytes for this, but not GPTQ or AWQ.
+    Instead: set model.lora_dora false; for qlora use single, ddp or ZeRO 0 to 2, which keep whole weights on each GPU.
+    Source: read in peft 0.21 (`lora/gptq.py`, `lora/awq.py`, `lora/dora.py`); without 4 bits, ZeRO 3 and FSDP2 were
+    compared with one rank (tests/train_templates/test_sft.py)
+    """
+    if plan.model.adapter == "none" or not plan.model.lora_dora:
+        return
+    method = project.model.quantized if project.model else ""
+    fix = setting("model.lora_dora", False)
+    if method in HIDDEN and not plan.model.from_scratch:
+        yield violation(
+            "model.lora_dora is true, but {name} is quantized by {method}, whose weights DoRA cannot measure",
+            fix,
+            name=plan.model.name,
+            method=method,
+        )
+    if plan.model.adapter == "qlora" and strategies.of(plan).partitions_weights:
+        yield violation(
+            "model.lora_dora is true, but {strategy} shards the 4-bit weights whose rows it measures",
+            fix,
+            strategy=strategies.of(plan).label,
         )
 
 

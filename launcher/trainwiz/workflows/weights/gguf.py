@@ -15,6 +15,7 @@ from trainwiz.message import say
 from trainwiz.process import foreground
 from trainwiz.ui import console
 from trainwiz.workflows.weights.gathered import MERGED, MODEL
+from trainwiz.workflows.weights.serving import beyond_lora
 
 TYPES = ("auto", "f32", "f16", "bf16", "q8_0")
 """What the converter writes; smaller types are made by `llama-quantize` from its file."""
@@ -59,6 +60,11 @@ def convert(python: str, converter: Path, targets: Mapping[str, Path], kind: str
     """Write the GGUF file beside the exported folder: of the merged model where there is one."""
     folder = next(each for each in (targets[MERGED], targets[MODEL]) if each.is_dir())
     program, base = converter, []
+    if why := beyond_lora(folder):
+        raise UsageError(
+            say("llama.cpp converts no such adapter: {why}; the adapter itself is in {folder}", why=why, folder=folder),
+            say("set model.merge_adapter to true and export again: the merged model is converted then"),
+        )
     if (folder / _ADAPTER).is_file():
         program, base = converter.with_name(_OF_ADAPTERS), _base(folder)
     file = file_of(targets)

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from trainwiz.language import t
+from trainwiz.message import Message, say
 from trainwiz.store import models
 from trainwiz.ui import console
 
@@ -15,17 +16,36 @@ _USUAL_RANK = 16
 
 def show(folder: Path, merged: Path) -> None:
     """Print how to talk to the model and how to serve it, if it is one that writes text."""
-    serve = command(folder, merged)
-    if serve is None:
+    whole = merged if merged.is_dir() else folder
+    if not models.writes_text(whole):
         return
     console.talk(t("talk to it:   {command}", command=f"trainwiz chat {shlex.quote(str(folder))}"))
-    console.talk(t("serve it:     {command}", command=serve))
+    if why := beyond_lora(whole):
+        console.talk(
+            t(
+                "vLLM and llama.cpp do not load this adapter: {why}; with model.merge_adapter true, export also writes "
+                "a merged model, which they load",
+                why=why,
+            )
+        )
+    elif serve := command(folder, merged):
+        console.talk(t("serve it:     {command}", command=serve))
 
 
 def command(folder: Path, merged: Path) -> str | None:
-    """The line that serves the model; None for one that writes no text."""
+    """The line that serves the model; None for one that writes no text, and for an adapter that vLLM refuses."""
     whole = merged if merged.is_dir() else folder
-    return vllm(whole) if models.writes_text(whole) else None
+    return vllm(whole) if models.writes_text(whole) and not beyond_lora(whole) else None
+
+
+def beyond_lora(folder: Path) -> Message | None:
+    """What an adapter has beside the two matrices of LoRA, which vLLM and llama.cpp's converter refuse; else None."""
+    settings = models.adapter(folder)
+    if settings.get("use_dora"):
+        return say("it has lengths of rows: DoRA")
+    if whole := settings.get("modules_to_save"):
+        return say("it has whole modules: {names}", names=", ".join(map(str, whole)))
+    return None
 
 
 def vllm(folder: Path) -> str:
