@@ -141,6 +141,7 @@ def test_the_files_of_a_project() -> None:
         "rows.py",
         "sources.py",
         "splits.py",
+        "json_rows.py",
         "token_cache.py",
         "trust.py",
         "requirements.txt",

@@ -100,6 +100,7 @@ GENERATED = (
         "source_weights",
         "sources",
         "splits",
+        "json_rows",
         "staging",
         "streams",
         "texts",

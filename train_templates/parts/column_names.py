@@ -19,7 +19,7 @@ WORDS = {
     "input": ("input", "context"),
     "completion": ("output", "completion", "response", "answer", "solution", "target"),
     "chosen": ("chosen", "chosen_response", "preferred_output", "preferred"),
-    "rejected": ("rejected", "rejected_response", "non_preferred_output", "dispreferred"),
+    "rejected": ("rejected", "rejected_response", "rejected_messages", "non_preferred_output", "dispreferred"),
     "label": ("label", "kto_tag"),
 }
 """What a column can be read as, each with the names that are recognized by default."""

@@ -25,8 +25,9 @@ from typing import Any
 import column_names
 
 # end: own_columns
+from json_rows import parsed as parsed_row
 from sources import Row, TableRow
-from transcripts import is_open_transcript, is_part, shown, text_of, transcript
+from transcripts import by_rows, dense, is_open_transcript, is_part, media_in, not_read, shown, text_of, transcript
 
 Message = dict[str, Any]
 ROLES = {
@@ -43,7 +44,7 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 FLAGS = ("weight", "loss", "train", "loss_scale")  # of a message: 1 (learn it) or 0
 FIELDS = {"role", "content", "tool_calls", "tool_call_id", *REASONING}
 SAYS = ("content", "tool_calls", "reasoning_content")  # one of these must hold something in an answer
-MEDIA = ("images", "image", "videos", "audios")
+MEDIA = ("images", "image", "image_path", "image_url", "videos", "video", "audios", "audio")
 
 
 @dataclass
@@ -81,7 +82,7 @@ def read(
     """Return the conversation of a row, converted by `convert` if given. Exit if it cannot be used."""
     place, value = row
     try:
-        value = json.loads(value) if isinstance(value, bytes | str) else value
+        value = parsed_row(value) if isinstance(value, bytes | str) else value
         # In a table, None stands for a missing value, even inside the arguments of calls.
         value = dense(value) if isinstance(value, TableRow) else value
         # feature: own_columns
@@ -93,17 +94,10 @@ def read(
             talk.told = told
         # end: own_columns
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        reason = error if type(error) is ValueError else repr(error)
+        reason = not_read(error)
         raise SystemExit(f"{place}: this conversation cannot be used: {reason}") from None
     conversation.place = place
     return conversation
-
-
-def dense(value: Any) -> Any:
-    """Return a value without the Nones in it."""
-    if isinstance(value, dict):
-        return {name: dense(part) for name, part in value.items() if part is not None}
-    return [dense(part) for part in value] if isinstance(value, list) else value
 
 
 def conversation_of(row: dict[str, Any]) -> Conversation:
@@ -117,8 +111,9 @@ def conversation_of(row: dict[str, Any]) -> Conversation:
         raise ValueError(f"{bad[0]} marks its answer as a bad one, which would be learned")
     tools, system = taken(columns, "tools", "functions"), taken(columns, "system", "system_prompt")
     settings = parsed(columns.pop("chat_template_kwargs", None)) or {}
-    talk = taken(columns, *TALKS)
-    turns = turns_of(parsed(talk)) if talk is not None else asked_and_answered(columns)
+    talk = parsed(taken(columns, *TALKS))
+    talk = by_rows(talk) if isinstance(talk, dict) else talk
+    turns = turns_of(talk) if talk is not None else asked_and_answered(columns)
     if talk is not None and turns and turns[-1][0]["role"] not in ("assistant", "system", "developer"):
         turns += answer_to(columns)
     if system:
@@ -176,6 +171,9 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
     answer = taken(columns, "target") if answer is None else answer
     if (question is None and further is None) or answer is None:
         raise ValueError(f"neither messages nor a question with an answer; it has {names or 'no columns'}")
+    choices = next((name for name in ("choices", "options") if isinstance(columns.get(name), list | dict)), "")
+    if choices and (isinstance(answer, int) or len(str(answer).strip()) == 1):
+        raise ValueError(f"its answer {answer!r} is one of {choices}, which is not read: write it out as text")
     if isinstance(answer, str) and len(answer.strip()) == 1 and answer.strip() in columns:
         raise ValueError(
             f"its answer {answer!r} names a column, which is not read: write the choices into the question"
@@ -359,8 +357,8 @@ def notes_on(talk: Conversation, reads: Callable[[str], bool]) -> list[str]:
     # feature: own_columns
     kinds += talk.told
     # end: own_columns
-    shows = any("<image>" in str(said.get("content")) for said in talk.messages)
-    kinds += ["messages with <image>, which is read as text: no picture is shown to the model"] * shows
+    media = next(filter(None, (media_in(said.get("content")) for said in talk.messages)), "")
+    kinds += [f"messages with {media}, which is read as text: nothing is shown to the model"] * bool(media)
     kinds += ["empty answers, which are not learned"] * bool(talk.empty)
     # feature: tokenizer
     # feature: answers_learned

@@ -65,7 +65,7 @@ from source_weights import places
 from sources import hash_of, held_out, is_part
 
 # end: eval
-from sources import STORED, Row, Sources, is_saved, kind, listed, value_of
+from sources import STORED, Row, Sources, kind, listed, value_of
 from splits import is_shown
 
 Batch = dict[str, Tensor]
@@ -194,7 +194,7 @@ def read_one(source: str, split: str, image_column: str, label_column: str, max_
         return pictures[: max_rows or None], labels[: max_rows or None]
     if table := table_of(path, split):
         return rows_of(table, source, split, image_column, label_column, max_rows)
-    if not path.is_dir() or is_saved(path):
+    if not path.is_dir() or splits.is_saved(path):
         return rows_of(path, source, split, image_column, label_column, max_rows)
     files, labels = in_folders(part(source, split))
     if not files and any(kind(file) in STORED and is_shown(file.name) for file in path.rglob("*")):

@@ -5,6 +5,7 @@ Each row of a dataset has one of these forms. The conversation around the answer
 - `chosen` and `rejected` as texts, beside `prompt`, `question` or `instruction` (with `input`, `system`, `history`)
 - both as messages: the answers beside a `prompt`, `messages` or `conversations`, or whole conversations
 - both as transcripts: "Human: … Assistant: …"
+- only the rejected one named, as `rejected_response`: the usual answer is the chosen one
 - `prompt` and `completion`, or `messages`, with a `label` (`kto_tag`) that says whether the answer is good
 
 A row that cannot be used ends the program with an error that gives its place and the reason.
@@ -28,11 +29,11 @@ import conversations
 import python_questions
 
 # end: embedded_data
-from conversations import QUESTIONS, ROLES, TALKS, Conversation, Message, conversation_of, parsed, shown, taken
+from conversations import ANSWERS, QUESTIONS, ROLES, TALKS, Conversation, Message, conversation_of, parsed, shown, taken
 from transcripts import is_transcript, transcript
 
 CHOSEN = ("chosen", "chosen_response", "preferred_output", "preferred")
-REJECTED = ("rejected", "rejected_response", "non_preferred_output", "dispreferred")
+REJECTED = ("rejected", "rejected_response", "rejected_messages", "non_preferred_output", "dispreferred")
 LABELS = ("label", "kto_tag")
 TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
 RATINGS = {"overall_score", "score", "rating", "rank"}
@@ -83,6 +84,8 @@ def preference_of(row: Any) -> Preference:
     if isinstance(columns.get("input"), dict):  # OpenAI's form: the messages and tools are one column
         columns |= columns.pop("input")
     chosen, rejected = taken(columns, *CHOSEN), taken(columns, *REJECTED)
+    if chosen is None and rejected is not None:
+        chosen = usual_answer(columns, rejected)
     if chosen is None and rejected is None:
         found = judged(columns)
     elif chosen is None or rejected is None:
@@ -96,15 +99,42 @@ def preference_of(row: Any) -> Preference:
     return found
 
 
+def usual_answer(columns: dict[str, Any], rejected: Any) -> Any:
+    """Remove and return the answer that is the good one where only a rejected one is named; None: there is none.
+
+    ms-swift has it so: `messages` that end with an answer, or a `response`, beside `rejected_response` or
+    `rejected_messages`.
+    """
+    name = next((name for name in TALKS if name in columns), None)
+    if name is None:
+        return taken(columns, *ANSWERS)
+    talk = parsed(columns[name])
+    start = last_answer([{**said, "role": ROLES.get(str(said.get("role", said.get("from"))).lower())} for said in talk])
+    if start == len(talk):
+        return None
+    if isinstance(rejected, list) and is_whole(rejected):
+        return columns.pop(name)
+    columns[name] = talk[:start]
+    return talk[start:]
+
+
 def reversed_by(row: dict[str, Any]) -> str:
     """Return the columns, such as score_chosen and score_rejected, that rate the rejected answer higher; or nothing."""
     for name, good in row.items():
         other = name.replace("chosen", "rejected")
         rates = other != name and any(word in name for word in ("score", "rating"))
-        bad = row.get(other) if rates else None
-        if isinstance(good, int | float) and isinstance(bad, int | float) and good < bad:
+        numbers = [number(rating) for rating in (good, row.get(other))] if rates else []
+        if numbers and None not in numbers and numbers[0] < numbers[1]:
             return f"{name}, {other}"
     return ""
+
+
+def number(rating: Any) -> float | None:
+    """Return a rating as a number, which a table holds as text; None: it is none."""
+    try:
+        return None if isinstance(rating, bool) or rating is None else float(rating)
+    except (TypeError, ValueError):
+        return None
 
 
 def judged(columns: dict[str, Any]) -> Preference:

@@ -2,7 +2,8 @@
 
 A source is one of these; several are separated by commas:
 
-- a file: .jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or .zst
+- a file: .jsonl (.ndjson), .json, .csv, .tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or
+  .zst
 - a folder with such files, at any depth, or one that `Dataset.save_to_disk` wrote; where the names of all files say
   whether they are for training (`train.csv`, `test/a.csv`; see splits.py), only those that are
 - a pattern: `texts/*.jsonl.gz`, `texts/**/*.parquet`
@@ -19,8 +20,6 @@ import gzip
 import hashlib
 import io
 import itertools
-import json
-import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import splits
+from json_rows import json_rows, parsed
 
 # feature: labels
 from class_names import with_names
@@ -38,6 +38,7 @@ Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the 
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 STORED = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".zst")
+SAME = {".ndjson": ".jsonl", ".jsonlines": ".jsonl"}  # other suffixes of the same format
 LARGE_BYTES = 16 << 20
 
 
@@ -52,7 +53,7 @@ class Sources:
         self.split, self.max_rows = split, max_rows
         self.suffixes = (*TABLES, ".txt") if texts else TABLES
         self.found = {name: self.files(name) for name in listed(names)}
-        refuse_repeated(self.found)
+        splits.refuse_repeated(self.found)
         self.done_bytes, self.raw = 0, io.BytesIO()
         self.total_bytes = sum(file.stat().st_size for file in self.all_files())
 
@@ -67,7 +68,7 @@ class Sources:
         if path.is_file():
             return [path]
         if path.is_dir():
-            found = [path] if is_saved(path) else splits.of_part(path, self.inside(path), self.split)
+            found = [path] if splits.is_saved(path) else splits.of_part(path, self.inside(path), self.split)
         elif glob.has_magic(name.partition(":")[0]):
             found = [Path(p) for p in sorted(glob.glob(name, recursive=True)) if Path(p).is_file()]
         elif re.fullmatch(r"[\w.-]+(/[\w.-]+)?(:[^/]*)?", name) and kind(path) not in (*TABLES, ".txt"):
@@ -135,24 +136,10 @@ def listed(names: str) -> list[str]:
     return found
 
 
-def refuse_repeated(found: dict[str, list[Path]]) -> None:
-    """Exit if two sources hold the same file, whose rows would count twice."""
-    of: dict[str, str] = {}
-    for name, files in found.items():
-        for path in map(os.path.abspath, files):
-            if path in of:
-                raise SystemExit(f"{path}: named twice among the sources, by {of[path]} and by {name}; name it once")
-            of[path] = name
-
-
 def kind(path: Path) -> str:
     """Return the suffix that says how a file is read, without that of its compression."""
-    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
-
-
-def is_saved(path: Path) -> bool:
-    """Return whether a folder is a dataset that `save_to_disk` wrote."""
-    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
+    return SAME.get(suffix, suffix)
 
 
 def decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
@@ -176,43 +163,6 @@ def checked(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
         after = f" after {place}" if place != str(path) else ""
         told = "; within quotes, write each quote twice" if isinstance(error, csv.Error) else ""
         raise SystemExit(f"{path}: cannot be read{after}: {type(error).__name__}: {error}{told}") from None
-
-
-def json_lines(path: Path, content: IO[bytes]) -> Iterator[Row]:
-    """Yield the lines of a file, to be parsed where they are used."""
-    for number, line in enumerate(content, start=1):
-        if line.strip():
-            yield f"{path}:{number}", line
-
-
-def json_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
-    """Yield the items of a list, or the lines if the file is not a list."""
-    head = content.read(1 << 12)
-    content = io.BufferedReader(Joined(head, content), 1 << 20)
-    if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        yield from json_lines(path, content)
-        return
-    try:
-        items = json.loads(content.read())
-    except ValueError as error:
-        raise SystemExit(f"{path}: not a list of JSON objects, or one per line: {error}") from None
-    yield from ((f"{path}: item {number}", item) for number, item in enumerate(items, start=1))
-
-
-class Joined(io.RawIOBase):
-    """The first bytes of a stream and its rest as one stream: compressed files cannot always be rewound."""
-
-    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
-        self.head, self.rest = head, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.head[: len(buffer)] or self.rest.read(len(buffer))
-        self.head = self.head[len(part) :]
-        buffer[: len(part)] = part
-        return len(part)
 
 
 def table_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
@@ -314,7 +264,7 @@ def columns(row: Row) -> dict[str, Any]:
     """Return a row's columns. Exit if it is not a JSON object."""
     place, value = row
     try:
-        value = json.loads(value) if isinstance(value, bytes | str) else value
+        value = parsed(value) if isinstance(value, bytes | str) else value
     except ValueError as error:
         raise SystemExit(f"{place}: not a JSON object: {error}") from None
     if not isinstance(value, dict):

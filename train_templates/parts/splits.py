@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -41,3 +42,18 @@ def of_part(folder: Path, files: Sequence[Path], split: str) -> list[Path]:
         return list(files)
     best = next(word for word in PARTS["validation"] if word in words.values())
     return training if split == "train" else [file for file in files if words[file] == best]
+
+
+def refuse_repeated(found: dict[str, list[Path]]) -> None:
+    """Exit if two sources hold the same file, whose rows would count twice."""
+    of: dict[str, str] = {}
+    for name, files in found.items():
+        for path in map(os.path.abspath, files):
+            if path in of:
+                raise SystemExit(f"{path}: named twice among the sources, by {of[path]} and by {name}; name it once")
+            of[path] = name
+
+
+def is_saved(path: Path) -> bool:
+    """Return whether a folder is a dataset that `save_to_disk` wrote."""
+    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))

@@ -10,6 +10,9 @@ from typing import Any
 ROLES = {"Human": "user", "Assistant": "assistant"}
 SAID = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
 MEDIA = {"image", "video", "audio", "file", "document"}
+SHOWN = re.compile(
+    r"<(?:image|video|audio)>|<img>.*?</img>|<\|(?:image_pad|video_pad|image|vision_start)\|>", re.DOTALL
+)
 
 
 def is_transcript(text: Any) -> bool:
@@ -54,6 +57,37 @@ def text_of(content: Any, role: str) -> str:
     if media := sorted(kind for kind in kinds if MEDIA & set(kind.split("_"))):
         raise ValueError(f"the {role} shows {media[0]}, and this model reads text only; delete the row")
     raise ValueError(f"the {role} says {shown(content)}, which is not text")
+
+
+def media_in(content: Any) -> str:
+    """Return the first mark in a text that stands for a picture, a video or a sound; empty: it has none."""
+    found = SHOWN.search(content) if isinstance(content, str) else None
+    return found[0][:40] if found else ""
+
+
+def by_rows(talk: dict[str, Any]) -> Any:
+    """Return messages that a table holds as a list for each field: `{"role": [...], "content": [...]}`."""
+    fields = {name: values for name, values in talk.items() if values is not None}
+    lists = all(isinstance(values, list) for values in fields.values()) and {"role", "from"} & fields.keys()
+    if not lists or len({len(values) for values in fields.values()}) != 1:
+        return talk
+    return [dict(zip(fields, said, strict=True)) for said in zip(*fields.values(), strict=True)]
+
+
+def dense(value: Any) -> Any:
+    """Return a value without the Nones in it."""
+    if isinstance(value, dict):
+        return {name: dense(part) for name, part in value.items() if part is not None}
+    return [dense(part) for part in value] if isinstance(value, list) else value
+
+
+def not_read(error: Exception) -> str:
+    """Return why a row is not read."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"not a JSON object: {error}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not valid UTF-8 at byte {error.start}: {error.reason}"
+    return str(error) if type(error) is ValueError else repr(error)
 
 
 def shown(value: Any) -> str:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainwiz.probe.first_rows import COMPRESSED, TABLES
+from trainwiz.probe.first_rows import COMPRESSED, SAME, TABLES
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -77,6 +77,6 @@ class HubCache:
 
 def is_hub_id(name: str, root: Path) -> bool:
     """Whether the name has the form organization/name and is not a path below an existing folder."""
-    if not _ID.fullmatch(name) or name.endswith((*TABLES, *COMPRESSED, ".txt")):
+    if not _ID.fullmatch(name) or name.endswith((*TABLES, *SAME, *COMPRESSED, ".txt")):
         return False
     return not (root / name.partition("/")[0]).is_dir()

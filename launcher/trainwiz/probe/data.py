@@ -15,7 +15,7 @@ from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.probe import splits
 from trainwiz.probe.cache import HubCache, is_hub_id
-from trainwiz.probe.first_rows import COMPRESSED, TABLES
+from trainwiz.probe.first_rows import COMPRESSED, SAME, TABLES
 from trainwiz.project import Amount, DataFacts, is_part
 from trainwiz.vocabulary import EMBEDDED
 
@@ -23,7 +23,7 @@ PREPARE = Path(__file__).parent / "inside" / "prepare_data.py"
 """A program that prepares the data of the project in the working directory."""
 _SECONDS = 0.2
 """If listing a folder takes longer, its files are not compared with those of other sources."""
-_USABLE = (*TABLES, *COMPRESSED, ".txt", ".npz")
+_USABLE = (*TABLES, *SAME, *COMPRESSED, ".txt", ".npz")
 
 
 @dataclass(frozen=True, kw_only=True)

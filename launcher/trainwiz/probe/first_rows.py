@@ -20,6 +20,8 @@ from trainwiz.probe import unreadable
 from trainwiz.probe.unreadable import Unreadable
 
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+SAME = {".ndjson": ".jsonl", ".jsonlines": ".jsonl"}
+"""Other endings of the same format."""
 STORED = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".zst")
 HEAD_BYTES = 1 << 20
@@ -58,7 +60,8 @@ class Head:
 
 def kind(file: Path) -> str:
     """The suffix that says how a file is read, without that of its compression."""
-    return (file.with_suffix("") if file.suffix.lower() in COMPRESSED else file).suffix.lower()
+    suffix = (file.with_suffix("") if file.suffix.lower() in COMPRESSED else file).suffix.lower()
+    return SAME.get(suffix, suffix)
 
 
 def plain(file: Path) -> bool:
@@ -207,24 +210,57 @@ def _only_object(start: bytes) -> dict[str, Any] | None:
 
 def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
     try:
-        row = json.loads(line)
+        row = _of_messages(json.loads(line))
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
         raise unreadable.not_an_object(file, number, line)
+    _refuse_halves(file, number, row)
     return row
 
 
+def _refuse_halves(file: Path, number: int, row: Mapping[str, Any]) -> None:
+    """Raise `Unreadable` for a text with half of a character, which JSON can spell and no tokenizer reads."""
+    try:
+        json.dumps(row, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise unreadable.half_a_character(file, number, ascii(str(error.object)[error.start])) from None
+
+
 def _items(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
-    text = start.decode("utf-8-sig", errors="ignore").lstrip()
+    text = _decoded(file, start, whole).lstrip()
+    if _is_list_per_line(text):
+        for number, line in enumerate(text.split("\n") if whole else text.split("\n")[:-1], start=1):
+            if line.strip():
+                yield number, _object(file, number, line.encode())
+        return
     try:
         items = json.loads(text) if whole else _first_items(text)
     except (ValueError, RecursionError) as error:
         raise unreadable.not_a_list(file, text, error) from None
     for number, item in enumerate(items, start=1):
-        if not isinstance(item, dict):
+        row = _of_messages(item)
+        if not isinstance(row, dict):
             raise Unreadable(t("{file}: item {number} is not a JSON object", file=file.name, number=number))
-        yield number, item
+        _refuse_halves(file, number, row)
+        yield number, row
+
+
+def _is_list_per_line(text: str) -> bool:
+    """Whether each line is a conversation: a list of messages."""
+    first, _, rest = text.partition("\n")
+    try:
+        return rest.lstrip().startswith("[") and isinstance(_of_messages(json.loads(first)), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _of_messages(row: Any) -> Any:
+    """A list of messages as a row that holds them, and any other row as it is, as in the generated sources.py."""
+    said = (
+        isinstance(row, list) and row and all(isinstance(each, dict) and {"role", "from"} & each.keys() for each in row)
+    )
+    return {"messages": row} if said else row
 
 
 def _first_items(text: str) -> Iterator[Any]:

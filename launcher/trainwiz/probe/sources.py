@@ -45,7 +45,9 @@ def looked_at(
         heads.append((file, head))
     whole = heads and plain == list(files)
     found = amounts.amount(heads, files, column, as_bytes=reading.as_bytes) if whole else None
-    return replace(_facts(files, "", first), amount=found)
+    facts = replace(_facts(files, "", first), amount=found)
+    empty = whole and all(head.whole and not head.rows for _, head in heads)
+    return replace(facts, samples=0) if empty else facts
 
 
 def in_folder(

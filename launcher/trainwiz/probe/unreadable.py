@@ -34,7 +34,7 @@ _CONTENTS = {
 """What files are, by their first bytes."""
 _NAMED = {"gzip": ".gz", "zstd": ".zst", "Parquet": ".parquet"}
 """The endings of file names that are read."""
-_OF_ROWS = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
+_OF_ROWS = (".jsonl", ".ndjson", ".jsonlines", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 """The endings of names of files that hold rows."""
 _MOSTLY = 0.8
 """The share of Chinese characters beyond ASCII that tells a text in GB18030 from bytes that decode by chance.
@@ -145,6 +145,8 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
     """Of a line, with its line break, that is not the JSON object it should be."""
     if what := _contents_of(line):
         return mistaken(file, what)
+    if line.startswith(_MARKS) or is_of_two_bytes(line):
+        return undecodable(file, line, number)
     try:
         json.loads(line)
     except UnicodeDecodeError:
@@ -168,6 +170,14 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
             t("{file}: line {line} is not a JSON object: {reason}", file=file.name, line=number, reason=reason), told
         )
     return Unreadable(t("{file}: line {line} is not a JSON object", file=file.name, line=number))
+
+
+def half_a_character(file: Path, number: int, half: str) -> Unreadable:
+    """Of a row with half of a character that JSON writes as two escapes."""
+    return Unreadable(
+        t("{file}: row {number}: a character is cut in half: {half}", file=file.name, number=number, half=half),
+        say("delete the escape of the half, or write the whole character; texts cut by length often end so"),
+    )
 
 
 def _is_behind_a_comma(line: bytes) -> bool:

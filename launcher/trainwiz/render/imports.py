@@ -36,6 +36,7 @@ NEIGHBORS = frozenset(
         "heads",
         "hooks",
         "kernels",
+        "json_rows",
         "labels",
         "logits",
         "long_rows",

@@ -34,6 +34,7 @@ TASK = Task(
         "logits.py",
         "sources.py",
         "splits.py",
+        "json_rows.py",
         "token_cache.py",
     ),
     weight_decay=(0.1, say("common for language models")),

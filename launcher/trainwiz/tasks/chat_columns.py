@@ -19,7 +19,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "input": ("input", "context"),
     "completion": ("output", "completion", "response", "answer", "solution", "target"),
     "chosen": ("chosen", "chosen_response", "preferred_output", "preferred"),
-    "rejected": ("rejected", "rejected_response", "non_preferred_output", "dispreferred"),
+    "rejected": ("rejected", "rejected_response", "rejected_messages", "non_preferred_output", "dispreferred"),
     "label": ("label", "kto_tag"),
 }
 _RATINGS = frozenset({"overall_score", "score", "rating", "rank"})
@@ -98,7 +98,7 @@ def problem(row: Mapping[str, Any], *, compares: bool) -> str | None:
         lists = [name for name in answers if _are_texts(row[name])]  # which of them is the answer?
         asked = there & set(TALKS) or (there & set(QUESTIONS) and answers and not lists)
         return None if asked else "talk"
-    if there & set(CHOSEN) and there & set(REJECTED):
+    if there & set(REJECTED) and there & {*CHOSEN, *TALKS, *ANSWERS}:  # the usual answer may be the chosen one
         return None
     return "label" if there & set(LABELS) and not there & {*CHOSEN, *REJECTED} else "answers"
 

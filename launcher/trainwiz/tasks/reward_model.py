@@ -35,6 +35,7 @@ TASK = Task(
         "encoders.py",
         "sources.py",
         "splits.py",
+        "json_rows.py",
         "token_cache.py",
     ),
     weight_decay=(0.0, say("common for fine-tuning on answers; the training is short")),

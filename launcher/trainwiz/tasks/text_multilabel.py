@@ -29,7 +29,16 @@ TASK = Task(
         "data.text_column to the column of the texts"
     ),
     packages=("transformers",),
-    parts=("class_names.py", "labels.py", "model_folder.py", "multilabel.py", "sources.py", "splits.py", "texts.py"),
+    parts=(
+        "class_names.py",
+        "json_rows.py",
+        "labels.py",
+        "model_folder.py",
+        "multilabel.py",
+        "sources.py",
+        "splits.py",
+        "texts.py",
+    ),
     weight_decay=(0.01, say("common for classification")),
     regions={"grouped": True, "names": True},
     metrics=OF_LABELS,

@@ -26,7 +26,7 @@ TASK = Task(
         "numbers"
     ),
     packages=("transformers",),
-    parts=("class_names.py", "labels.py", "model_folder.py", "sources.py", "splits.py", "texts.py"),
+    parts=("class_names.py", "json_rows.py", "labels.py", "model_folder.py", "sources.py", "splits.py", "texts.py"),
     weight_decay=(0.01, say("common for fine-tuning an encoder")),
     regions={"grouped": True, "scored": True},
     metrics=OF_NUMBERS,

@@ -1,14 +1,15 @@
-"""Rows of data: from files, folders of them, patterns, and datasets of the hub.
+"""Rows of data: from files, folders of them, patterns, and data sets of the hub.
 
 A source is one of these; several are separated by commas:
 
-- a file: .jsonl, .json, .csv, .tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or .zst
+- a file: .jsonl (.ndjson), .json, .csv, .tsv, .parquet, .arrow or .txt; all but .parquet and .arrow also as .gz or
+  .zst
 - a folder with such files, at any depth, or one that `Dataset.save_to_disk` wrote; where the names of all files say
   whether they are for training (`train.csv`, `test/a.csv`; see splits.py), only those that are
 - a pattern: `texts/*.jsonl.gz`, `texts/**/*.parquet`
-- a dataset of the hub: `organization/name`, `organization/name:subset`, `organization/name:subset:split`
+- a data set of the hub: `organisation/name`, `organisation/name:subset`, `organisation/name:subset:split`
 
-Only .parquet, .arrow, .zst, saved datasets and the hub need the package datasets.
+Only .parquet, .arrow, .zst, saved data sets and the hub need the package datasets.
 """
 
 from __future__ import annotations
@@ -19,8 +20,6 @@ import gzip
 import hashlib
 import io
 import itertools
-import json
-import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -29,11 +28,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import splits
+from json_rows import json_rows, parsed
 
 Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the JSON of one, as read from the file
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 STORED = (".parquet", ".arrow")
 COMPRESSED = (".gz", ".zst")
+SAME = {".ndjson": ".jsonl", ".jsonlines": ".jsonl"}  # other suffixes of the same format
 LARGE_BYTES = 16 << 20
 
 
@@ -48,7 +49,7 @@ class Sources:
         self.split, self.max_rows = split, max_rows
         self.suffixes = (*TABLES, ".txt") if texts else TABLES
         self.found = {name: self.files(name) for name in listed(names)}
-        refuse_repeated(self.found)
+        splits.refuse_repeated(self.found)
         self.done_bytes, self.raw = 0, io.BytesIO()
         self.total_bytes = sum(file.stat().st_size for file in self.all_files())
 
@@ -58,12 +59,12 @@ class Sources:
             yield from itertools.islice(rows, self.max_rows or None)
 
     def files(self, name: str) -> list[Path]:
-        """Return the files and saved datasets of a source; none for a dataset of the hub. Exit if there are none."""
+        """Return the files and saved data sets of a source; none for a data set of the hub. Exit if there are none."""
         path = Path(name)
         if path.is_file():
             return [path]
         if path.is_dir():
-            found = [path] if is_saved(path) else splits.of_part(path, self.inside(path), self.split)
+            found = [path] if splits.is_saved(path) else splits.of_part(path, self.inside(path), self.split)
         elif glob.has_magic(name.partition(":")[0]):
             found = [Path(p) for p in sorted(glob.glob(name, recursive=True)) if Path(p).is_file()]
         elif re.fullmatch(r"[\w.-]+(/[\w.-]+)?(:[^/]*)?", name) and kind(path) not in (*TABLES, ".txt"):
@@ -108,7 +109,7 @@ class Sources:
         return self.done_bytes + (0 if self.raw.closed else self.raw.tell())
 
     def rows_of(self, path: Path) -> Iterator[Row]:
-        """Yield the rows of a file or of a saved dataset. Exit where one cannot be read."""
+        """Yield the rows of a file or of a saved data set. Exit where one cannot be read."""
         if path.is_dir():
             yield from saved_rows(path, self.split)
             self.done_bytes += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -131,24 +132,10 @@ def listed(names: str) -> list[str]:
     return found
 
 
-def refuse_repeated(found: dict[str, list[Path]]) -> None:
-    """Exit if two sources hold the same file, whose rows would count twice."""
-    of: dict[str, str] = {}
-    for name, files in found.items():
-        for path in map(os.path.abspath, files):
-            if path in of:
-                raise SystemExit(f"{path}: named twice among the sources, by {of[path]} and by {name}; name it once")
-            of[path] = name
-
-
 def kind(path: Path) -> str:
     """Return the suffix that says how a file is read, without that of its compression."""
-    return (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
-
-
-def is_saved(path: Path) -> bool:
-    """Return whether a folder is a dataset that `save_to_disk` wrote."""
-    return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))
+    suffix = (path.with_suffix("") if path.suffix.lower() in COMPRESSED else path).suffix.lower()
+    return SAME.get(suffix, suffix)
 
 
 def decompressed(path: Path, raw: IO[bytes]) -> IO[bytes]:
@@ -172,43 +159,6 @@ def checked(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
         after = f" after {place}" if place != str(path) else ""
         told = "; within quotes, write each quote twice" if isinstance(error, csv.Error) else ""
         raise SystemExit(f"{path}: cannot be read{after}: {type(error).__name__}: {error}{told}") from None
-
-
-def json_lines(path: Path, content: IO[bytes]) -> Iterator[Row]:
-    """Yield the lines of a file, to be parsed where they are used."""
-    for number, line in enumerate(content, start=1):
-        if line.strip():
-            yield f"{path}:{number}", line
-
-
-def json_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
-    """Yield the items of a list, or the lines if the file is not a list."""
-    head = content.read(1 << 12)
-    content = io.BufferedReader(Joined(head, content), 1 << 20)
-    if not head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
-        yield from json_lines(path, content)
-        return
-    try:
-        items = json.loads(content.read())
-    except ValueError as error:
-        raise SystemExit(f"{path}: not a list of JSON objects, or one per line: {error}") from None
-    yield from ((f"{path}: item {number}", item) for number, item in enumerate(items, start=1))
-
-
-class Joined(io.RawIOBase):
-    """The first bytes of a stream and its rest as one stream: compressed files cannot always be rewound."""
-
-    def __init__(self, head: bytes, rest: IO[bytes]) -> None:
-        self.head, self.rest = head, rest
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        part = self.head[: len(buffer)] or self.rest.read(len(buffer))
-        self.head = self.head[len(part) :]
-        buffer[: len(part)] = part
-        return len(part)
 
 
 def table_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
@@ -268,7 +218,7 @@ def stored_rows(path: Path) -> Iterator[Row]:
 
 
 def saved_rows(path: Path, split: str) -> Iterator[Row]:
-    """Yield the rows of a dataset that `save_to_disk` wrote: of its part for training or evaluation, if it has any."""
+    """Yield the rows of a data set that `save_to_disk` wrote: of its part for training or evaluation, if it has any."""
     from datasets import load_from_disk
 
     table: Any = load_from_disk(str(path))
@@ -281,7 +231,7 @@ def saved_rows(path: Path, split: str) -> Iterator[Row]:
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
-    """Yield the rows of a dataset of the hub: `organization/name:subset:split`."""
+    """Yield the rows of a data set of the hub: `organisation/name:subset:split`."""
     from datasets import load_dataset
 
     identity, subset, part = (*name.split(":", 2), "", "")[:3]
@@ -307,7 +257,7 @@ def columns(row: Row) -> dict[str, Any]:
     """Return a row's columns. Exit if it is not a JSON object."""
     place, value = row
     try:
-        value = json.loads(value) if isinstance(value, bytes | str) else value
+        value = parsed(value) if isinstance(value, bytes | str) else value
     except ValueError as error:
         raise SystemExit(f"{place}: not a JSON object: {error}") from None
     if not isinstance(value, dict):
