@@ -76,6 +76,8 @@ COLUMN_WORDS = (
 USUAL_TASK: Task = "causal_lm"
 """The default task of a plan and of the first question, which cannot wait for pydantic."""
 
+ALL_LINEAR = "all-linear"
+"""The word for all layers that can have an adapter."""
 EMBEDDED = "embedded"
 """The dataset that every Python carries: no download, no file."""
 

@@ -32,6 +32,47 @@ def _printable(text: str) -> str:
     return text
 
 
+def _counted(value: object) -> object:
+    # pydantic takes true for 1: a `patience: true` would mean one evaluation.
+    if isinstance(value, bool):
+        raise PydanticCustomError("int_type", "no number")
+    return value
+
+
+def _measured(value: object) -> object:
+    if isinstance(value, bool):
+        raise PydanticCustomError("float_type", "no number")
+    return value
+
+
+def _different(text: str) -> str:
+    names = [part.partition("=")[0].strip() for part in text.split(",")]
+    if twice := next((name for name in names if names.count(name) > 1), ""):
+        raise PydanticCustomError("twice", "named twice", {"name": twice})
+    if not all(names):
+        raise PydanticCustomError("nameless", "an empty name")
+    return text
+
+
+def _modules(text: str) -> str:
+    if text != v.ALL_LINEAR and v.ALL_LINEAR in text.split(","):
+        raise PydanticCustomError("all_and_some", "all layers beside some")
+    return text
+
+
+def _repository(text: str) -> str:
+    if text.endswith(".git") or "--" in text or ".." in text:  # as huggingface_hub has it
+        raise PydanticCustomError("string_pattern_mismatch", "no name of a repository")
+    return text
+
+
+def _evaluated(text: str) -> str:
+    part = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)(%?)\s*", text)
+    if part and (float(part[1]) == 0 or (part[2] and float(part[1]) >= 100)):
+        raise PydanticCustomError("part", "no part of the data")
+    return text
+
+
 def _yaml_no(value: object) -> object:
     # YAML 1.1 reads an unquoted `no` as false; here it can only mean the word.
     return "no" if value is False else value
@@ -71,6 +112,8 @@ def _tokens(value: object) -> object:
     # A list or, of special tokens, a mapping in a file, as tools have it: {pad_token: <pad>}.
     if isinstance(value, dict) and value:
         more = value.get(v.MORE_SPECIAL_TOKENS) or []
+        if unknown := next((role for role in value if role not in (*v.TOKEN_ROLES, v.MORE_SPECIAL_TOKENS)), None):
+            raise PydanticCustomError("token_role", "no role of a token", {"role": str(unknown)})
         roles = [f"{role}={token}" for role, token in value.items() if role != v.MORE_SPECIAL_TOKENS]
         value = [*roles, *(more if isinstance(more, list) else [more])]
     if isinstance(value, list | tuple) and value:
@@ -85,6 +128,16 @@ def _special(text: str) -> str:
         role, mark, token = part.partition("=")
         if mark and role.endswith("_token") and (role not in v.TOKEN_ROLES or not token):
             raise PydanticCustomError("token_role", "no role of a token", {"role": role})
+    roles = [part.partition("=")[0] for part in text.split(",") if part.startswith(_ROLES)]
+    if twice := next((role for role in roles if roles.count(role) > 1), ""):
+        raise PydanticCustomError("twice", "two tokens for a role", {"name": twice})
+    return text
+
+
+def _tokens_once(text: str) -> str:
+    tokens = text.split(",")
+    if twice := next((token for token in tokens if tokens.count(token) > 1), ""):
+        raise PydanticCustomError("twice", "named twice", {"name": twice})
     return text
 
 
@@ -143,13 +196,17 @@ Columns = Annotated[
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "object", "additionalProperties": {"type": "string"}}]}),
 ]
 """What columns are read as: a mapping, or `prompt=问题,completion=回答`."""
-Count = Annotated[int, Field(ge=1, le=10**9)]
-CountOrZero = Annotated[int, Field(ge=0, le=10**9)]
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Count = Annotated[int, BeforeValidator(_counted), Field(ge=1, le=10**9)]
+CountOrZero = Annotated[int, BeforeValidator(_counted), Field(ge=0, le=10**9)]
+Share = Annotated[float, BeforeValidator(_measured), Field(ge=0, lt=1, allow_inf_nan=False)]
 """At least 0, and less than 1."""
-Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$")]
+Parts = Annotated[Text, Field(pattern=r"^[^\s,]+(,[^\s,]+)*$"), AfterValidator(_different)]
 """Parts of parameters' names, separated by commas: `embed,layers.0.`."""
-ByName = Annotated[Text, Field(pattern=r"^[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+)(,[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+))*$")]
+ByName = Annotated[
+    Text,
+    Field(pattern=r"^[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+)(,[^\s,=]+=([0-9]+\.?[0-9]*|\.[0-9]+))*$"),
+    AfterValidator(_different),
+]
 """Numbers by parts of parameters' names: `head=10,embed=0.1`."""
 WrittenMetrics = Annotated[Text, Field(pattern=r"^(exact_match|bleu|rouge)(, *(exact_match|bleu|rouge))*$")]
 """Metrics of what the model generates, separated by commas: `exact_match,bleu`."""
@@ -157,6 +214,7 @@ NewTokens = Annotated[
     Text,
     BeforeValidator(_tokens),
     Field(pattern=r"^[^\s,]+(,[^\s,]+)*$"),
+    AfterValidator(_tokens_once),
     WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]}),
 ]
 """Tokens that a tokenizer gets: a list, or separated by commas: `<tool_call>,</tool_call>`."""
@@ -174,9 +232,18 @@ SpecialTokens = Annotated[
     ),
 ]
 """The same, with roles: `<|im_start|>,eos_token=<|im_end|>`, or a mapping from roles to tokens."""
-Modules = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(,[A-Za-z_][A-Za-z0-9_.-]*)*$")]
+Modules = Annotated[
+    Text,
+    Field(pattern=r"^[A-Za-z_][A-Za-z0-9_.-]*(,[A-Za-z_][A-Za-z0-9_.-]*)*$"),
+    AfterValidator(_different),
+    AfterValidator(_modules),
+]
 """Names of modules, separated by commas: `q_proj,v_proj`."""
-Repository = Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$")]
+Repository = Annotated[
+    Text,
+    Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,95}/[A-Za-z0-9][A-Za-z0-9_.-]{0,95}$"),
+    AfterValidator(_repository),
+]
 """A repository of the hub: `organization/name`."""
 TimeLimit = Annotated[
     Text,
@@ -220,8 +287,8 @@ Image = Annotated[
 """A container image: `registry/name:tag`. Only a registry and a tag may have capitals."""
 Infra = Annotated[Text, Field(max_length=253, pattern=r"^[A-Za-z0-9*][A-Za-z0-9_.:@*-]*(/[A-Za-z0-9_.:@*-]+){0,9}$")]
 """Where SkyPilot may rent: `aws`, `gcp/us-central1`, `k8s/context`."""
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-PositiveOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, BeforeValidator(_measured), Field(gt=0, allow_inf_nan=False)]
+PositiveOrZero = Annotated[float, BeforeValidator(_measured), Field(ge=0, allow_inf_nan=False)]
 
 
 _ROLES = tuple(f"{role}=" for role in v.TOKEN_ROLES)
@@ -235,18 +302,20 @@ class Model(_Section):
     """Which model, from which weights, how its layers compute, which weights are trained, and how it is saved."""
 
     name: Text = "tiny"
-    parameters: Annotated[int, BeforeValidator(_parameters), Field(ge=1, le=10**14)] | None = None
+    parameters: (
+        Annotated[int, BeforeValidator(_counted), BeforeValidator(_parameters), Field(ge=1, le=10**14)] | None
+    ) = None
     from_scratch: bool
     compile: bool = False
     activation_checkpointing: v.ActivationCheckpointing
     attention: v.Attention = "auto"
     kernels: v.Kernels = "none"
-    loss_chunk: Annotated[int, Field(ge=16, le=10**6)] = v.LOSS_CHUNK
+    loss_chunk: Annotated[int, BeforeValidator(_counted), Field(ge=16, le=10**6)] = v.LOSS_CHUNK
     frozen: Parts | None = None
     neftune_alpha: PositiveOrZero = 0.0
     adapter: v.Adapter = "none"
-    lora_rank: Annotated[int, Field(ge=1, le=65536)] = 16
-    lora_alpha: Annotated[int, Field(ge=1, le=1_000_000)]
+    lora_rank: Annotated[int, BeforeValidator(_counted), Field(ge=1, le=65536)] = 16
+    lora_alpha: Annotated[int, BeforeValidator(_counted), Field(ge=1, le=1_000_000)]
     lora_targets: Modules = "all-linear"
     lora_dropout: Share = 0.0
     lora_rslora: bool = False
@@ -264,18 +333,18 @@ class Data(_Section):
     train: Sources = v.EMBEDDED
     source_weights: Weights | None = None
     weigh_by: v.WeighBy = "tokens"
-    eval: Sources | None
+    eval: Annotated[Sources, AfterValidator(_evaluated)] | None
     columns: Columns | None = None
     text_column: Text = "text"
     image_column: Text = "image"
     label_column: Text = "label"
     max_rows: CountOrZero = 0
-    image_size: Annotated[int, Field(ge=4, le=4096)] = 32
+    image_size: Annotated[int, BeforeValidator(_counted), Field(ge=4, le=4096)] = 32
     augmentation: v.Augmentation = "shift"
     min_tokens: CountOrZero = 0
     max_tokens: CountOrZero = 0
     cache_dir: Text = ".cache"
-    num_workers: Annotated[int, Field(ge=0, le=1024)]
+    num_workers: Annotated[int, BeforeValidator(_counted), Field(ge=0, le=1024)]
     packing: bool
     train_on: v.TrainOn = "answers"
     chat_template: Text | None = None
@@ -293,10 +362,10 @@ class MachineChoice(_Section):
     """Where it runs. `num_processes` is the world: ranks over all machines."""
 
     device: v.Device
-    num_machines: Annotated[int, Field(ge=1, le=65536)] = 1
-    num_processes: Annotated[int, Field(ge=1, le=1_000_000)]
+    num_machines: Annotated[int, BeforeValidator(_counted), Field(ge=1, le=65536)] = 1
+    num_processes: Annotated[int, BeforeValidator(_counted), Field(ge=1, le=1_000_000)]
     main_process_ip: Text | None = None
-    main_process_port: Annotated[int, Field(ge=0, le=65535)] = 29500
+    main_process_port: Annotated[int, BeforeValidator(_counted), Field(ge=0, le=65535)] = 29500
     numa_binding: v.NumaBinding = "auto"
 
     @property
@@ -309,7 +378,7 @@ class Strategy(_Section):
     """How training state is spread over the ranks."""
 
     kind: v.StrategyKind
-    zero_stage: Annotated[int, Field(ge=0, le=3)] | None
+    zero_stage: Annotated[int, BeforeValidator(_counted), Field(ge=0, le=3)] | None
     offload_optimizer_device: v.OffloadDevice
     offload_param_device: v.OffloadDevice
     nvme_path: Text | None = None
@@ -336,7 +405,7 @@ class Batch(_Section):
     real_batch_size: Count
     per_device_batch_size: Count
     gradient_accumulation_steps: Count
-    sequence_length: Annotated[int, Field(ge=2, le=10**7)]
+    sequence_length: Annotated[int, BeforeValidator(_counted), Field(ge=2, le=10**7)]
 
 
 class Schedule(_Section):
@@ -348,8 +417,8 @@ class Schedule(_Section):
     n_warmup_steps: CountOrZero
     warmup_ratio: Share = 0.0
     lr_scheduler_type: v.SchedulerType = "cosine"
-    min_lr_ratio: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
-    decay_ratio: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
+    min_lr_ratio: Annotated[float, BeforeValidator(_measured), Field(ge=0, le=1, allow_inf_nan=False)] = 0.0
+    decay_ratio: Annotated[float, BeforeValidator(_measured), Field(gt=0, le=1, allow_inf_nan=False)] = 0.1
     decay_type: v.DecayType = "1-sqrt"
     polynomial_power: Positive = 1.0
 
@@ -408,7 +477,7 @@ class Tracking(_Section):
     log_with: v.Tracker = "none"
     project: Text = "train"
     run_name: Text | None = None
-    tags: Text | None = None
+    tags: Annotated[Text, AfterValidator(_different)] | None = None
     logging_steps: Count
 
 
@@ -430,10 +499,10 @@ class Cluster(_Section):
     kind: v.ClusterKind = "none"
     job_name: JobName = "train"
     time_limit: TimeLimit | None = None
-    grace: Annotated[int, Field(ge=10, le=86_400)] = 120
+    grace: Annotated[int, BeforeValidator(_counted), Field(ge=10, le=86_400)] = 120
     requeue: bool = True
     gpu_type: GpuType | None = None
-    cpus: Annotated[int, Field(ge=1, le=4096)] | None = None
+    cpus: Annotated[int, BeforeValidator(_counted), Field(ge=1, le=4096)] | None = None
     memory: Quantity | None = None
     setup: Text | None = None
     folder: Folder | None = None
@@ -468,10 +537,10 @@ _UNIT_SECONDS = {"m": 60, "h": 3600, "d": 86_400}
 class Plan(_Section):
     """A whole plan, as kept in `trainwiz.yaml`."""
 
-    version: Annotated[int, Field(ge=1, le=FORMAT_VERSION)] = FORMAT_VERSION
+    version: Annotated[int, BeforeValidator(_counted), Field(ge=1, le=FORMAT_VERSION)] = FORMAT_VERSION
     task: v.Task = v.USUAL_TASK
     engine: v.Engine
-    seed: Annotated[int, Field(ge=0, le=2**32 - 1)] = 42
+    seed: Annotated[int, BeforeValidator(_counted), Field(ge=0, le=2**32 - 1)] = 42
     model: Model
     data: Data
     machine: MachineChoice

@@ -206,6 +206,22 @@ def problem(error: ErrorDetails) -> Message:
                 key=key,
                 token=context["token"],
             )
+        case "twice":
+            return say("{key}: {name} is named twice in {value}", key=key, name=context["name"], value=value)
+        case "nameless":
+            return say("{key}: a name between the commas of {value} is empty", key=key, value=value)
+        case "all_and_some":
+            return say(
+                "{key}: {value} names all layers and some of them; name all-linear alone, or only the layers",
+                key=key,
+                value=value,
+            )
+        case "part":
+            return say(
+                "{key}: {value} is not a part of the data: more than 0 samples, or more than 0% and less than 100%",
+                key=key,
+                value=value,
+            )
         case "token_role":
             return say(
                 "{key}: {role} is not a role followed by a token; roles: {roles}",
