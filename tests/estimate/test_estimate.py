@@ -530,15 +530,15 @@ def test_dora_keeps_both_results_of_each_matrix_and_measures_one_at_a_time() -> 
     llama = known("llama-3-8b")
     assert llama
     work = Work(parameters=llama.parameters, transformer=llama, precision="bf16", adapter="lora", length=1000)
-    plain, found = (micro_batch(labelled("ddp"), replace(work, measured=it)) for it in (False, True))
+    plain, found = (micro_batch(labeled("ddp"), replace(work, measured=it)) for it in (False, True))
     out = 4096 + 2 * 1024 + 4096 + 2 * 14336 + 4096
     assert found.saved - plain.saved == 1000 * 32 * out * 2 * 2
     largest = 6 * 14336**2 + 10 * 14336 * 4096
     assert found.live - plain.live == largest
     work = replace(work, checkpointing="full")
-    plain, found = (micro_batch(labelled("ddp"), replace(work, measured=it)) for it in (False, True))
+    plain, found = (micro_batch(labeled("ddp"), replace(work, measured=it)) for it in (False, True))
     assert (found.saved, found.live - plain.live) == (plain.saved, largest + 1000 * out * 2 * 2)
-    paces = [pace(labelled("ddp"), replace(work, measured=it), gpu_model("L40S")) for it in (False, True)]
+    paces = [pace(labeled("ddp"), replace(work, measured=it), gpu_model("L40S")) for it in (False, True)]
     assert paces[0]
     assert paces[1]
     assert 1.1 < paces[1].seconds / paces[0].seconds < 3

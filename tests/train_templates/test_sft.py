@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, Pr
 from warm import spawn
 
 from trainwiz import plan as plans
-from trainwiz.probe.inside import talk
+from trainwiz.probe.inside import answer_prompts
 from trainwiz.probe.project import project
 
 pytestmark = pytest.mark.filterwarnings("default")
@@ -583,7 +583,7 @@ def test_dora_is_what_peft_computes(named: dict[str, object], by_one_rank: Path,
         AutoModelForCausalLM.from_pretrained(folder)(ids).logits for folder in (trained / "merged", named["model.name"])
     )
     assert torch.allclose(by_peft, merged, atol=1e-5)
-    assert torch.equal(by_peft, talk.loaded(trained / "model", "cpu")(ids).logits)
+    assert torch.equal(by_peft, answer_prompts.loaded(trained / "model", "cpu")(ids).logits)
     assert not torch.allclose(before, merged, atol=1e-3)
 
 

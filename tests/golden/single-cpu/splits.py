@@ -55,5 +55,5 @@ def refuse_repeated(found: dict[str, list[Path]]) -> None:
 
 
 def is_saved(path: Path) -> bool:
-    """Return whether a folder is a data set that `save_to_disk` wrote."""
+    """Return whether a folder is a dataset that `save_to_disk` wrote."""
     return any((path / name).is_file() for name in ("state.json", "dataset_dict.json"))

@@ -1,4 +1,4 @@
-"""Rows of data: from files, folders of them, patterns, and data sets of the hub.
+"""Rows of data: from files, folders of them, patterns, and datasets of the hub.
 
 A source is one of these; several are separated by commas:
 
@@ -7,9 +7,9 @@ A source is one of these; several are separated by commas:
 - a folder with such files, at any depth, or one that `Dataset.save_to_disk` wrote; where the names of all files say
   whether they are for training (`train.csv`, `test/a.csv`; see splits.py), only those that are
 - a pattern: `texts/*.jsonl.gz`, `texts/**/*.parquet`
-- a data set of the hub: `organisation/name`, `organisation/name:subset`, `organisation/name:subset:split`
+- a dataset of the hub: `organization/name`, `organization/name:subset`, `organization/name:subset:split`
 
-Only .parquet, .arrow, .zst, saved data sets and the hub need the package datasets.
+Only .parquet, .arrow, .zst, saved datasets and the hub need the package datasets.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Sources:
             yield from itertools.islice(rows, self.max_rows or None)
 
     def files(self, name: str) -> list[Path]:
-        """Return the files and saved data sets of a source; none for a data set of the hub. Exit if there are none."""
+        """Return the files and saved datasets of a source; none for a dataset of the hub. Exit if there are none."""
         path = Path(name)
         if path.is_file():
             return [path]
@@ -109,7 +109,7 @@ class Sources:
         return self.done_bytes + (0 if self.raw.closed else self.raw.tell())
 
     def rows_of(self, path: Path) -> Iterator[Row]:
-        """Yield the rows of a file or of a saved data set. Exit where one cannot be read."""
+        """Yield the rows of a file or of a saved dataset. Exit where one cannot be read."""
         if path.is_dir():
             yield from saved_rows(path, self.split)
             self.done_bytes += sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
@@ -218,7 +218,7 @@ def stored_rows(path: Path) -> Iterator[Row]:
 
 
 def saved_rows(path: Path, split: str) -> Iterator[Row]:
-    """Yield the rows of a data set that `save_to_disk` wrote: of its part for training or evaluation, if it has any."""
+    """Yield the rows of a dataset that `save_to_disk` wrote: of its part for training or evaluation, if it has any."""
     from datasets import load_from_disk
 
     table: Any = load_from_disk(str(path))
@@ -231,7 +231,7 @@ def saved_rows(path: Path, split: str) -> Iterator[Row]:
 
 
 def hub_rows(name: str, split: str) -> Iterator[Row]:
-    """Yield the rows of a data set of the hub: `organisation/name:subset:split`."""
+    """Yield the rows of a dataset of the hub: `organization/name:subset:split`."""
     from datasets import load_dataset
 
     identity, subset, part = (*name.split(":", 2), "", "")[:3]
