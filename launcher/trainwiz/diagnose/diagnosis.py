@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainwiz.diagnose import launchers, log_text, tools, unexplained
+from trainwiz.diagnose import attempts, launchers, log_text, tools, unexplained
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.log_text import Line
@@ -121,6 +121,16 @@ def diagnose(outcome: Outcome, logs: Mapping[int, str | Sequence[Line]], *, log:
 def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
     """What was wrong, from a log alone, whatever program wrote it; None if it shows no failure."""
     lines = log_text.without_ignored(_lines(text))
+    last = attempts.last(lines)
+    if last is not None:
+        found = _of_run(last, log=log)
+        if found is not None or attempts.went_well(last):
+            return found
+    return _of_run(lines, log=log)
+
+
+def _of_run(lines: Sequence[Line], *, log: str) -> Diagnosis | None:
+    """The same of a log with one run."""
     whole = "\n".join(line.text for line in lines)
     failure = launchers.first_failure(whole)
     rank, code = failure or (None, None)

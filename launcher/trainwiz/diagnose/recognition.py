@@ -30,6 +30,10 @@ _NATIVE = re.compile(
     r"CalledProcess)Error|SystemExit)\b"
 )
 """Exceptions that come from native code, another process or the network; the lines before them belong to them."""
+_RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?!SignalException)\w*(?:Error|Exception)\b(?::|$)", re.MULTILINE)
+"""The line of an exception, but of the one by which a launcher ends that is told to."""
+_PROGRESS = re.compile(r"\b(?:step|iter|iteration|epoch|update|loss)\b\W{0,4}\d|\d(?:it/s|s/it)\b", re.IGNORECASE)
+"""Words of a training that goes on."""
 _BEFORE = 40
 """Lines before a traceback that belong to it: native code prints the problem, then Python raises."""
 
@@ -81,7 +85,8 @@ def recognize(
             if not earlier:
                 explained.add(lines[i].rank)
             follows = signature.follows is not None and bool(signature.follows.search(text.whole, 0, match.start()))
-            key = (signature.secondary or warned or follows, earlier, place, i)
+            came_of = follows or (signature.asked and text.failed_before(match.start()))
+            key = (signature.secondary or warned or came_of, earlier, place, i)
             if best is None or key < best[0]:
                 values = {name: value.strip() for name, value in match.groupdict(default="").items()}
                 best = (
@@ -141,6 +146,11 @@ class _Text:
             matches = (islice(pattern.finditer(self.whole), _MATCHES) for pattern in signature.patterns)
             self._found[signature] = [match for some in matches for match in some]
         return self._found[signature]
+
+    def failed_before(self, end: int) -> bool:
+        """Whether an exception stands before a place of the whole, and no rank went on after it."""
+        last = max((raised.end() for raised in _RAISED.finditer(self.whole, 0, end)), default=None)
+        return last is not None and _PROGRESS.search(self.whole, last, end) is None
 
 
 _text = functools.lru_cache(maxsize=3)(_Text)

@@ -23,6 +23,7 @@ class Signature:
         at_exit: bool = False,
         as_warning: bool = False,
         follows: str = "",
+        asked: bool = False,
     ) -> None:
         self.name = name
         """Stable; records and JSON have it. In a table of `known` it is the key."""
@@ -41,6 +42,8 @@ class Signature:
         self.as_warning = as_warning
         """Whether a warning of Python's `warnings` shows it, too; after most of them a program goes on."""
         self._follows = follows
+        self.asked = asked
+        """Whether somebody ended the job; where a rank had failed before and none went on, that is what came of it."""
 
     @functools.cached_property
     def patterns(self) -> tuple[re.Pattern[str], ...]:

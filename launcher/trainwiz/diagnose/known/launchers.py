@@ -55,6 +55,7 @@ SIGNATURES = {
         remedy="find out who did it with `sacct -j JOB` or the container's events; to continue, run: trainwiz launch "
         "--resume",
         transient=None,
+        asked=True,
         follows=r"srun: error: [^\n]*: Exited with exit code |failed \(exitcode: |exited on signal |"
         r"Primary job  ?terminated normally, but",
     ),
@@ -70,6 +71,7 @@ SIGNATURES = {
         remedy="start it where it outlives the terminal (tmux, nohup, setsid, or as a job); to continue, run: trainwiz "
         "launch --resume",
         transient=True,
+        asked=True,
     ),
     "agent_ended": Signature(
         r"Received (?:Signals\.SIG(?:TERM|INT|HUP)|15|2|1) death signal",
