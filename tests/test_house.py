@@ -268,3 +268,12 @@ def test_every_field_of_a_public_dataclass_says_what_it_is() -> None:
             looked += 1
             assert says_what_it_is(field, after), f"{module}.{name}.{ast.unparse(field.target)}: what, in which unit?"
     assert looked > 1000, "it must have looked at fields"
+
+
+def test_the_order_of_the_tests_names_files_of_tests() -> None:
+    """A name that no file has any more is a long file that starts last."""
+    from shares import LONG, RACING
+
+    files = {file.stem for file in Path(__file__).parent.rglob("test_*.py")}
+    assert not {*LONG, *(f"test_{name}" for name in RACING)} - files - {"racing"}
+    assert len(LONG) == len(set(LONG))

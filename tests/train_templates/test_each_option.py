@@ -97,6 +97,14 @@ def early(run: Run, _: Run) -> None:
     assert [each["update"] for each in run.evaluations] == [1, 2, 3]
 
 
+def both(*effects: Effect) -> Effect:
+    def effect(run: Run, usual: Run) -> None:
+        for each in effects:
+            each(run, usual)
+
+    return effect
+
+
 def measured(*names: str) -> Effect:
     def effect(run: Run, _: Run) -> None:
         for each in run.evaluations:
@@ -154,6 +162,7 @@ EVAL = {"evaluation.evaluation_steps": 2, "evaluation.best_metric": "eval_loss"}
 WORSE = {"schedule.lr_scheduler_type": "constant", "optimizer.learning_rate": 1}
 """Each update makes the model worse."""
 RATIO = {"schedule.lr_scheduler_type": "wsd", "schedule.warmup_ratio": 0.5, "schedule.decay_ratio": 0.33}
+SQUARED = rates(*(0.1 + 0.9 * (1 - n / 6) ** 2 for n in range(6)))
 POWER = {"schedule.lr_scheduler_type": "polynomial", "schedule.polynomial_power": 2, "schedule.min_lr_ratio": 0.1}
 MOMENTS = {"optimizer.beta1": 0.5, "optimizer.beta2": 0.5, "optimizer.epsilon": 0.01, "optimizer.gradient_clipping": 9}
 GROUPS = {"optimizer.rates": "head=0.1,blocks=3", "optimizer.decays": "bias=9", "optimizer.weight_decay": 5}
@@ -163,6 +172,7 @@ FEWER = {"data.min_tokens": 4, "data.max_tokens": 12, "data.max_rows": 90}
 COMPUTED = {"model.attention": "eager", "model.loss_chunk": 16, "model.activation_checkpointing": "full"}
 CHATML = {"data.chat_template": "chatml", "data.special_tokens": "<|im_start|>,eos_token=<|im_end|>"}
 ADAPTER = {"model.lora_dropout": 0.5, "model.lora_rslora": True, "model.lora_rank": 2, "model.lora_alpha": 64}
+WHOLE = {"model.modules_to_save": ALL, "model.merge_adapter": True}
 SCORES = ("eval_exact_match", "eval_bleu", "eval_rouge_1", "eval_rouge_2", "eval_rouge_l")
 OPTIONS: dict[str, Option] = {
     "best": Option("numbers", {**EVAL, **WORSE}, best),
@@ -171,16 +181,16 @@ OPTIONS: dict[str, Option] = {
     "written": Option("chat", {**EVAL, **WRITTEN}, measured(*SCORES)),
     "moments and groups": Option("numbers", {**MOMENTS, **GROUPS}, differs(2)),
     "warm-up and wsd": Option("numbers", RATIO, rates(1 / 3, 2 / 3, 1, 1, 1, 1 - 0.5**0.5)),
-    "polynomial": Option("numbers", POWER, rates(*(0.1 + 0.9 * (1 - n / 6) ** 2 for n in range(6)))),
-    "tensorboard": Option("numbers", {"tracking.log_with": "tensorboard", **NAMED}, board),
+    "polynomial on a board": Option(
+        "numbers", {**POWER, "tracking.log_with": "tensorboard", **NAMED}, both(SQUARED, board)
+    ),
     "packing": Option("text", {"data.packing": True}, differs(1)),
     "fewer documents": Option("text", FEWER, differs(1)),
     "computed otherwise": Option("text", {**COMPUTED, "model.output_dtype": "float16"}, in_half),
     "prompts": Option("chat", {"data.train_on": "all"}, differs(1)),
     "template": Option("chat", CHATML, templated),
     "tokens": Option("chat", {"data.special_tokens": "<a>,eos_token=<b>", "data.added_tokens": "<c>"}, knows_tokens),
-    "adapter": Option("adapter", {**ADAPTER, "model.lora_targets": "q_proj"}, adapted),
-    "whole modules": Option("adapter", {"model.modules_to_save": ALL, "model.merge_adapter": True}, whole),
+    "adapter": Option("adapter", {**ADAPTER, "model.lora_targets": "q_proj", **WHOLE}, both(adapted, whole)),
     "pictures": Option("pictures", {"data.image_size": 16, "data.augmentation": "color"}, named_classes),
 }
 
