@@ -510,6 +510,14 @@ def test_a_pair_becomes_a_project(folder: Path, capsys: pytest.CaptureFixture[st
     assert "mine is already up to date" in capsys.readouterr().err
 
 
+def test_what_an_optimizer_does_by_itself_is_said_whole(folder: Path) -> None:
+    (folder / "ds.json").write_text('{"train_batch_size": 8, "optimizer": {"type": "AdamW", "params": {"lr": 3e-5}}}')
+    assert run(["import", "ds.json", "--into", "made", "--yes"]) == 0
+    lines = (folder / "made" / "trainwiz.yaml").read_text().splitlines()
+    (line,) = (line for line in lines if line.startswith("  beta2: 0.999 "))
+    assert line.endswith("the optimizer's default is [0.9, 0.999]"), "the plan's own default is another"
+
+
 def test_a_zero_that_accelerate_drops(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What trains is imported, and not what was meant; infinity is how an accelerate file says none."""
     for written, counts in (("0.0", 1.0), (".inf", 0.0), ("0.5", 0.5)):

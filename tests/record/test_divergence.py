@@ -23,6 +23,9 @@ def curve(*losses: float, **more: float) -> list[dict[str, float]]:
         (curve(3.0, 2.0), curve(3.0, 0.0), "diverged", 2, 1),
         (curve(3.0, math.nan), curve(3.0, math.nan), "equal", None, 0),
         (curve(3.0, 2.0), curve(3.0, math.nan), "diverged", 2, math.inf),
+        (curve(3.0, math.nan), curve(3.0, math.inf), "diverged", 2, math.inf),
+        (curve(3.0, math.inf), curve(3.0, math.inf), "equal", None, 0),
+        (curve(3.0, -math.inf), curve(3.0, math.inf), "diverged", 2, math.inf),
         (curve(), curve(3.0), "nothing", None, 0),
         (curve(3.0, grad_norm_pre_clip=1.0), curve(3.0, grad_norm_pre_clip=2.0), "diverged", 1, 0.5),
         (curve(3.0, eval_loss=1.0), curve(3.0, eval_loss=1.5), "diverged", 1, 1 / 3),
@@ -55,3 +58,11 @@ def test_what_is_infinite_is_null_in_json() -> None:
 def test_an_integer_that_no_float_holds_is_infinite() -> None:
     found = divergence(curve(1.0), [{"update": 1, "loss": 10**400}], 1e-5)
     assert (found.verdict, found.after) == ("diverged", math.inf)
+    found = divergence(curve(1.0), [{"update": 1, "loss": -(10**400)}], 1e-5)
+    assert (found.verdict, found.after) == ("diverged", -math.inf)
+
+
+def test_what_is_no_number_is_shown_as_that() -> None:
+    found = divergence(curve(1.0), curve(math.nan), 1e-5)
+    assert found.after is not None
+    assert math.isnan(found.after)

@@ -11,8 +11,6 @@ from trainwiz.record.metrics import Record
 
 _CURVES = ("loss", "grad_norm_pre_clip")
 _OF_EVALUATIONS = "eval_"
-_LARGEST = 10**300
-"""JSON may hold integers that no float does; they count as infinite."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,4 +104,12 @@ def _by_update(records: Sequence[Record]) -> dict[int, dict[str, float]]:
 def _values(record: Mapping[str, Any]) -> dict[str, float]:
     compared = ((n, v) for n, v in record.items() if n in _CURVES or n.startswith(_OF_EVALUATIONS))
     numbers = ((n, v) for n, v in compared if isinstance(v, (int, float)) and not isinstance(v, bool))
-    return {n: float(v) if abs(v) < _LARGEST else math.inf for n, v in numbers}
+    return {n: _float(v) for n, v in numbers}
+
+
+def _float(number: float) -> float:
+    """The number; an integer that no float holds is infinite."""
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
