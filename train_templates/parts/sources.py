@@ -28,12 +28,13 @@ from pathlib import Path
 from typing import IO, Any
 
 import splits
-from json_rows import json_rows, parsed
 
 # feature: labels
 from class_names import with_names
 
 # end: labels
+from json_rows import json_rows, parsed
+
 Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the JSON of one, as read from the file
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 STORED = (".parquet", ".arrow")
