@@ -186,7 +186,9 @@ def deepcompile_needs_zero(deepspeed: DeepSpeed) -> Violations:
     Instead: use stage 1 or 3, or remove deepcompile.
     Source: deepspeed/runtime/engine.py, `compile` (0.19.8)
     """
-    if deepspeed.get("compile.deepcompile") is True and deepspeed.stage == 0:
+    passes = deepspeed.get("compile.passes")
+    parallel = isinstance(passes, list) and not {"autosp", "autotp"}.isdisjoint(map(str, passes))
+    if deepspeed.get("compile.deepcompile") is True and deepspeed.stage == 0 and not parallel:
         fix = remedy("delete it, or use stage 1", {"compile.deepcompile": None})
         yield violation("deepcompile has no effect at ZeRO stage 0", fix)
 
