@@ -25,7 +25,6 @@ UNCITED = {
     "The loop clears Gemini's overflow mark under fp16",
     "Copies to the device have no CUDA stream of their own",
     "Some encoders get a mask of pairs",
-    "Each 4-bit matrix is rounded by one rank, which sends the others their shards",
 }
 """Decisions that explain only code in train_templates/, or why there is none."""
 
