@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,8 +25,8 @@ pytestmark = [
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[kube_api.Server]:
-    path = f"{Path(warm.python(offspring=True)).parent}{os.pathsep}{os.environ['PATH']}"
-    server = kube_api.Server(tmp_path / "server", projects.environment({"PATH": path}))
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    server = kube_api.Server(tmp_path / "server", projects.environment({"PATH": path, **warm.torchrun()}))
     yield server
     server.close()
 
