@@ -6,6 +6,7 @@ from trainwiz import optimizers
 from trainwiz.decide.decision import Decision
 from trainwiz.estimate.activations import Loss, keeps_scores
 from trainwiz.estimate.device import Work
+from trainwiz.estimate.state import network, picture_size
 from trainwiz.vocabulary import LOSS_CHUNK
 
 ROOMY = 0.7
@@ -19,6 +20,8 @@ def work_of(d: Decision, length: int | None = None) -> Work:
     return Work(
         parameters=d.parameters,
         transformer=d.transformer,
+        network=network(d.task, values["model.name"]),
+        picture_size=picture_size(values["data.train"], values["data.image_size"]),
         generates=d.task.generative,
         fused_head=d.task.packs and values["precision.mixed_precision"] != "fp16",
         rows=d.task.rows(values["preference.loss"]),

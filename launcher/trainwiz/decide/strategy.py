@@ -66,7 +66,7 @@ def _option(d: Decision, row: Strategy, work: Work, *, offload: bool) -> Option:
     memory, weights = smallest_gpu_bytes(d), offload and row.partitions_weights
     work = replace(work, optimizer_offloaded=offload, parameters_offloaded=weights, checkpointing="full")
     need = needs(row, work)
-    room = FILLED if work.transformer else STATE_SHARE
+    room = FILLED if work.layers_known else STATE_SHARE
     return Option(
         name=row.label + OFFLOAD * offload,
         bytes_per_rank=need.state,

@@ -31,6 +31,8 @@ _ADAPTER_FACTOR = 10
 """How much higher the learning rate of adapters is than that of all weights."""
 _FINE_TUNING_RATE = 2e-5
 """https://arxiv.org/abs/2307.09288 (Llama 2, section 3.1)."""
+_PICTURES = 64
+"""Of pictures on a GPU, where it is known how many fit: their samples are small, and a GPU is idle with few."""
 _MICRO_BATCH = 8
 _BACKBONE_SIZE = 224
 """Pixels of a side, which most networks of timm were trained with."""
@@ -116,7 +118,8 @@ def decide_activations(d: Decision) -> None:
         return
     samples, room = d.answers.get("batch.per_device_batch_size") or 1, _bytes_left(d)
     need = {how: _sample_bytes(d, how, samples) for how in _CHECKPOINTING}
-    if room is None or not need["none"] or (d.on_cpu and need["none"] <= room):
+    saves = need["full"] < need["none"]
+    if room is None or not saves or (d.on_cpu and need["none"] <= room):
         unknown = say("the fastest; activations are computed again only where they are known not to fit")
         d.settle("model.activation_checkpointing", "none", unknown)
         return
@@ -326,6 +329,8 @@ def _preferred_micro(d: Decision) -> int:
     size = size_of(d)
     known, left = _activation_bytes(d, 1), _bytes_left(d)
     micro = _MICRO_BATCH if size < 0.5e9 else 4 if size < 3e9 or known else 1
+    if known and left is not None and not d.on_cpu and d.task.samples == "pictures":
+        micro = _PICTURES
     told = d.machine is not None and d.machine.memory.total_bytes  # 0: unknown
     offloads = told and d.values["model.activation_checkpointing"] == "offload"
     while known and left is not None and micro > 1:

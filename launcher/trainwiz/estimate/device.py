@@ -11,6 +11,7 @@ from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint
 from trainwiz.estimate.adapter import four_bit_bytes, frozen_bytes_per_rank, trained_parameters
 from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing
+from trainwiz.models.pictures import PictureNetwork
 from trainwiz.strategies import Strategy, Training
 from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
 
@@ -30,6 +31,10 @@ class Work:
     """Of the model, frozen ones included."""
     transformer: Transformer | None
     """Its layers; None for a model that is not a transformer."""
+    network: PictureNetwork | None = None
+    """Its layers, of a network for pictures; None: it is none, or unknown."""
+    picture_size: int = 0
+    """Pixels along each edge of a picture."""
     generates: bool = True
     """Whether it generates text: then each token has logits."""
     adapter: str = "none"
@@ -98,6 +103,11 @@ class Work:
     """Tokens of a row."""
     keeps_scores: bool = False
     """Attention is eager: each head's scores of all pairs of tokens in a row are in memory, and a mask of the pairs."""
+
+    @property
+    def layers_known(self) -> bool:
+        """Whether activations are counted."""
+        return self.transformer is not None or self.network is not None
 
     @property
     def tokens(self) -> int:
@@ -292,11 +302,15 @@ def stream_bytes(strategy: Strategy, work: Work) -> int | None:
 
 def micro_batch(strategy: Strategy, work: Work) -> Footprint:
     """What a micro-batch needs under this strategy; nothing where the model's layers are unknown."""
+    kind = work.arithmetic or arithmetic(strategy, work.precision)
+    if work.network is not None:
+        kept = work.network.kept(work.picture_size, kind, work.checkpointing)
+        return Footprint(saved=work.samples * kept.saved, live=work.samples * kept.live)
     if work.transformer is None:
         return Footprint()
     found = footprint(
         work.transformer,
-        work.arithmetic or arithmetic(strategy, work.precision),
+        kind,
         work.checkpointing,
         tokens=work.tokens,
         generates=work.generates,

@@ -64,7 +64,7 @@ def forecast(plan: Plan, parameters: int, transformer: Transformer | None, gpu: 
     strategy, work = strategies.of(plan), work_of(plan, parameters, transformer)
     need = needs(strategy, work)
     on_cpu = plan.machine.device == "cpu"
-    known = work.transformer is not None
+    known = work.layers_known
     speed = None
     if gpu and not on_cpu:
         speed = pace(

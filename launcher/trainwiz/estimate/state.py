@@ -17,10 +17,15 @@ from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.frozen import frozen_parameters, head_is_frozen
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
+from trainwiz.models.pictures import PictureNetwork, network_of_timm
 from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
+from trainwiz.tasks.networks import NetworkShape
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
+
+_DIGITS = 8
+"""Pixels along each edge of the embedded pictures: scikit-learn's digits."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +104,8 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
     return Work(
         parameters=parameters,
         transformer=shape,
+        network=network(task, plan.model.name),
+        picture_size=picture_size(plan.data.train, plan.data.image_size),
         trained=trained,
         frozen_bytes=weight_bytes if frozen else None,
         frozen_head=shape is not None and head_is_frozen(shape, patterns),
@@ -158,3 +165,16 @@ def layers(task: tasks.Task, name: str, parameters: int, found: Transformer | No
         return None
     preset = task.transformer(name)
     return preset.transformer if preset else found or models.of_parameters(parameters)
+
+
+def picture_size(data: str, asked: int) -> int:
+    """Pixels along each edge of a picture; those of the embedded digits are not changed."""
+    return _DIGITS if data == "embedded" else asked
+
+
+def network(task: tasks.Task, name: str) -> PictureNetwork | None:
+    """The layers of a network for pictures: a preset's, or those of timm's that is known by this name."""
+    if task.samples != "pictures":
+        return None
+    preset = task.shape(name)
+    return preset if isinstance(preset, NetworkShape) else network_of_timm(name)

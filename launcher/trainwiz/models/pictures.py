@@ -1,42 +1,112 @@
-"""Sizes of timm's networks that people often name, for a machine that has not downloaded them."""
+"""Networks of timm that people often name, for a machine that has not downloaded them: their sizes and activations."""
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from trainwiz.models.activations import Arithmetic, Checkpointing
 
 _PREFIX = "timm/"
-_MILLIONS = """
-beit_base_patch16_224 86.53, caformer_s18 26.34, coatnet_0_rw_224 27.44, convnext_atto 3.70, convnext_base 88.59,
-convnext_femto 5.22, convnext_large 197.77, convnext_nano 15.59, convnext_pico 9.05, convnext_small 50.22,
-convnext_tiny 28.59, convnextv2_atto 3.71, convnextv2_base 88.72, convnextv2_large 197.96, convnextv2_nano 15.62,
-convnextv2_tiny 28.64, deit3_base_patch16_224 86.59, deit_base_patch16_224 86.57, deit_small_patch16_224 22.05,
-deit_tiny_patch16_224 5.72, densenet121 7.98, densenet169 14.15, dm_nfnet_f0 71.49, edgenext_small 5.59,
-efficientnet_b0 5.29, efficientnet_b1 7.79, efficientnet_b2 9.11, efficientnet_b3 12.23, efficientnet_b4 19.34,
-efficientnetv2_rw_s 23.94, eva02_base_patch14_448 87.12, eva02_large_patch14_448 305.08, fastvit_t8 4.03,
-hgnetv2_b4 19.80, inception_v3 23.83, maxvit_base_tf_224 119.47, maxvit_tiny_tf_224 30.92, mixer_b16_224 59.88,
-mobilenetv2_100 3.50, mobilenetv3_large_100 5.48, mobilenetv3_small_100 2.54, mobilenetv4_conv_medium 9.72,
-mobilenetv4_conv_small 3.77, nfnet_l0 35.07, regnety_016 11.20, regnety_040 20.65, regnety_160 83.59,
-repvgg_b0 15.82, resnet101 44.55, resnet152 60.19, resnet18 11.69, resnet26 16.00, resnet34 21.80, resnet50 25.56,
-resnext50_32x4d 25.03, rexnet_150 9.73, seresnet50 28.09, swin_base_patch4_window7_224 87.77,
-swin_large_patch4_window7_224 196.53, swin_small_patch4_window7_224 49.61, swin_tiny_patch4_window7_224 28.29,
-swinv2_tiny_window8_256 28.35, tf_efficientnetv2_l 118.52, tf_efficientnetv2_m 54.14, tf_efficientnetv2_s 21.46,
-tiny_vit_21m_224 21.20, vgg16 138.36, vit_base_patch16_224 86.57, vit_base_patch32_224 88.22,
-vit_large_patch16_224 304.33, vit_small_patch16_224 22.05, vit_tiny_patch16_224 5.72, wide_resnet50_2 68.88,
-xception41 26.97
+_MIB = 1 << 20
+_NETWORKS = """
+beit_base_patch16_224 86.53 147 224 ln, caformer_s18 26.34 150 224 ln, coatnet_0_rw_224 27.44 170 224 ln,
+convnext_atto 3.70 50 288 ln, convnext_base 88.59 366 288 ln, convnext_femto 5.22 60 288 ln,
+convnext_large 197.77 548 288 ln, convnext_nano 15.59 108 288 ln, convnext_pico 9.05 79 288 ln,
+convnext_small 50.22 275 288 ln, convnext_tiny 28.59 172 288 ln, convnextv2_atto 3.71 76 288 ln,
+convnextv2_base 88.72 572 288 ln, convnextv2_large 197.96 858 288 ln, convnextv2_nano 15.62 166 288 ln,
+convnextv2_tiny 28.64 267 288 ln, deit3_base_patch16_224 86.59 148 224 ln, deit_base_patch16_224 86.57 134 224 ln,
+deit_small_patch16_224 22.05 67 224 ln, deit_tiny_patch16_224 5.72 34 224 ln, densenet121 7.98 124 224,
+densenet169 14.15 150 224, dm_nfnet_f0 71.49 249 256, edgenext_small 5.59 111 320 ln, efficientnet_b0 5.29 84 224,
+efficientnet_b1 7.79 153 256, efficientnet_b2 9.11 203 288, efficientnet_b3 12.23 332 320,
+efficientnet_b4 19.34 630 384, efficientnetv2_rw_s 23.94 451 384, eva02_base_patch14_448 87.12 1348 448 ln,
+eva02_large_patch14_448 305.08 3592 448 ln, fastvit_t8 4.03 67 256, hgnetv2_b4 19.80 73 224,
+inception_v3 23.83 94 299, maxvit_base_tf_224 119.47 756 224 ln, maxvit_tiny_tf_224 30.92 298 224 ln,
+mixer_b16_224 59.88 111 224 ln, mobilenetv2_100 3.50 75 224, mobilenetv3_large_100 5.48 42 224,
+mobilenetv3_small_100 2.54 15 224, mobilenetv4_conv_medium 9.72 45 224, mobilenetv4_conv_small 3.77 16 224,
+nfnet_l0 35.07 179 288, regnety_016 11.20 69 224, regnety_040 20.65 170 288, regnety_160 83.59 318 288,
+repvgg_b0 15.82 36 224, resnet101 44.55 121 224, resnet152 60.19 170 224, resnet18 11.69 21 224,
+resnet26 16.00 53 224, resnet34 21.80 31 224, resnet50 25.56 82 224, resnext50_32x4d 25.03 107 224,
+rexnet_150 9.73 132 224, seresnet50 28.09 103 224, swin_base_patch4_window7_224 87.77 216 224 ln,
+swin_large_patch4_window7_224 196.53 324 224 ln, swin_small_patch4_window7_224 49.61 162 224 ln,
+swin_tiny_patch4_window7_224 28.29 102 224 ln, swinv2_tiny_window8_256 28.35 175 256 ln,
+tf_efficientnetv2_l 118.52 1926 480, tf_efficientnetv2_m 54.14 1097 480, tf_efficientnetv2_s 21.46 432 384,
+tiny_vit_21m_224 21.20 156 224 ln, vgg16 138.36 70 224, vit_base_patch16_224 86.57 134 224 ln,
+vit_base_patch32_224 88.22 30 224 ln, vit_large_patch16_224 304.33 354 224 ln, vit_small_patch16_224 22.05 67 224 ln,
+vit_tiny_patch16_224 5.72 34 224 ln, wide_resnet50_2 68.88 107 224, xception41 26.97 310 299
 """
-"""Parameters with a head of 1,000 classes.
+"""Name, millions of parameters with a head of 1,000 classes, MiB kept in fp32 of one picture with so many pixels along
+each edge, and `ln` for networks with layer norms.
 
-Source: https://github.com/huggingface/pytorch-image-models, results/results-imagenet.csv.
+The parameters are from https://github.com/huggingface/pytorch-image-models, results/results-imagenet.csv. What is kept
+was counted on meta tensors with timm 1.0.31 and torch 2.13, with batch norms as the generated script has them. By it,
+the largest batches that train on an RTX 3090 with 24 GiB (the same repository's
+results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv, 44 networks) need 15 to 21 GiB; those of two NFNets, 28.
 """
+_HALF = 0.5
+"""Of the bytes in fp32, in 16 bits."""
+_HALF_WITH_LAYER_NORMS = 0.57
+"""Autocast computes layer norms in fp32: 36 bytes for each feature of a block of a ViT, of 64 in fp32."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kept:
+    """Bytes of one picture."""
+
+    saved: int
+    """Kept by all layers from the forward to the backward pass."""
+    live: int = 0
+    """Added in the backward pass, where a layer is computed again."""
+
+
+class PictureNetwork(Protocol):
+    """A network whose activations depend on the size of the picture."""
+
+    def kept(self, size: int, arithmetic: Arithmetic, checkpointing: Checkpointing) -> Kept:
+        """What it keeps of one picture with so many pixels along each edge."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TimmNetwork:
+    """A network of timm, as it was counted."""
+
+    kept_bytes: float
+    """Kept in fp32 of one picture of `counted_at`."""
+    counted_at: int
+    """Pixels along each edge."""
+    half: float = _HALF
+    """The share of those bytes that is kept in 16 bits."""
+
+    def kept(self, size: int, arithmetic: Arithmetic, checkpointing: Checkpointing) -> Kept:  # noqa: ARG002
+        """In proportion to the area; what checkpointing saves depends on the network, and is left out."""
+        share = 1 if arithmetic == "fp32" else self.half
+        return Kept(saved=int(self.kept_bytes * (size / self.counted_at) ** 2 * share))
 
 
 def parameters_of_timm(name: str) -> int | None:
     """Of `timm/NAME` or `timm/NAME.WEIGHTS`; None for one that is not in the table."""
+    found = _named(name)
+    return int(float(found[0]) * 1e6) if found else None
+
+
+def network_of_timm(name: str) -> TimmNetwork | None:
+    """What `timm/NAME` or `timm/NAME.WEIGHTS` keeps; None for one that is not in the table."""
+    if (found := _named(name)) is None:
+        return None
+    _, kept, edge, *norms = found
+    return TimmNetwork(
+        kept_bytes=float(kept) * _MIB, counted_at=int(edge), half=_HALF_WITH_LAYER_NORMS if norms else _HALF
+    )
+
+
+def _named(name: str) -> list[str] | None:
     return _table().get(name.removeprefix(_PREFIX).partition(".")[0]) if name.startswith(_PREFIX) else None
 
 
 @functools.cache
-def _table() -> Mapping[str, int]:
-    pairs = (each.split() for each in _MILLIONS.replace("\n", " ").split(","))
-    return {name: int(float(millions) * 1e6) for name, millions in pairs}
+def _table() -> Mapping[str, list[str]]:
+    rows = (each.split() for each in _NETWORKS.replace("\n", " ").split(","))
+    return {name: values for name, *values in rows}

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
+from trainwiz.models.activations import Arithmetic, Checkpointing
+from trainwiz.models.pictures import Kept
+
 _KERNEL = 3 * 3
+_COLORS = 3
+_STREAM: Mapping[Arithmetic, int] = {"fp32": 4, "autocast": 4, "16-bit": 2}
+"""Bytes of a number between the blocks: autocast computes group norms in fp32."""
+_CAST: Mapping[Arithmetic, int] = {"fp32": 0, "autocast": 2, "16-bit": 0}
+"""Bytes of the copy in 16 bits that each convolution makes of a number in fp32."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -38,6 +46,34 @@ class NetworkShape:
                 total += (before + after) * after * _KERNEL + 4 * after + shortcut
                 before = after
         return total + (before + 1) * self.outputs
+
+    def kept(self, size: int, arithmetic: Arithmetic, checkpointing: Checkpointing) -> Kept:
+        """What it keeps of one picture with so many pixels along each edge; counted on fake tensors with torch 2.13.
+
+        A block keeps the inputs of its two norms, and the results of its two nonlinearities; autocast adds a copy of
+        the input of each convolution.
+        """
+        stream, cast = _STREAM[arithmetic], _CAST[arithmetic]
+        edge = size
+        before, place = self.width, edge * edge
+        stem = place * (_COLORS * (cast or stream) + 2 * stream * before)
+        blocks, inputs = [], 0
+        for stage in range(self.stages):
+            after = self.width * 2**stage
+            for block in range(self.blocks_per_stage):
+                entered, shrinks = before * place, stage > 0 and block == 0
+                edge = (edge + 1) // 2 if shrinks else edge
+                place = edge * edge
+                around = before != after or shrinks
+                blocks.append(cast * (1 + around) * entered + (4 * stream + cast) * after * place)
+                inputs += stream * entered
+                before = after
+        if checkpointing == "none":
+            return Kept(saved=stem + sum(blocks))
+        # What is selected, results of convolutions, is not less than the inputs: both are counted as all that is left.
+        again = max(blocks)
+        left = inputs if checkpointing == "full" else inputs + sum(blocks) // 4
+        return Kept(saved=stem + (0 if checkpointing == "offload" else left), live=again)
 
 
 NETWORKS: Mapping[str, NetworkShape] = MappingProxyType(

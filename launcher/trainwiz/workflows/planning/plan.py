@@ -157,7 +157,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         place,
         decided.batch.real_batch_size,
         only=request.strategy or _typed_strategy(given, decided),
-        samples=given.get("batch.per_device_batch_size") if work.transformer else decided.batch.per_device_batch_size,
+        samples=given.get("batch.per_device_batch_size") if work.layers_known else decided.batch.per_device_batch_size,
         checkpointing=given.get("model.activation_checkpointing"),
     )
     if not found:
