@@ -21,7 +21,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         parameters=d.parameters,
         transformer=d.transformer,
         network=network(d.task, values["model.name"]),
-        picture_size=picture_size(values["data.train"], values["data.image_size"]),
+        picture_size=picture_size(values.get("data.train", "embedded"), values.get("data.image_size", 0)),
         generates=d.task.generative,
         fused_head=d.task.packs and values["precision.mixed_precision"] != "fp16",
         rows=d.task.rows(values["preference.loss"]),
