@@ -235,11 +235,20 @@ def recipe(row: Row) -> Recipe:
     if tool.untied and model.tied:
         head = model.vocab_size * model.hidden_size
         model = replace(model, tied=False, head_weights=head)
+    model = _as_it_was(row, model)
     micro, length, exact = _batch(row, model)
     world = spelling.world(row["gpus"], row["gpu"], f"{row['strategy']} {row['extras']}")
     said = spelling.sharding(_way(row, tool), world.ranks)
     context = _context(row)
     return _understood(row, tool, model, _Shape(micro, length, exact, world, said, context))
+
+
+def _as_it_was(row: Row, model: Transformer) -> Transformer:
+    """Before transformers 5, each expert was made of linear layers, which were quantized and had adapters as such."""
+    if spelling.has(row["extras"], r"transformers[ =v]*5"):
+        return model
+    blocks = (replace(block, joined_weights=0, joined_features=0) for block in model.blocks)
+    return replace(model, blocks=tuple(blocks))
 
 
 @dataclass(frozen=True)

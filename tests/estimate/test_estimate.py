@@ -775,7 +775,7 @@ def test_weights_in_four_bits_are_whole_on_each_device_first() -> None:
     values = {"strategy__kind": "deepspeed", "strategy__zero_stage": 3, "machine__num_processes": 8}
     plan = make(task="sft", model__name="org/model", model__adapter="qlora", model__from_scratch=False, **values)
     found = estimate(plan, eight.parameters, eight)
-    assert found.whole_bytes_per_rank == four_bit_bytes(eight.parameters, eight.matrix_weights)
+    assert found.whole_bytes_per_rank == four_bit_bytes(eight.parameters, eight.linear_weights)
     assert 5.5e9 < found.whole_bytes_per_rank < 5.9e9
 
 

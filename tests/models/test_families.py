@@ -125,6 +125,46 @@ def test_a_token_sees_only_some_of_the_experts() -> None:
     assert found.blocks[0].active_mlp_weights == expert + 4 * 8  # and the router
 
 
+EXPERTS = sorted(name for name, row in FAMILIES.items() if row.experts)
+
+
+@pytest.mark.parametrize("model_type", EXPERTS)
+def test_linear_layers_are_what_bitsandbytes_finds(model_type: str) -> None:
+    import torch
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    values = SMALL | {"num_experts_per_tok": 2} | dict(next((more for name, more in OTHERWISE if name == model_type)))
+    config = CONFIG_MAPPING[model_type](**values)
+    found = models.of_config(json.loads(config.to_json_string(use_diff=False)))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    layers = [layer for name, layer in model.named_modules() if type(layer) is torch.nn.Linear and name != "lm_head"]
+    assert found is not None
+    assert found.linear_weights == sum(layer.weight.numel() for layer in layers)
+    assert found.joined_weights > 0
+
+
+@pytest.mark.filterwarnings("ignore:The following .* keys did not match any targeted module")  # peft: of parameters
+@pytest.mark.parametrize("model_type", EXPERTS)
+def test_adapters_of_experts_are_those_that_peft_makes(model_type: str) -> None:
+    import torch
+    from peft import LoraConfig
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM
+
+    values = SMALL | {"num_experts_per_tok": 2} | dict(next((more for name, more in OTHERWISE if name == model_type)))
+    config = CONFIG_MAPPING[model_type](**values)
+    found = models.of_config(json.loads(config.to_json_string(use_diff=False)))
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        model.add_adapter(LoraConfig(r=3, target_modules="all-linear"))
+    parts = (".mlp.experts.", ".mlp.gate.", ".mlp.router.")
+    made = [
+        w.numel() for name, w in model.named_parameters() if "lora_" in name and any(part in name for part in parts)
+    ]
+    assert found is not None
+    assert 3 * found.joined_features == sum(made)
+
+
 def test_windows_of_gemma_3_leave_out_every_sixth_layer() -> None:
     found = models.of_config({"model_type": "gemma3_text", "num_hidden_layers": 12, "sliding_window": 512})
     assert found is not None

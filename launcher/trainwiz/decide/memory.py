@@ -6,6 +6,7 @@ from trainwiz import optimizers
 from trainwiz.decide.decision import Decision
 from trainwiz.estimate.activations import Loss, keeps_scores
 from trainwiz.estimate.device import Work
+from trainwiz.estimate.experts import left_out
 from trainwiz.estimate.state import network, picture_size
 from trainwiz.vocabulary import LOSS_CHUNK
 
@@ -27,6 +28,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         rows=d.task.rows(values["preference.loss"]),
         adapter=values["model.adapter"],
         lora_rank=values["model.lora_rank"],
+        frozen_experts=left_out(str(d.answers.get("model.lora_targets") or d.defaults["model.lora_targets"])),
         measured=values["model.adapter"] != "none" and bool(values.get("model.lora_dora")),
         precision=values["precision.mixed_precision"],
         world=values["machine.num_processes"],

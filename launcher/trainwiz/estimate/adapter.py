@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from trainwiz.models import Transformer
     from trainwiz.strategies import Strategy, Training
 
 _LAYERS_TO_WIDTH = 128
@@ -13,15 +14,20 @@ _FOUR_BITS = 4.127 / 8
 """Bytes of a weight with its quantized constants: https://arxiv.org/abs/2305.14314, section 3."""
 
 
-def trained_parameters(parameters: int, adapter: str, rank: int) -> int:
-    """How many numbers are trained: all, or rank × (inputs + outputs) of every linear layer.
+def trained_parameters(
+    parameters: int, adapter: str, rank: int, transformer: Transformer | None = None, *, frozen_experts: bool = False
+) -> int:
+    """How many numbers are trained: all, or rank × (inputs + outputs) of every linear layer and every expert.
 
     A layer of width h has 12 h² weights, and its matrices about 20 h inputs and outputs: a share of 5/3 rank / h.
     """
     if adapter == "none":
         return parameters
-    width = (parameters * _LAYERS_TO_WIDTH / 12) ** (1 / 3)
-    return min(parameters, int(parameters * 5 / 3 * rank / width))
+    joined = transformer.joined_weights if transformer else 0
+    others = max(1, parameters - joined)
+    width = (others * _LAYERS_TO_WIDTH / 12) ** (1 / 3)
+    of_experts = rank * transformer.joined_features if transformer and not frozen_experts else 0
+    return min(parameters, int(others * 5 / 3 * rank / width) + of_experts)
 
 
 def frozen_bytes_per_rank(
@@ -35,8 +41,8 @@ def frozen_bytes_per_rank(
 ) -> int:
     """Device memory of weights that are not trained.
 
-    Four bits are for the `matrices` of the layers (None: for all); the embeddings and the head keep 16. `each` is the
-    size of the others where it is not what the strategy makes of them.
+    Four bits are for the `matrices` of linear layers (None: for all); the embeddings, the head and routed experts keep
+    16. `each` is the size of the others where it is not what the strategy makes of them.
     """
     if strategy.partitions_weights and training.parameters_offloaded:
         return 0

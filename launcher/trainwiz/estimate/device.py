@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from trainwiz.estimate import dora
+from trainwiz.estimate import dora, experts
 from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint
 from trainwiz.estimate.adapter import four_bit_bytes, frozen_bytes_per_rank, trained_parameters
 from trainwiz.models import Transformer
@@ -49,6 +49,8 @@ class Work:
     """The output layer is not trained, and has no gradient."""
     frozen_mlps: bool = False
     """The adapter leaves out the matrices of the MLPs."""
+    frozen_experts: bool = False
+    """The adapter leaves out the routed experts."""
     dropped_features: int = 0
     """Input features of a layer's matrices that an adapter drops at random: it keeps a copy and a mask of each."""
     measured: bool = False
@@ -182,7 +184,9 @@ def training_of(work: Work) -> Training:
     """What a strategy's bytes depend on."""
     shape = work.transformer
     trained = (
-        trained_parameters(work.parameters, work.adapter, work.lora_rank) if work.trained is None else work.trained
+        trained_parameters(work.parameters, work.adapter, work.lora_rank, shape, frozen_experts=work.frozen_experts)
+        if work.trained is None
+        else work.trained
     )
     return Training(
         parameters=trained,
@@ -213,7 +217,7 @@ def _packed_layer(work: Work) -> int:
     if work.transformer is None or work.adapter != "qlora":
         return 0
     dense = _half_or_single(work)
-    return max(four_bit_bytes(block.parameters, block.matrix_weights, dense) for block in work.transformer.blocks)
+    return max(four_bit_bytes(block.parameters, block.linear_weights, dense) for block in work.transformer.blocks)
 
 
 def _half_or_single(work: Work) -> int:
@@ -225,7 +229,7 @@ def whole_four_bits(strategy: Strategy, work: Work) -> int:
     """Weights in four bits that each rank has on its device before they are cut (TW329); 0 where none has all."""
     if work.adapter != "qlora" or not (strategy.uses_deepspeed and strategy.partitions_weights):
         return 0
-    return four_bit_bytes(work.parameters, work.transformer.matrix_weights if work.transformer else None)
+    return four_bit_bytes(work.parameters, work.transformer.linear_weights if work.transformer else None)
 
 
 def needs(strategy: Strategy, work: Work) -> Needs:
@@ -278,9 +282,9 @@ def _frozen(strategy: Strategy, work: Work, training: Training) -> int:
 
 
 def _matrices(work: Work) -> int | None:
-    """The weights of the layers' matrices, of as many parameters as the model has."""
+    """The weights of the layers' linear layers, of as many parameters as the model has."""
     shape = work.transformer
-    return work.parameters * shape.matrix_weights // shape.parameters if shape else None
+    return work.parameters * shape.linear_weights // shape.parameters if shape else None
 
 
 def _head_gradient_bytes(strategy: Strategy, work: Work, training: Training) -> int:
@@ -325,6 +329,14 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
     if work.measured:
         number = 2 if work.precision in _HALF else 4
         dropped += work.tokens * dora.kept_bytes(work.transformer, number) // layers
+    if work.adapter != "none" and not work.frozen_experts:
+        number = _half_or_single(work)
+        summed = experts.layer_bytes(work.transformer, number)
+        beside += summed  # the gradient of the sum
+        if work.checkpointing == "none":
+            found = replace(found, saved=found.saved + experts.saved_bytes(work.transformer, number))
+        else:
+            beside += summed
     if work.checkpointing == "none":
         return replace(found, saved=found.saved + layers * dropped, live=found.live + beside)
     return replace(found, live=found.live + dropped + beside)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from trainwiz import strategies, tasks
 from trainwiz.engines.transformers import LOADED_AS_SAVED
 from trainwiz.estimate.adapter import four_bit_bytes, trained_parameters
+from trainwiz.estimate.experts import left_out
 
 if TYPE_CHECKING:
     from trainwiz.models import Transformer
@@ -59,13 +60,14 @@ def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = No
     each = bytes_built(strategies.of(plan), adapter=plan.model.adapter, precision=plan.precision.mixed_precision)
     if transformer and (loaded_onto_device(plan) or quantized_on_device(plan, transformer)):
         each = max(each, _SAVED)
-        return each * _at_once(transformer) * plan.machine.ranks_per_machine + _adapter_bytes(plan, parameters)
+        own = _adapter_bytes(plan, parameters, transformer)
+        return each * _at_once(transformer) * plan.machine.ranks_per_machine + own
     if not built_once(plan):
         return each * parameters * plan.machine.ranks_per_machine
     at_once = parameters
     if transformer and read_in_parts(plan, transformer):
         at_once = _at_once(transformer)
-    return each * at_once + _adapter_bytes(plan, parameters)
+    return each * at_once + _adapter_bytes(plan, parameters, transformer)
 
 
 def _at_once(transformer: Transformer) -> int:
@@ -74,11 +76,14 @@ def _at_once(transformer: Transformer) -> int:
 
 
 # docs/decisions/loop.md: Beside an adapter, each rank reads frozen weights in 16 bits
-def _adapter_bytes(plan: Plan, parameters: int) -> int:
+def _adapter_bytes(plan: Plan, parameters: int, transformer: Transformer | None) -> int:
     """Each rank makes the adapter by itself, in fp32."""
     if plan.model.adapter == "none":
         return 0
-    trained = trained_parameters(parameters, plan.model.adapter, plan.model.lora_rank)
+    spared = left_out(plan.model.lora_targets)
+    trained = trained_parameters(
+        parameters, plan.model.adapter, plan.model.lora_rank, transformer, frozen_experts=spared
+    )
     return _FP32 * trained * plan.machine.ranks_per_machine
 
 
@@ -103,6 +108,6 @@ def whole_bytes(plan: Plan, parameters: int, transformer: Transformer | None = N
     if not (strategy.uses_deepspeed and strategy.partitions_weights):
         return 0
     if plan.model.adapter == "qlora":
-        return four_bit_bytes(parameters, transformer.matrix_weights if transformer else None)
+        return four_bit_bytes(parameters, transformer.linear_weights if transformer else None)
     each = 2 if plan.precision.mixed_precision != "no" else _FP32
     return 0 if strategy.builds_in_parts(plan) else each * parameters

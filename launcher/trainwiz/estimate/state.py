@@ -14,6 +14,7 @@ from trainwiz.estimate.activations import Loss, keeps_scores
 from trainwiz.estimate.adapter import trained_parameters
 from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
+from trainwiz.estimate.experts import left_out
 from trainwiz.estimate.frozen import frozen_parameters, head_is_frozen
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
@@ -98,9 +99,11 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
     patterns = plan.model.frozen.split(",") if plan.model.frozen else []
     frozen = frozen_parameters(shape, patterns) if shape else 0
     trained = parameters - frozen if frozen else None
+    spared = left_out(plan.model.lora_targets)
     if shape and plan.model.adapter != "none" and plan.model.modules_to_save:  # each at most a table of embeddings
         tables = shape.largest_table * len(plan.model.modules_to_save.split(","))
-        trained = min(parameters, trained_parameters(parameters, plan.model.adapter, plan.model.lora_rank) + tables)
+        own = trained_parameters(parameters, plan.model.adapter, plan.model.lora_rank, shape, frozen_experts=spared)
+        trained = min(parameters, own + tables)
     return Work(
         parameters=parameters,
         transformer=shape,
@@ -112,6 +115,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         generates=task.generative,
         adapter=plan.model.adapter,
         lora_rank=plan.model.lora_rank,
+        frozen_experts=spared,
         measured=plan.model.adapter != "none" and plan.model.lora_dora,
         precision=plan.precision.mixed_precision,
         world=plan.machine.num_processes,

@@ -240,7 +240,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             qkv_bias=says("attention_bias", True),
             output_bias=says("attention_bias", True),
             sinks=True,
-            experts=Experts(bias=True),
+            experts=Experts(bias=True, adapted=False),
             window=_in_turn,
             kernels="blocks",
         ),
@@ -278,7 +278,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "qwen2_moe": replace(
             _QWEN2,
             qkv_bias=says("qkv_bias", True),
-            experts=Experts(shared_gate=True),
+            experts=Experts(shared_gate=True, adapted=False),
             dense_layer=mlps.listed_or_between,
         ),
         "qwen3": _QWEN3,

@@ -22,6 +22,10 @@ class Mlp:
     """Of all matrices together; they are no part of `weights`."""
     routed: int = 0
     """Experts behind a router that one token is given to, each as a copy."""
+    joined: int = 0
+    """Of all weights, those of the routed experts and of the router, which are in no linear layer."""
+    joined_features: int = 0
+    """Features that enter and leave their adapters, at the adapter's rank; 0 where peft makes none."""
 
 
 def dense(sizes: Sizes, *, gated: bool, bias: bool) -> Mlp:
@@ -42,6 +46,8 @@ class Experts:
     """One expert of width `shared_expert_intermediate_size` sees every token, behind a gate of its own."""
     bias: bool = False
     """Experts and router have biases."""
+    adapted: bool = True
+    """peft makes adapters for the routed experts and the router."""
 
     def mlp(self, config: Config, sizes: Sizes) -> Mlp:
         """The experts of one layer. Raises `KeyError` where config.json does not say how many there are."""
@@ -54,7 +60,17 @@ class Experts:
         always = 3 * hidden * common + hidden * (number + self.shared_gate)
         each = 3 * hidden * width
         biases = number * (2 * width + hidden + 1) if self.bias else 0
-        return Mlp(seen * width + common, number * each + always, seen * each + always, biases, seen)
+        # peft gives a gate and an up projection that are one tensor twice the rank.
+        adapters = number * (2 * (hidden + 2 * width) + width + hidden) + hidden + number
+        return Mlp(
+            seen * width + common,
+            number * each + always,
+            seen * each + always,
+            biases,
+            seen,
+            joined=number * (each + hidden),
+            joined_features=adapters if self.adapted else 0,
+        )
 
 
 def unnamed(config: Config) -> Experts | None:

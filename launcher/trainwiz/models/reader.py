@@ -106,6 +106,8 @@ def _block(config: Config, found: Sizes, row: Family, layer: int) -> Block:
         mlp_weights=mlp.weights,
         active_mlp_weights=mlp.active,
         routed=mlp.routed,
+        joined_weights=mlp.joined,
+        joined_features=mlp.joined_features,
         small_weights=norms + attended.small + mlp.biases + _attention_small(config, found, row),
         window=_window(config, row, layer),
     )

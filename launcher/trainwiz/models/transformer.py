@@ -32,13 +32,24 @@ class Block:
     """Biases and norms."""
     routed: int = 0
     """Experts behind a router that one token is given to, each as a copy; 0 without a router."""
+    joined_weights: int = 0
+    """Of the MLP's weights, those of routed experts and their router. transformers 5 joins the experts of a layer in
+    tensors, which are no linear layers, so that bitsandbytes does not quantize them.
+    """
+    joined_features: int = 0
+    """Features that enter and leave the adapters of those, at the adapter's rank; 0 where peft makes none."""
     window: int | None = None
     """How many tokens back attention reaches; None: all of them."""
 
     @property
     def matrix_weights(self) -> int:
-        """The weights that quantization and LoRA apply to."""
+        """The weights of all matrices."""
         return self.attention_weights + self.mlp_weights
+
+    @property
+    def linear_weights(self) -> int:
+        """Of these, the weights of linear layers, which bitsandbytes quantizes."""
+        return self.matrix_weights - self.joined_weights
 
     @property
     def parameters(self) -> int:
@@ -107,6 +118,16 @@ class Transformer:
         return max(self.embedding_weights, self.head_weights)
 
     @property
-    def matrix_weights(self) -> int:
-        """The weights of all linear layers inside the blocks."""
-        return sum(block.count * block.matrix_weights for block in self.blocks)
+    def linear_weights(self) -> int:
+        """The weights of all linear layers inside the blocks, which bitsandbytes quantizes."""
+        return sum(block.count * block.linear_weights for block in self.blocks)
+
+    @property
+    def joined_weights(self) -> int:
+        """The weights of all routed experts and their routers, which QLoRA leaves in 16 bits."""
+        return sum(block.count * block.joined_weights for block in self.blocks)
+
+    @property
+    def joined_features(self) -> int:
+        """Features that enter and leave the adapters of those."""
+        return sum(block.count * block.joined_features for block in self.blocks)

@@ -1,0 +1,27 @@
+"""Adapters on the routed experts of a layer, which are one tensor and no linear layers.
+
+Counted in `ParamWrapper` of peft 0.21 and the experts of transformers 5.23: peft adds the product of an adapter's
+matrices to the whole tensor, and each layer keeps the sum for its backward pass.
+"""
+
+from __future__ import annotations
+
+from trainwiz.models import Transformer
+
+EVERYWHERE = "all-linear"
+_OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
+
+
+def left_out(targets: str) -> bool:
+    """Whether the layers that an adapter is for (`model.lora_targets`) are those of attention alone."""
+    return targets != EVERYWHERE and all(name.strip() in _OF_ATTENTION for name in targets.split(","))
+
+
+def saved_bytes(model: Transformer, number: int) -> int:
+    """What all layers keep of a forward pass: experts with their adapters added, however many tokens there are."""
+    return number * sum(block.count * block.joined_weights for block in model.blocks if block.joined_features)
+
+
+def layer_bytes(model: Transformer, number: int) -> int:
+    """The same of the largest layer."""
+    return number * max((block.joined_weights for block in model.blocks if block.joined_features), default=0)
