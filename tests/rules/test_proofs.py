@@ -23,6 +23,7 @@ UNPROVEN = {
     "TW534": "needs torch before 2.9, or a model whose files have 4 bits",
     "TW561": "task.py says itself that nothing is left; no engine reads these keys",
     "TW562": "no engine asks; the factor is in the optimizer's own documentation",
+    "TW564": "needs a mixture of experts",
     "TW559": "needs bitsandbytes, or the packages of each method",
     "TW621": "needs a scheduler; tests/schedulers shows what its signal does in time",
     "TW623": "needs a cluster of Kubernetes",

@@ -12,6 +12,7 @@ import copy
 import json
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ import pytest
 import yaml_cases
 from plans import BASE
 
+from trainwiz import models, rules
 from trainwiz import plan as plans
-from trainwiz import rules
 from trainwiz.estimate import Estimate
 from trainwiz.finding import Finding, Level, Violation
 from trainwiz.machine import Interpreter, Machine
@@ -119,12 +120,17 @@ def facts(case: dict[str, Any]) -> Facts:
     machine["gpus"] = machine["gpus"][: case.get("keep_gpus", 99)]
     for path, value in case.get("machine", {}).items():
         put(machine, path, value)
+    layers = case.get("project", {}).get("model", {}).pop("transformer", None)
     unknown = case.keys() - {"base", "fixture", "keep_gpus", "plan", "machine", "project", "estimate"}
     assert not unknown, f"a case has no {unknown}"
+    project = records.build(Project, {**PROJECT, **case.get("project", {})})
+    if layers:  # those of a well-known model
+        assert project.model
+        project = replace(project, model=replace(project.model, transformer=models.known(layers)))
     return Facts(
         plan=plans.with_changes(BASE, {**base["plan"], **case.get("plan", {})}),
         machine=records.build(Machine, machine),
-        project=records.build(Project, {**PROJECT, **case.get("project", {})}),
+        project=project,
         estimate=records.build(Estimate, {**ESTIMATES[case.get("base", "gpu")], **case.get("estimate", {})}),
     )
 

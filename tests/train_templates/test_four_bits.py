@@ -148,6 +148,34 @@ def test_sharded_weights_of_four_bits_train_as_on_one_rank_and_go_on_bit_for_bit
 
 
 @pytest.mark.train
+def test_experts_in_16_bits_are_sharded_beside_four(tmp_path: Path) -> None:
+    model = instructed(tmp_path / "model", CHATML)
+    small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    small |= {"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512}
+    vocabulary = transformers.AutoConfig.from_pretrained(model).vocab_size
+    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    ends = {"bos_token_id": None, "eos_token_id": 256}
+    shape = transformers.Qwen3MoeConfig(vocab_size=vocabulary, **small, **experts, **ends)
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(shape).save_pretrained(model)
+    named = {"model.name": str(model), "data.train": str(conversations_file(tmp_path))}
+    ignored = {"TW305": "the stand-in shards on CPU ranks", "TW533": "a test"}
+    curves = []
+    for name, way in (("one", SINGLE), ("two", STRATEGIES["fsdp"])):
+        folder = make(tmp_path / name, {**QLORA, **named, **way, "ignore": ignored})
+        done = launch(folder, env=ON_STANDIN if name == "two" else None)
+        assert done.code == 0, done.err
+        curves.append([(r["loss"], r["grad_norm_pre_clip"]) for r in metrics(folder)])
+    assert curves[1] == [pytest.approx(one, rel=1e-6) for one in curves[0]]
+    adapted = {**QLORA, **STRATEGIES["fsdp"], **named, "ignore": ignored}
+    found = asked(make(tmp_path / "held", adapted), "loading", 2)
+    experts_whole = shape.num_hidden_layers * experts["num_experts"] * 3 * 32 * experts["moe_intermediate_size"]
+    for rank in found:
+        part = 4 * (experts_whole + 2 * vocabulary * 32 + rank["trained"]) / 2
+        assert part < rank["held"] < part + 6000, "a rank has its half, and little else: matrices in 4 bits, norms"
+
+
+@pytest.mark.train
 @pytest.mark.parametrize("how", ["full", "selective", "offload"])
 def test_what_is_computed_again_is_the_same_beside_four_bits(how: str, tmp_path: Path) -> None:
     named = {"model.name": str(instructed(tmp_path / "model", CHATML)), "data.train": str(conversations_file(tmp_path))}

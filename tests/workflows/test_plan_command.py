@@ -245,6 +245,14 @@ def test_a_family_that_nobody_counted_is_named(tmp_path: Path, capsys: pytest.Ca
     assert "only the language model is counted" in capsys.readouterr().err
 
 
+def test_qlora_says_what_it_leaves_in_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "Qwen/Qwen3-30B-A3B", "--task", "sft", "--gpus", "8xH100", "--set"]
+    assert plan(*words, "model.adapter=qlora") == 0
+    assert "experts of Qwen/Qwen3-30B-A3B stay in 16 bits: 54.0 GiB" in " ".join(capsys.readouterr().err.split())
+    assert plan(*words, "model.adapter=lora") == 0
+    assert "16 bits" not in capsys.readouterr().err
+
+
 def test_what_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--set", "batch.per_device_batch_size=1", "--set", "model.activation_checkpointing=full"]
     found = rows(capsys, *QWEN, "--gpus", "8xH100", *words)["rows"]

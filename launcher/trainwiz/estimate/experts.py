@@ -17,6 +17,7 @@ def left_out(targets: str) -> bool:
     return targets != EVERYWHERE and all(name.strip() in _OF_ATTENTION for name in targets.split(","))
 
 
+# docs/decisions/tasks.md: The sum of experts and their adapter is counted
 def saved_bytes(model: Transformer, number: int) -> int:
     """What all layers keep of a forward pass: experts with their adapters added, however many tokens there are."""
     return number * sum(block.count * block.joined_weights for block in model.blocks if block.joined_features)

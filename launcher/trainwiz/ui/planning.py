@@ -149,6 +149,19 @@ def tell_assumed(plan: Plan) -> None:
     )
 
 
+def tell_experts(plan: Plan, shape: Transformer) -> None:
+    """Say which weights QLoRA leaves in 16 bits."""
+    if plan.model.adapter == "qlora" and shape.joined_weights:
+        console.talk(
+            t(
+                "the routed experts of {model} stay in 16 bits: {size} are not quantized",
+                model=plan.model.name,
+                size=quantities.size(2 * shape.joined_weights),
+            ),
+            style="dim",
+        )
+
+
 def tell_counted(plan: Plan, shape: Transformer) -> None:
     """Say which parts of the model are not counted exactly."""
     name = plan.model.name

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trainwiz import strategies, tasks
+from trainwiz import quantities, strategies, tasks
+from trainwiz.estimate.experts import left_out
 from trainwiz.finding import Level, Violations, remedy, setting, violation
 from trainwiz.machine import Machine
 from trainwiz.plan import Plan, defaults
@@ -19,6 +20,8 @@ _IN_FOUR_BITS = "bitsandbytes"
 """The method whose weights FSDP2 would leave out, and whose scales it does not see."""
 _MIXED_SHARDS = (2, 9)
 """The torch that shards parameters of several types together (`type_of_frozen` of the generated sharding.py)."""
+_JOINS_EXPERTS = (5,)
+"""The transformers that keeps the experts of a layer as one tensor."""
 PACKAGES = {"lora": ("peft>=0.14",), "qlora": ("peft>=0.14", "bitsandbytes>=0.46.1")}
 
 
@@ -275,12 +278,13 @@ def settings_of_an_adapter_have_one(plan: Plan) -> Violations:
 
 @rule("TW559", level=Level.ERROR, field="model.lora_dora")
 def dora_reads_the_weights_itself(plan: Plan, project: Project) -> Violations:
-    """DoRA works neither on GPTQ or AWQ weights, nor on 4-bit weights under ZeRO 3.
+    """DoRA works neither on GPTQ or AWQ weights, nor on 4-bit weights under ZeRO 3 or FSDP.
 
     Without it: peft stops with `does not support DoRA yet, please set it to False`; or each forward pass expands 4-bit
-    weights that ZeRO 3 may have released already.
+    weights of which the GPU has only its part, or that ZeRO 3 may have released already.
     Why: DoRA measures each row of a weight with its adapter in every forward pass. It reads the weight itself, beside
-    the layer that ZeRO 3 gathers it for; peft can expand 4 and 8 bits of bitsandbytes for this, but not GPTQ or AWQ.
+    the layer that ZeRO 3 or FSDP2 gathers it for; peft can expand 4 and 8 bits of bitsandbytes for this, but not those
+    of GPTQ or AWQ, nor the bytes that the generated four_bits.py packs for FSDP2.
     Instead: set model.lora_dora false; for qlora use single, ddp or ZeRO 0 to 2, which keep whole weights on each GPU.
     Source: read in peft 0.21 (`lora/gptq.py`, `lora/awq.py`, `lora/dora.py`); without 4 bits, ZeRO 3 and FSDP2 were
     compared with one rank (tests/train_templates/test_sft.py)
@@ -302,6 +306,62 @@ def dora_reads_the_weights_itself(plan: Plan, project: Project) -> Violations:
             fix,
             strategy=strategies.of(plan).label,
         )
+
+
+# docs/decisions/tasks.md: Routed experts stay in 16 bits under QLoRA
+@rule("TW563", level=Level.HINT, field="model.adapter")
+def experts_are_not_quantized(plan: Plan, machine: Machine, project: Project) -> Violations:
+    """QLoRA leaves the routed experts of a mixture of experts in 16 bits.
+
+    Without it: nothing fails, and the estimates count it. But such a model needs nearly the memory that it needs with
+    lora: Qwen3-30B-A3B takes 56 GiB, and not 16.
+    Why: transformers 5 keeps the experts of a layer as one tensor, and bitsandbytes quantizes linear layers alone.
+    Before 5, each expert was made of linear layers, which were in 4 bits.
+    Instead: use lora, with fsdp if one GPU cannot hold the model, or a dense model.
+    Source: seen with transformers 5.23 and bitsandbytes 0.50.2 on Qwen3-MoE, Mixtral and GPT-OSS
+    """
+    shape = project.model.transformer if project.model else None
+    if plan.model.adapter != "qlora" or plan.model.from_scratch or shape is None or not _joins_experts(machine):
+        return
+    if 2 * shape.joined_weights > shape.parameters:
+        yield violation(
+            "model.adapter is qlora, but the routed experts of {name} stay in 16 bits: {size} are not quantized",
+            setting("model.adapter", "lora"),
+            size=quantities.size(2 * shape.joined_weights),
+            name=plan.model.name,
+        )
+
+
+@rule("TW564", level=Level.ERROR, field="model.lora_targets")
+def adapters_of_experts_are_plain(plan: Plan, machine: Machine, project: Project) -> Violations:
+    """Adapters of routed experts have neither dropout nor DoRA.
+
+    Without it: every rank loads the model and stops: `lora.ParamWrapper does not work with lora_dropout != 0.`
+    Why: transformers 5 keeps the experts of a layer as one tensor. peft adds the adapter to that tensor, where no input
+    can be dropped and no row is measured.
+    Instead: set model.lora_dropout to 0 and model.lora_dora to false; or let model.lora_targets name the layers of
+    attention alone.
+    Source: seen with peft 0.21 and transformers 5.23
+    """
+    model, shape = plan.model, project.model.transformer if project.model else None
+    if model.adapter == "none" or model.from_scratch or shape is None or not _joins_experts(machine):
+        return
+    if not (shape.exact and shape.joined_features) or left_out(model.lora_targets):
+        return
+    if model.lora_dropout or model.lora_dora:
+        yield violation(
+            "{name} has routed experts, whose adapters can have neither dropout nor DoRA",
+            remedy(
+                "set model.lora_dropout to 0 and model.lora_dora to false",
+                {"model.lora_dropout": 0.0, "model.lora_dora": False},
+            ),
+            name=model.name,
+        )
+
+
+def _joins_experts(machine: Machine) -> bool:
+    version = machine.interpreter.packages.get("transformers") if machine.interpreter else None
+    return not version or parts(version) >= _JOINS_EXPERTS
 
 
 @rule("TW535", level=Level.WARNING, field="model.merge_adapter")

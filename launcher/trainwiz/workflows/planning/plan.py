@@ -94,6 +94,8 @@ def plan(request: PlanRequest) -> int:
             table.tell_assumed(setting.plan)
         elif setting.shape and not setting.shape.exact:
             table.tell_counted(setting.plan, setting.shape)
+        if setting.shape:
+            table.tell_experts(setting.plan, setting.shape)
         if request.model and (request.folder / PLAN_FILE).is_file():
             table.tell_project(request.folder / PLAN_FILE)
         price.tell(request, setting.machine, limits.price)
