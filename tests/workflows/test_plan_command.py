@@ -313,10 +313,10 @@ def test_saving_takes_time_and_disk(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_host_memory_is_shown_where_the_gpus_are_not_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A machine that is only named rules nothing out, so what it must have is said."""
-    words = ["--model", "meta-llama/Llama-2-70b-hf", "--task", "sft"]
+    words = ["--model", "meta-llama/Llama-3.1-70B", "--task", "sft"]
     plan(*words, "--gpus", "2x4090")
     assert re.search(r"host memory for row 1: 1\d\d GiB on each machine", capsys.readouterr().err)
-    named = ["--set", "model.name=meta-llama/Llama-2-70b-hf", "--set", "task=sft", "--machine", "2x4090"]
+    named = ["--set", "model.name=meta-llama/Llama-3.1-70B", "--set", "task=sft", "--machine", "2x4090"]
     assert run(["init", str(tmp_path / "a"), "--defaults", "--yes", *named]) == 0
     assert re.search(r"Each machine needs 1\d\d GiB of host memory beside its GPUs", capsys.readouterr().err)
 

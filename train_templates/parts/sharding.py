@@ -128,12 +128,15 @@ def note_loaded(model: nn.Module) -> None:
 # feature: lora
 def type_of_frozen(dtype: str) -> str:
     """Return the type to load the frozen weights in. Before torch 2.9, FSDP2 shards weights of one type alone."""
-    if tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9) or dtype == "float32":
-        return dtype
+    recent = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 9)
     # feature: sharded_4bit
-    raise SystemExit(f"torch {torch.__version__}: FSDP2 shards weights of 4 bits beside an adapter in fp32 from 2.9 on")
+    if not recent:
+        raise SystemExit(f"torch {torch.__version__}: FSDP2 shards 4-bit weights beside an adapter in fp32 from 2.9 on")
+    return dtype
     # end: sharded_4bit
     # feature: not_sharded_4bit
+    if recent or dtype == "float32":
+        return dtype
     if os.environ.get("RANK", "0") == "0" and not blank:
         print(f"torch {torch.__version__}: frozen weights stay in fp32; from 2.9 on, they can be {dtype}", flush=True)
     return "float32"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 
 HIDDEN = "***"
+_compiled = functools.cache(re.compile)
+"""Long patterns take longer to compile than most commands run, and few texts have one of the cues."""
 
 _MADE_BY_SERVICES = (
     # As their makers publish them, with at least as many characters as the shortest has.
@@ -34,7 +37,7 @@ _ESCAPED = (
 )
 _WORD = rf"(?:\b|{_ESCAPED})"
 _BEGIN = rf"(?:(?<![A-Za-z0-9_])|{_ESCAPED})"
-_WHOLE = re.compile(
+_WHOLE = (
     rf"(?=[a-eghlnoprswxyAS]){_BEGIN}(?:{_MADE_BY_SERVICES})"
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[\s\S]*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
 )
@@ -63,7 +66,7 @@ _WHOLE_CUES = (
     *("ASIA", "AROA", "AIDA", "AIza", "ya29.", "dapi", "SG.", "eyJ", "PRIVATE KEY"),
 )
 """One of these is in every text that `_WHOLE` changes; looking for them is many times faster."""
-_URL = re.compile(
+_URL = (
     r"(?:(?<=://)|(?<=\w:/))(?!(?:localhost|[^/\s:@]{0,256}\.[^/\s:@]{1,256}):\d{1,5}[/?#])"
     r"[^/\s:@]{0,256}:[^\s@]{1,512}(?=@)"
     r"|(?<=://)(?=[A-Za-z_-]{0,256}\d)[\w-]{20,256}(?=@)"
@@ -72,7 +75,7 @@ _URL = re.compile(
 
 A token may stand there alone.
 """
-_AFTER = re.compile(
+_AFTER = (
     # What follows a header, a parameter of a URL, or a name that is only given to secrets.
     rf"(?i)((?=[abcls]){_WORD}(?:bearer(?:\s+|\s?:\s?)(?=\S*[\d._~+/=-])|bearer\s+(?=\S{{24}})"
     r"|authorization[\"']?\s*[:=]\s*[\"']?(?:(?:basic|token)\s+|(?=[^\s\"']{20}))"
@@ -116,18 +119,18 @@ _BEFORE = 16
 
 def without_passwords(words: str) -> str:
     """Text with users and passwords of URLs hidden."""
-    return _URL.sub(HIDDEN, words) if ":/" in words and "@" in words else words
+    return _compiled(_URL).sub(HIDDEN, words) if ":/" in words and "@" in words else words
 
 
 def hidden(words: str, cover: Callable[[str], str] = lambda _: HIDDEN) -> str:
     """Text with everything that looks like a token hidden: `cover` says what stands in its place."""
     if any(cue in words for cue in _WHOLE_CUES):
-        words = _WHOLE.sub(lambda match: cover(match[0]), words)
+        words = _compiled(_WHOLE).sub(lambda match: cover(match[0]), words)
     if ":/" in words and "@" in words:
-        words = _URL.sub(lambda match: cover(match[0]), words)
+        words = _compiled(_URL).sub(lambda match: cover(match[0]), words)
     lowered = words.lower()
     if any(cue in lowered for cue in _AFTER_CUES):
-        words = _AFTER.sub(lambda match: f"{match[1]}{cover(match[2])}", words)
+        words = _compiled(_AFTER).sub(lambda match: f"{match[1]}{cover(match[2])}", words)
     return _HEX.sub(lambda m: m[0] if _is_commit(words, m.start()) else cover(m[0]), words)
 
 

@@ -226,6 +226,17 @@ SIGNATURES = {
         cause="the tokenizer of {model} does not report where tokens begin",
         remedy="save it with a tokenizer.json: AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(…)",
     ),
+    "quantized_already": Signature(
+        r"(?<!\S)(?P<model>\S+) is quantized already; FSDP2 needs its weights in 16 bits",
+        cause="the files of {model} hold quantized weights, which FSDP2 cannot shard",
+        remedy="set model.name to the same model in 16 bits, which is quantized while it is loaded; or, if each GPU "
+        "can hold all of it, set strategy.kind to ddp",
+    ),
+    "mixed_shards": Signature(
+        r"torch (?P<version>\S+): FSDP2 shards 4-bit weights beside an adapter in fp32 from (?P<needed>\S+) on",
+        cause="torch {version} cannot shard 4-bit weights beside an adapter in fp32",
+        remedy="pip install --upgrade 'torch>=2.9'",
+    ),
     "no_layer_to_recompute": Signature(
         r"no layer to recompute; name the class of the repeated layers",
         cause="activation checkpointing found no repeated layers",

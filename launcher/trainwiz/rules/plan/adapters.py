@@ -163,7 +163,7 @@ def four_bits_are_made_where_they_are_sharded(plan: Plan, machine: Machine, proj
     if plan.model.adapter != "qlora":
         return
     torch = machine.interpreter.packages.get("torch") if machine.interpreter else None
-    if machine.interpreter and torch and parts(torch) < _MIXED_SHARDS and plan.precision.mixed_precision != "no":
+    if machine.interpreter and torch and parts(torch) < _MIXED_SHARDS:
         yield violation(
             "torch {version} cannot shard 4-bit weights beside an adapter in fp32; FSDP can from {needed} on",
             install(machine.interpreter.python, "torch>=2.9"),
