@@ -21,6 +21,7 @@ pytestmark = pytest.mark.filterwarnings("default")
 SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
 ADAPTED = {"model__from_scratch": False, "model__adapter": "lora", "model__lora_rank": 4}
 ALL = "embed_tokens,lm_head"
+MLPS, NAMES = ("mlp", "shared_experts"), ("down_proj", "gate_proj", "up_proj")
 EXPERTS = "experts.down_proj, experts.gate_up_proj"
 
 
@@ -183,6 +184,12 @@ def test_modules_that_cannot_be_trained_as_a_whole_are_named(whole: str, says: s
             f"no adapter for 6 weights: {EXPERTS}, mlp.router\n",
         ),
         ("qwen3_moe", {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}, ""),
+        (
+            "deepseek_v2",
+            {"n_routed_experts": 4, "num_experts_per_tok": 2, "n_shared_experts": 1, "first_k_dense_replace": 1}
+            | {"moe_intermediate_size": 16, "topk_method": "greedy", "n_group": 1},
+            f"no adapter for 6 weights: {', '.join(f'{part}.{name}' for part in MLPS for name in NAMES)}\n",
+        ),
     ],
 )
 def test_layers_out_of_an_adapters_reach_are_left_out_and_named(

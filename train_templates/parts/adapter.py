@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 
 from collections.abc import Iterator
 
@@ -50,6 +51,7 @@ KIND, MODEL = "SEQ_CLS", peft.AutoPeftModelForSequenceClassification
 # feature: built_once
 in_state = False  # whether state dicts include the frozen weights
 # end: built_once
+OF_PEFT = r"\.(base_layer|lora_[AB]|modules_to_save|original_module)\b"
 TAKEN_APART = ("x_proj", "dt_proj", "out_proj")
 """Layers of Mamba whose weights some families or kernels use without calling the layer."""
 
@@ -220,7 +222,13 @@ def out_of_reach(model: Any) -> list[str]:
 
 
 def tell_what_is_left_out(model: Any, left_out: list[str]) -> None:
-    """Print which layers have no adapter: those that cannot have one, and experts, which peft does not adapt."""
+    """Print which layers have no adapter: those that cannot have one, and those that peft does not adapt.
+
+    Of some mixtures, peft adapts routed experts and no other layers of the same names.
+    """
+    for name, part in model.base_model.named_modules(prefix=model.base_model_prefix):
+        if isinstance(part, torch.nn.Linear) and name not in left_out and not re.search(OF_PEFT, name):
+            left_out.append(name)
     for name, part in model.named_modules():
         if type(part).__module__.startswith("transformers.models.") and ".base_layer" not in name:
             left_out += [f"{name}.{own}" for own, weight in part.named_parameters(recurse=False) if weight.dim() == 3]

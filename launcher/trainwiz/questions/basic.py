@@ -121,8 +121,8 @@ BASIC: tuple[Question, ...] = (
         ),
         help="none trains the whole model: about 16 bytes per parameter. lora freezes it (2 or 4 bytes) and "
         "trains added matrices of about a hundredth of its size; checkpoints contain only these. qlora keeps "
-        "the frozen model in 4 bits: half a byte. Both need a learning rate about ten times higher, and "
-        "pretrained weights.",
+        "the frozen model in 4 bits: half a byte, but the experts of a mixture in 16. Both need a learning rate "
+        "about ten times higher, and pretrained weights.",
     ),
     Question(
         key="machine.num_processes",
