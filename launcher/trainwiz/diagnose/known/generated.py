@@ -233,7 +233,7 @@ SIGNATURES = {
         "can hold all of it, set strategy.kind to ddp",
     ),
     "mixed_shards": Signature(
-        r"torch (?P<version>\S+): FSDP2 shards 4-bit weights beside an adapter in fp32 from (?P<needed>\S+) on",
+        r"torch (?P<version>\S+): FSDP2 shards 4-bit weights beside an adapter in fp32 from \S+ on",
         cause="torch {version} cannot shard 4-bit weights beside an adapter in fp32",
         remedy="pip install --upgrade 'torch>=2.9'",
     ),
