@@ -43,7 +43,8 @@ each edge, and `ln` for networks with layer norms.
 The parameters are from https://github.com/huggingface/pytorch-image-models, results/results-imagenet.csv. What is kept
 was counted on meta tensors with timm 1.0.31 and torch 2.13, with batch norms as the generated script has them. By it,
 the largest batches that train on an RTX 3090 with 24 GiB (the same repository's
-results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv, 44 networks) need 15 to 21 GiB; those of two NFNets, 28.
+results/benchmark-train-amp-nhwc-pt112-cu113-rtx3090.csv, 38 networks below its limit of 512) need 15 to 21 GiB; two
+NFNets 28.
 """
 _HALF = 0.5
 """Of the bytes in fp32, in 16 bits."""
