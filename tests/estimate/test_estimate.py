@@ -517,12 +517,42 @@ def test_frozen_weights_in_16_bits_leave_the_stream_in_16_bits() -> None:
     assert micro_batch(labeled("ddp"), work).saved == 4 * stream
     assert micro_batch(labeled("ddp"), adapted).saved == 2 * stream
     assert micro_batch(labeled("ddp"), replace(adapted, precision="no")).saved == 4 * stream
-    # Dropout keeps a copy and a mask in each layer, or in the one that is computed again.
+    # Dropout keeps a mask in each layer, or in the one that is computed again; in 16 bits a copy, too.
     dropped = replace(adapted, dropped_features=4096)
-    again, plain = micro_batch(labeled("ddp"), dropped), micro_batch(labeled("ddp"), adapted)
-    assert (again.saved - plain.saved, again.live - plain.live) == (0, 3 * 1000 * 4096)
-    again, plain = (micro_batch(labeled("ddp"), replace(one, checkpointing="none")) for one in (dropped, adapted))
-    assert (again.saved - plain.saved, again.live) == (3 * stream, 0)
+    for row, each in ((labeled("ddp"), 1), (labeled("zero2"), 3)):
+        again, plain = micro_batch(row, dropped), micro_batch(row, adapted)
+        assert (again.saved - plain.saved, again.live - plain.live) == (0, each * 1000 * 4096)
+        again, plain = (micro_batch(row, replace(one, checkpointing="none")) for one in (dropped, adapted))
+        assert (again.saved - plain.saved, again.live) == (each * stream, 0)
+
+
+def test_dropout_of_an_adapter_counts_the_inputs_of_its_matrices() -> None:
+    """Of Llama 3 8B: six matrices that 4096 features enter, and one that 14336 enter."""
+    llama = known("llama-3-8b")
+    assert llama
+    works = {
+        (dropout, targets): work_of(
+            make(
+                task="sft",
+                model__name="some/llama",
+                model__from_scratch=False,
+                model__adapter="lora",
+                model__lora_dropout=dropout,
+                model__lora_targets=targets,
+            ),
+            llama.parameters,
+            llama,
+        )
+        for dropout in (0.0, 0.1)
+        for targets in ("all-linear", "q_proj,v_proj")
+    }
+    counted = {key: work.dropped_features for key, work in works.items()}
+    assert counted == {
+        (0.0, "all-linear"): 0,
+        (0.0, "q_proj,v_proj"): 0,
+        (0.1, "all-linear"): 6 * 4096 + 14336,
+        (0.1, "q_proj,v_proj"): 4 * 4096,
+    }
 
 
 def test_dora_keeps_both_results_of_each_matrix_and_measures_one_at_a_time() -> None:

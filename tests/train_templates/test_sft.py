@@ -73,7 +73,7 @@ TALK = [
 ]
 
 
-def instructed(folder: Path, template: str | None) -> Path:
+def instructed(folder: Path, template: str | None, **sizes: int) -> Path:
     """A Llama of random weights with a tokenizer of bytes and this chat template, as one that a person might name."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: i for i, token in enumerate([*letters, "<|end|>"])}
@@ -85,7 +85,7 @@ def instructed(folder: Path, template: str | None) -> Path:
         fast.chat_template = template
     fast.save_pretrained(folder)
     torch.manual_seed(0)
-    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    shape = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, **sizes}
     config = LlamaConfig(
         vocab_size=len(fast), **shape, max_position_embeddings=512, bos_token_id=None, eos_token_id=256
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import warm
+from test_sft import CHATML, instructed
 
 from trainwiz import language
 from trainwiz.cli import run
@@ -100,6 +101,31 @@ def test_packed_rows_of_heads_that_share_keys_are_run_as_a_gpu_runs_them(capsys:
     assert run(["plan", "made", "--exact", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert said["peak_bytes"] == pytest.approx(max(said["formula"].values()), rel=0.1)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_adapters_are_run_with_and_without_dropout(dropout: float, tmp_path: Path, capsys: Any) -> None:
+    talks = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 9
+    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+    shape = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
+    model = instructed(tmp_path / "model", CHATML, **shape)
+    words = ["init", "made", "--task", "sft", "--model", str(model), "--machine", "1xA100-40G", "--defaults", "--yes"]
+    changes = {
+        "data.train": tmp_path / "talks.jsonl",
+        "model.adapter": "lora",
+        "model.lora_dropout": dropout,
+        "model.activation_checkpointing": "none",
+        "batch.real_batch_size": 8,
+        "batch.per_device_batch_size": 8,
+        "batch.sequence_length": 512,
+    }
+    for key, value in changes.items():
+        words += ["--set", f"{key}={value}"]
+    assert run(words) == 0
+    capsys.readouterr()
+    assert run(["plan", "made", "--exact", "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["peak_bytes"] == pytest.approx(max(said["formula"].values()), rel=0.15)
 
 
 def test_it_counts_what_a_real_training_holds() -> None:

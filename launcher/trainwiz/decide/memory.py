@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainwiz import optimizers
 from trainwiz.decide.decision import Decision
 from trainwiz.estimate.activations import Loss, keeps_scores
+from trainwiz.estimate.adapter import dropped_features
 from trainwiz.estimate.device import Work
 from trainwiz.estimate.experts import left_out
 from trainwiz.estimate.state import network, picture_size
@@ -18,6 +19,8 @@ def work_of(d: Decision, length: int | None = None) -> Work:
     """What is trained, and how, as far as it is decided: with one sample in a micro-batch, of this length."""
     assert d.parameters is not None
     values = d.values
+    targets = str(d.answers.get("model.lora_targets") or d.defaults["model.lora_targets"])
+    drops = d.transformer and values["model.adapter"] != "none" and d.answers.get("model.lora_dropout")
     return Work(
         parameters=d.parameters,
         transformer=d.transformer,
@@ -28,7 +31,8 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         rows=d.task.rows(values["preference.loss"]),
         adapter=values["model.adapter"],
         lora_rank=values["model.lora_rank"],
-        frozen_experts=left_out(str(d.answers.get("model.lora_targets") or d.defaults["model.lora_targets"])),
+        frozen_experts=left_out(targets),
+        dropped_features=dropped_features(d.transformer, targets) if d.transformer and drops else 0,
         measured=values["model.adapter"] != "none" and bool(values.get("model.lora_dora")),
         precision=values["precision.mixed_precision"],
         world=values["machine.num_processes"],

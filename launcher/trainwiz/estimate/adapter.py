@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trainwiz.estimate.experts import left_out
+
 if TYPE_CHECKING:
     from trainwiz.models import Transformer
     from trainwiz.strategies import Strategy, Training
@@ -55,3 +57,17 @@ def four_bit_bytes(parameters: int, matrices: int | None, dense: float = 2) -> i
     """Of a whole model whose `matrices` (None: all) are in four bits; each other number has `dense` bytes."""
     quantized = parameters if matrices is None else min(parameters, matrices)
     return int(_FOUR_BITS * quantized + dense * (parameters - quantized))
+
+
+def dropped_features(model: Transformer, targets: str) -> int:
+    """Features that enter a layer's matrices with adapters, each of which an adapter's dropout keeps: on average.
+
+    Routed experts have no dropout (TW564). Named layers that are not all of attention count as all linear ones.
+    """
+    total = 0
+    for block in model.blocks:
+        each = 3 * model.hidden_size + block.query_size
+        if not left_out(targets) and not block.joined_features:
+            each += (2 if block.gated else 1) * model.hidden_size + block.intermediate_size
+        total += block.count * each
+    return total // model.num_hidden_layers

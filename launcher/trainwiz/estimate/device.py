@@ -17,8 +17,11 @@ from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
 
 _HALF = ("fp16", "bf16", "fp8")
 
-_DROPPED_BYTES = 3
-"""For each feature with dropout in 16 bits: its result and its mask."""
+_DROPPED_BYTES: Mapping[Arithmetic, int] = {"fp32": 5, "autocast": 1, "16-bit": 3}
+"""For each feature with dropout: its mask, and its result where that is not cast.
+
+Under autocast, adapters are in fp32, and each keeps a copy of its input in 16 bits with dropout and without.
+"""
 Moment = Literal["loss", "backward", "reduction", "step"]
 """The loss at the end of the forward pass; a layer's backward pass; the last gradients; the optimizer's step."""
 
@@ -324,7 +327,7 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         scored=work.scored,
         compiled=work.compiled,
     )
-    layers, dropped = work.transformer.num_hidden_layers, _DROPPED_BYTES * work.tokens * work.dropped_features
+    layers, dropped = work.transformer.num_hidden_layers, _DROPPED_BYTES[kind] * work.tokens * work.dropped_features
     beside = dora.working_bytes(work.transformer) if work.measured else 0
     if work.measured:
         number = 2 if work.precision in _HALF else 4

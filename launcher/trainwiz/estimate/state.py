@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.engines.deepspeed import DEFAULTS
 from trainwiz.estimate.activations import Loss, keeps_scores
-from trainwiz.estimate.adapter import trained_parameters
+from trainwiz.estimate.adapter import dropped_features, trained_parameters
 from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
 from trainwiz.estimate.disk import checkpoint_bytes
 from trainwiz.estimate.experts import left_out
@@ -116,6 +116,9 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         adapter=plan.model.adapter,
         lora_rank=plan.model.lora_rank,
         frozen_experts=spared,
+        dropped_features=dropped_features(shape, plan.model.lora_targets)
+        if shape and plan.model.adapter != "none" and plan.model.lora_dropout
+        else 0,
         measured=plan.model.adapter != "none" and plan.model.lora_dora,
         precision=plan.precision.mixed_precision,
         world=plan.machine.num_processes,

@@ -214,6 +214,7 @@ class Run:
                 self.sharded_by(accelerator)
             if self.asked["gpu"]:
                 autocast_as_on_a_gpu(stack)
+                drop_as_on_a_gpu(stack)
             for mode in (self.fake, self.live, self.guesses):
                 stack.enter_context(mode)
             with contextlib.suppress(Finished):
@@ -536,6 +537,18 @@ def autocast_as_on_a_gpu(stack: contextlib.ExitStack) -> None:
                 patched(stack, place, name, raised(getattr(place, name)))
 
 
+def drop_as_on_a_gpu(stack: contextlib.ExitStack) -> None:
+    """Let dropout keep a mask of bytes, as GPUs do; on a CPU it keeps factors in the type of its input."""
+    usual = torch.nn.functional.dropout
+
+    def dropped(input: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
+        if not training or p == 0:
+            return usual(input, p, training, inplace)
+        return torch.native_dropout(input, p, training)[0]
+
+    patched(stack, torch.nn.functional, "dropout", dropped)
+
+
 def in_fp32(given: Any) -> Any:
     """A tensor in 16 bits in fp32, all else as it is."""
     half = isinstance(given, torch.Tensor) and given.dtype in (torch.bfloat16, torch.float16)
@@ -572,7 +585,7 @@ def without_weights(stack: contextlib.ExitStack, depth: int) -> None:
         how = {"attn_implementation": given["attn_implementation"]} if given.get("attn_implementation") else {}
         model = cls._from_config(config, dtype=getattr(torch, kind) if isinstance(kind, str) else kind, **how)
         model.name_or_path = str(name)
-        return model
+        return (model, {"missing_keys": set()}) if given.get("output_loading_info") else model
 
     for place, name, value in (
         (auto, "from_pretrained", staticmethod(lambda *given, **named: cut(read(*given, **named)))),
