@@ -103,15 +103,22 @@ def test_packed_rows_of_heads_that_share_keys_are_run_as_a_gpu_runs_them(capsys:
     assert said["peak_bytes"] == pytest.approx(max(said["formula"].values()), rel=0.1)
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.1])
-def test_adapters_are_run_with_and_without_dropout(dropout: float, tmp_path: Path, capsys: Any) -> None:
-    talks = [{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}] * 9
-    (tmp_path / "talks.jsonl").write_text("".join(json.dumps(talk) + "\n" for talk in talks))
+TALK = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+PAIR = {"prompt": "a", "chosen": "b", "rejected": "c"}
+
+
+@pytest.mark.parametrize(
+    ("task", "sample", "dropout"), [("sft", TALK, 0.0), ("sft", TALK, 0.1), ("reward_model", PAIR, 0.0)]
+)
+def test_adapters_are_run_on_the_longest_samples(
+    task: str, sample: dict[str, Any], dropout: float, tmp_path: Path, capsys: Any
+) -> None:
+    (tmp_path / "data.jsonl").write_text(9 * (json.dumps(sample) + "\n"))
     shape = {"hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 4}
     model = instructed(tmp_path / "model", CHATML, **shape)
-    words = ["init", "made", "--task", "sft", "--model", str(model), "--machine", "1xA100-40G", "--defaults", "--yes"]
+    words = ["init", "made", "--task", task, "--model", str(model), "--machine", "1xA100-40G", "--defaults", "--yes"]
     changes = {
-        "data.train": tmp_path / "talks.jsonl",
+        "data.train": tmp_path / "data.jsonl",
         "model.adapter": "lora",
         "model.lora_dropout": dropout,
         "model.activation_checkpointing": "none",

@@ -133,11 +133,13 @@ class Task:
         return self.samples in ("conversations", "preferences")
 
     @property
-    def longest_samples(self) -> Literal["rows", "pairs", "texts", "own"]:
+    def longest_samples(self) -> Literal["rows", "pairs", "scored", "texts", "own"]:
         """What `plan --exact` makes a micro-batch of: samples of the greatest length, or those that the data has."""
         if self.compares:
             return "pairs"
-        return "rows" if self.generative else "texts" if self.from_hub and not self.pairs else "own"
+        if self.pairs:
+            return "scored"
+        return "rows" if self.generative else "texts" if self.from_hub else "own"
 
     @property
     def talks(self) -> bool:

@@ -625,6 +625,8 @@ def made_batch(kind: str, task: Any, config: Any) -> Any:
         sample = torch.stack((ones, ones, torch.arange(length)))
     elif kind == "texts":
         sample = (ones.int(), 0, 0)
+    elif kind == "scored":
+        sample = {"rows": [ones.numpy(), ones.numpy()]}
     else:
         answer = torch.ones(length + 1, dtype=torch.long).numpy()
         named = {"beta": 0.1, "gamma": 0.5, "sign": 1.0, "weight": 1.0, "references": torch.zeros(2)}
