@@ -184,6 +184,7 @@ def started(connection, server, later):
     keep_to_the_end()
     gc.collect()
     gc.freeze()  # what is here already is looked at by no rank
+    own = os.getpid()
     if pid := os.fork():
         for stream in streams:
             os.close(stream)
@@ -192,6 +193,8 @@ def started(connection, server, later):
     try:
         os.setsid()
         ctypes.CDLL(None).prctl(PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != own:
+            os._exit(code)  # the server ended before this could be asked for
         join(asking)
         server.close()
         connection.close()
