@@ -171,6 +171,16 @@ def test_four_bits_that_are_whole_on_no_gpu_are_sharded_by_fsdp(name: str, gpus:
     assert [way.strategy for way in made.methods if way.adapter == "qlora"] == ["fsdp"]
 
 
+def test_a_method_that_cannot_be_loaded_shows_what_loading_needs() -> None:
+    """ZeRO 3 is given experts in 16 bits and the rest in four, all on each GPU, before it cuts them."""
+    made = decide(
+        {"task": "sft", "model.name": "Qwen/Qwen3-30B-A3B"}, machine("2xrtx4090"), model=known_as("Qwen/Qwen3-30B-A3B")
+    )
+    [way] = [way for way in made.methods if way.adapter == "qlora"]
+    assert way.fits is False
+    assert way.bytes_per_rank > 24 * 2**30
+
+
 def test_what_fits_only_with_host_memory_takes_little_of_it() -> None:
     model = "meta-llama/Llama-2-70b-hf"
     roomy = replace(machine("1xt4"), memory=Memory(total_bytes=2000 * 2**30))

@@ -20,19 +20,21 @@ def work_of(d: Decision, length: int | None = None) -> Work:
     assert d.parameters is not None
     values = d.values
     targets = str(d.answers.get("model.lora_targets") or d.defaults["model.lora_targets"])
-    drops = d.transformer and values["model.adapter"] != "none" and d.answers.get("model.lora_dropout")
+    data = values.get("data.train", "embedded")
     return Work(
         parameters=d.parameters,
         transformer=d.transformer,
-        network=network(d.task, values["model.name"]),
-        picture_size=picture_size(values.get("data.train", "embedded"), values.get("data.image_size", 0)),
+        network=network(d.task, values["model.name"], data),
+        picture_size=picture_size(data, values.get("data.image_size", 0)),
         generates=d.task.generative,
         fused_head=d.task.packs and values["precision.mixed_precision"] != "fp16",
         rows=d.task.rows(values["preference.loss"]),
         adapter=values["model.adapter"],
         lora_rank=values["model.lora_rank"],
         frozen_experts=left_out(targets),
-        dropped_features=dropped_features(d.transformer, targets) if d.transformer and drops else 0,
+        dropped_features=dropped_features(
+            d.transformer, values["model.adapter"], d.answers.get("model.lora_dropout"), targets
+        ),
         measured=values["model.adapter"] != "none" and bool(values.get("model.lora_dora")),
         precision=values["precision.mixed_precision"],
         world=values["machine.num_processes"],

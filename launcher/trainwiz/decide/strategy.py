@@ -66,12 +66,13 @@ def _option(d: Decision, row: Strategy, work: Work, *, offload: bool) -> Option:
     memory, weights = smallest_gpu_bytes(d), offload and row.partitions_weights
     work = replace(work, optimizer_offloaded=offload, parameters_offloaded=weights, checkpointing="full")
     need = needs(row, work)
+    peak = max(need.total, whole_four_bits(row, work))
     room = FILLED if work.layers_known else STATE_SHARE
     return Option(
         name=row.label + OFFLOAD * offload,
         bytes_per_rank=need.state,
-        total_bytes_per_rank=process_bytes(d, row, work) if d.on_cpu else need.total,
-        fits=max(need.total, whole_four_bits(row, work)) <= room * memory if memory else None,
+        total_bytes_per_rank=process_bytes(d, row, work) if d.on_cpu else peak,
+        fits=peak <= room * memory if memory else None,
         speed=row.offload_speed if offload else row.speed or (row.four_bit_speed if work.adapter == "qlora" else None),
     )
 

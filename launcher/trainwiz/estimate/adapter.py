@@ -59,11 +59,13 @@ def four_bit_bytes(parameters: int, matrices: int | None, dense: float = 2) -> i
     return int(_FOUR_BITS * quantized + dense * (parameters - quantized))
 
 
-def dropped_features(model: Transformer, targets: str) -> int:
-    """Features that enter a layer's matrices with adapters, each of which an adapter's dropout keeps: on average.
+def dropped_features(model: Transformer | None, adapter: str, dropout: float | None, targets: str) -> int:
+    """Features that enter a layer's matrices with adapters, for each of which dropout keeps a mask: on average.
 
     Routed experts have no dropout (TW564). Named layers that are not all of attention count as all linear ones.
     """
+    if model is None or adapter == "none" or not dropout:
+        return 0
     total = 0
     for block in model.blocks:
         each = 3 * model.hidden_size + block.query_size

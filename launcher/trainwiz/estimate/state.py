@@ -107,7 +107,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
     return Work(
         parameters=parameters,
         transformer=shape,
-        network=network(task, plan.model.name),
+        network=network(task, plan.model.name, plan.data.train),
         picture_size=picture_size(plan.data.train, plan.data.image_size),
         trained=trained,
         frozen_bytes=weight_bytes if frozen else None,
@@ -116,9 +116,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         adapter=plan.model.adapter,
         lora_rank=plan.model.lora_rank,
         frozen_experts=spared,
-        dropped_features=dropped_features(shape, plan.model.lora_targets)
-        if shape and plan.model.adapter != "none" and plan.model.lora_dropout
-        else 0,
+        dropped_features=dropped_features(shape, plan.model.adapter, plan.model.lora_dropout, plan.model.lora_targets),
         measured=plan.model.adapter != "none" and plan.model.lora_dora,
         precision=plan.precision.mixed_precision,
         world=plan.machine.num_processes,
@@ -179,9 +177,12 @@ def picture_size(data: str, asked: int) -> int:
     return _DIGITS if data == "embedded" else asked
 
 
-def network(task: tasks.Task, name: str) -> PictureNetwork | None:
-    """The layers of a network for pictures: a preset's, or those of timm's that is known by this name."""
-    if task.samples != "pictures":
+def network(task: tasks.Task, name: str, data: str) -> PictureNetwork | None:
+    """The layers of a network for pictures: a preset's, or those of timm's that is known by this name.
+
+    None for arrays, too (.npz): they keep their own size, which is not known here.
+    """
+    if task.samples != "pictures" or data.endswith(".npz"):
         return None
     preset = task.shape(name)
     return preset if isinstance(preset, NetworkShape) else network_of_timm(name)

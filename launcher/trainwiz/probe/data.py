@@ -211,4 +211,6 @@ def missing(name: str, path: Path, root: Path) -> str:
         files = [p.name for p in path.parent.iterdir() if p.suffix in _USABLE or p.is_dir()]
         if near := difflib.get_close_matches(path.name, files, n=1):
             return t("no such file or folder; did you mean {near}?", near=Path(name).with_name(near[0]))
+    if path == Path(name):  # which the sentence around this one names already
+        return t("no such file or folder")
     return t("no such file or folder: {path}", path=path)

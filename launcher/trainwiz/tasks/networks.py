@@ -57,7 +57,7 @@ class NetworkShape:
         edge = size
         before, place = self.width, edge * edge
         stem = place * (_COLORS * (cast or stream) + 2 * stream * before)
-        blocks, inputs = [], 0
+        blocks, results, inputs = [], [], 0
         for stage in range(self.stages):
             after = self.width * 2**stage
             for block in range(self.blocks_per_stage):
@@ -67,13 +67,14 @@ class NetworkShape:
                 around = before != after or shrinks
                 blocks.append(cast * (1 + around) * entered + (4 * stream + cast) * after * place)
                 inputs += stream * entered
+                results.append((cast or stream) * (2 + around) * after * place)
                 before = after
         if checkpointing == "none":
             return Kept(saved=stem + sum(blocks))
-        # What is selected, results of convolutions, is not less than the inputs: both are counted as all that is left.
-        again = max(blocks)
-        left = inputs if checkpointing == "full" else inputs + sum(blocks) // 4
-        return Kept(saved=stem + (0 if checkpointing == "offload" else left), live=again)
+        if checkpointing == "selective":  # keeps the results of convolutions
+            again = max(block - kept for block, kept in zip(blocks, results, strict=True))
+            return Kept(saved=stem + inputs + sum(results), live=again)
+        return Kept(saved=stem + (inputs if checkpointing == "full" else 0), live=max(blocks))
 
 
 NETWORKS: Mapping[str, NetworkShape] = MappingProxyType(
