@@ -180,6 +180,8 @@ class Script:
         for call in self.called("accelerate.Accelerator"):
             for name in ("gradient_accumulation_steps", "gradient_accumulation_plugin"):
                 value = call.keyword(name)
+                if isinstance(value, ast.Call):  # GradientAccumulationPlugin(num_steps=…)
+                    value = next((k.value for k in value.keywords if k.arg == "num_steps"), value)
                 if value is not None and constant(value) != 1:
                     return value
         return None

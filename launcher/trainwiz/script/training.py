@@ -239,7 +239,9 @@ class Training:
         """Whether a counter of the script's own runs on from one epoch to the next, and windows with it."""
         name = _plus(counter)[0]
         target = getattr(loop, "target", None)
-        if not name or (target is not None and name in {dotted(n) for n in walk(target)}):
+        if not name:  # `state["step"]` is no counter of the loop, and nothing says where it begins
+            return any(isinstance(n, ast.Subscript) for n in walk(counter))
+        if target is not None and name in {dotted(n) for n in walk(target)}:
             return False
         made = self.names.assigned(name, counter)
         added = any(isinstance(one.node, ast.AugAssign) for one in made)
@@ -251,14 +253,22 @@ class Training:
         return added and (bool(around) or name.startswith("self.")) and not reset
 
     def expanded(self, test: ast.expr) -> ast.expr:
-        """The condition that a name was assigned, if it was one."""
+        """The condition that a name was assigned, if it was one; of `not name`, the opposite."""
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) and isinstance(test.operand, ast.Name):
+            meant = self.expanded(test.operand)
+            return test if meant is test.operand else ast.UnaryOp(ast.Not(), meant)
         if isinstance(test, ast.Name) and (latest := self.names.latest(test.id, test)) and latest.alone:
             return _asked(latest.value)
         return _asked(test)
 
+    def _is_left_on_purpose(self, loop: Loop) -> bool:
+        """Whether there is no later epoch, and a number of updates ends the loop."""
+        breaks = (n for n in walk(loop) if isinstance(n, ast.Break) and self.tree.loops(n)[:1] == [loop])
+        return self.origins.loops(loop)[1:] == [] and any(True for _ in breaks)
+
     def _finishes(self, step: ast.Call, loop: Loop) -> bool:
         """Whether there is an update, or a deliberate end of the window, after the loop; or nothing is left over."""
-        if loop_source(loop) is None:
+        if loop_source(loop) is None or self._is_left_on_purpose(loop):
             return True
         end = self.tree.outline(loop), loop.end_lineno or loop.lineno
         scope = self.tree.scope(step)

@@ -18,6 +18,10 @@ _MODEL = re.compile(r"(^|[._])(model|net|network|engine|ddp|fsdp)$")
 _SCALED = re.compile(r"grad|\blr\b|learning_rate|param")
 """In what scales gradients or the learning rate, and not a number for the log."""
 _STEPS = re.compile(r"accum|acc_steps|acc_iter", re.IGNORECASE)
+_RANKS = re.compile(r"(^|[._])(world_?size|num_gpus|n_?gpus?|get_world_size\(\))$", re.IGNORECASE)
+"""Numbers of ranks, by which DDP divides the gradients itself."""
+_DIVISORS = re.compile(r"accum|acc_|steps?\b|micro|num_|count|total|tokens|batch", re.IGNORECASE)
+"""In what a function may divide a loss by, so that an update has the mean of its micro-batches."""
 _OWN_DIVISION = ("Accelerator", "DeepSpeedEngine")
 
 
@@ -142,7 +146,11 @@ def accumulated_losses_are_divided(script: Script) -> Violations:
     for window in (*script.training.windows, *script.training.split):
         if window.backward.by in ("DeepSpeedEngine", "Booster") or _is_less_one(window.size):
             continue
-        if not _divides(script) and not _is_scaled(script, window):
+        if _divides(script):
+            continue
+        if (scale := _other_scale(script, window)) is not None:
+            yield _scaled_otherwise(script, window, scale)
+        elif not _is_scaled(script, window):
             yield violation(
                 "the gradients of {size} micro-batches are added up, but the loss is not divided",
                 remedy("divide the loss by {size} before calling backward", size=ast.unparse(window.size)),
@@ -219,7 +227,7 @@ def _inner_windows(script: Script) -> Violations:
     """Windows that are loops of their own, `for _ in range(accumulation): …`, with the step after them."""
     for backward in script.training.backwards:
         loop, by = next(iter(script.origins.loops(backward.call)), None), backward.by
-        if by not in ("Tensor", "GradScaler", "Accelerator") or not isinstance(loop, ast.For):
+        if by not in ("Tensor", "GradScaler", "Accelerator", "Fabric") or not isinstance(loop, ast.For):
             continue
         if not isinstance(loop.iter, ast.Call) or (by == "Accelerator" and script.accumulation is not None):
             continue
@@ -231,13 +239,50 @@ def _inner_windows(script: Script) -> Violations:
         after = [s for s in steps if loop not in script.tree.loops(s) and script.tree.is_before(loop, s)]
         if by == "Accelerator" and _divides(script) and not _divides_another(script, backward, size):
             continue
-        if after and not _is_scaled(script, Window(loop, after[0], backward, size, size, None, True), loop):
+        window = Window(loop, after[0], backward, size, size, None, True) if after else None
+        if window is not None and (scale := _other_scale(script, window)) is not None:
+            yield _scaled_otherwise(script, window, scale)
+        elif window is not None and not _is_scaled(script, window, loop):
             yield violation(
                 "the gradients of {size} micro-batches are added up, but the loss is not divided",
                 remedy("divide the loss by {size} before calling backward", size=ast.unparse(size)),
                 size=ast.unparse(size),
                 place=script.place(backward.call),
             )
+
+
+def _scaled_otherwise(script: Script, window: Window, scale: ast.BinOp) -> Violation:
+    return violation(
+        "the gradients of {size} micro-batches are added up, but {scale} does not make the sum their mean",
+        remedy("divide the loss by {size} before calling backward", size=ast.unparse(window.size)),
+        size=ast.unparse(window.size),
+        scale=ast.unparse(scale),
+        place=script.place(scale.left),
+    )
+
+
+def _other_scale(script: Script, window: Window) -> ast.BinOp | None:
+    """The only scaling of the loss in a window, where it surely is none by the number of micro-batches."""
+    loss, size = window.backward.loss, ast.unparse(window.size)
+    fed = script.names.feeding(loss, past=lambda n: _is_forward(script, n))
+    scales = [n for n in fed if operates(n, ast.Div, ast.Mult) and _is_loss_in(script, n.left, window.loop)]  # type: ignore[attr-defined]
+    if len(scales) != 1 or _scales_gradients(script, window):
+        return None
+    scale = scales[0]
+    assert isinstance(scale, ast.BinOp)
+    if isinstance(scale.op, ast.Mult):
+        return scale if ast.unparse(scale.right) == size else None
+    by = ast.unparse(scale.right)
+    if _RANKS.search(by) or (isinstance(scale.right, ast.Call) and dotted(scale.right.func) == "len"):
+        told = (ast.unparse(n) for n in script.names.feeding(scale.right) if isinstance(n, ast.expr))
+        return None if size in told or _STEPS.search(by) else scale
+    return None
+
+
+def _is_loss_in(script: Script, node: ast.expr, loop: Loop) -> bool:
+    """Whether this is called a loss, and not one of another loop of the same function."""
+    here = script.tree.scope(node) is script.tree.scope(loop)
+    return dotted(node).lower().endswith("loss") and (not here or loop in script.tree.loops(node))
 
 
 def _leading_to_steps(script: Script, loop: Loop) -> list[ast.Call]:
@@ -279,12 +324,19 @@ def _is_scaled(script: Script, window: Window, within: Loop | None = None) -> bo
         if operates(node, ast.Div, ast.Mult) or method(node) in ("div", "mul", "div_", "mul_"):
             return True
         if isinstance(node, ast.Call):
-            if size in (ast.unparse(value) for value in (*node.args, *(k.value for k in node.keywords))):
+            given = (ast.unparse(value) for value in (*node.args, *(k.value for k in node.keywords)))
+            if size in given and _is_of_loss(script, node):
                 return True
             function = script.names.function(dotted(node.func).rpartition(".")[2])
-            if function and any(isinstance(n, ast.Div) for n in walk(function)):
+            if function and any(map(_divides_by_count, walk(function))):
                 return True
     return _scales_gradients(script, window)
+
+
+def _divides_by_count(node: ast.AST) -> bool:
+    if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
+        return _DIVISORS.search(ast.unparse(node.value)) is not None
+    return operates(node, ast.Div) and _DIVISORS.search(ast.unparse(node.right)) is not None  # type: ignore[attr-defined]
 
 
 def _is_forward(script: Script, node: ast.AST) -> bool:

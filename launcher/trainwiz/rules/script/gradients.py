@@ -216,6 +216,27 @@ def _cleared_in_windows(script: Script) -> Violations:
                     place=script.place(call.node),
                 )
                 return
+    for backward in script.training.backwards:
+        stepped = {dotted(s.func.value) for s in _steps_after(script, backward)}  # type: ignore[attr-defined]
+        for call in clears if stepped else ():
+            here = script.tree.loops(call.node)[:1] == [backward.loop]
+            mine = dotted(call.node.func.value) in stepped  # type: ignore[attr-defined]
+            if here and mine and not script.tree.guards(call.node, within=backward.loop):
+                yield violation(
+                    "zero_grad runs for every micro-batch: the update has only the gradients of the last one",
+                    remedy("call zero_grad after the step, outside this loop"),
+                    place=script.place(call.node),
+                )
+                return
+
+
+def _steps_after(script: Script, backward: Backward) -> list[ast.Call]:
+    """The updates after a loop over the micro-batches of each, where this loop has none itself."""
+    around = script.origins.loops(backward.call)
+    steps = [(s, script.origins.loops(s)) for s in script.training.steps]
+    if backward.loop is None or len(around) < 2 or any(backward.loop in loops for _, loops in steps):
+        return []
+    return [s for s, loops in steps if loops[:1] == around[1:2] and script.tree.is_before(backward.loop, s)]
 
 
 def _clipped_by_shards(script: Script) -> Violations:
@@ -281,11 +302,7 @@ def _clips_beside(script: Script, clip: ast.Call, window: Window) -> bool:
 def _clipped_in_inner_loops(script: Script) -> Violations:
     """Clipping beside the backward pass, in a loop over micro-batches that the step comes after."""
     for backward in script.training.backwards:
-        around = script.origins.loops(backward.call)
-        if backward.loop is None or len(around) < 2:
-            continue
-        steps = [script.origins.loops(step) for step in script.training.steps]
-        if any(backward.loop in loops for loops in steps) or not any(loops[:1] == around[1:2] for loops in steps):
+        if not _steps_after(script, backward):
             continue
         for call in script.methods("clip_grad_norm_", "clip_grad_value_"):
             if script.tree.loops(call.node)[:1] == [backward.loop] and not script.tree.guards(

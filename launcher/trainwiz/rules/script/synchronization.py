@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.training import Backward
+from trainwiz.script.training import Backward, remainder
 from trainwiz.script.tree import Function, Guard, Loop, constant, dotted, opened
 
 _FLAG = "require_backward_grad_sync"
@@ -109,13 +109,25 @@ def _told_by_flag(script: Script) -> Violations:
                 remedy("run the last micro-batch of each window outside no_sync"),
                 place=script.place(node),
             )
+        elif off is not None and inside and remainder(script.training.expanded(off), True):
+            yield violation(
+                "no_sync includes the last micro-batch of the window, which must synchronize",
+                remedy("invert the condition"),
+                place=script.place(node),
+            )
     flagged = script.tree.of(ast.Assign) if script.has_attribute(_FLAG) else []
     assigned = (n for n in flagged if _is_sync_flag(n.targets[0]))
     told: list[tuple[ast.AST, ast.expr]] = [(n.targets[0], n.value) for n in assigned]
     told += [(c.node, c.node.args[0]) for c in script.methods("set_requires_gradient_sync") if c.node.args]
     for place, on in told:
         loops = script.tree.loops(place)
-        if loops and _is_first_turn(loops[0], on):
+        if loops and _is_past_last_turn(loops[0], on):
+            yield violation(
+                "every backward pass is inside no_sync: gradients are never averaged over ranks",
+                remedy("run the last micro-batch of each window outside no_sync"),
+                place=script.place(place),
+            )
+        elif loops and (_is_first_turn(loops[0], on) or remainder(script.training.expanded(on), False)):
             yield violation(
                 "gradients are averaged in the first micro-batch, but those of the last one stay on their rank",
                 remedy("synchronize in the last micro-batch of each window"),
@@ -134,6 +146,15 @@ def _is_first_turn(loop: Loop, test: ast.expr) -> bool:
     counts = dotted(loop.iter.func) == "range" and len(loop.iter.args) == 1 and constant(loop.iter.args[0]) != 1
     first = isinstance(test.ops[0], ast.Eq) and constant(test.comparators[0]) == 0
     return counts and first and dotted(test.left) == dotted(loop.target) != ""
+
+
+def _is_past_last_turn(loop: Loop, test: ast.expr) -> bool:
+    """Whether a condition asks for the turn after the last one: `i == n` in `for i in range(n)`."""
+    if not isinstance(loop, ast.For) or not isinstance(test, ast.Compare) or not isinstance(loop.iter, ast.Call):
+        return False
+    counts = dotted(loop.iter.func) == "range" and len(loop.iter.args) == 1 and isinstance(test.ops[0], ast.Eq)
+    same = counts and ast.unparse(test.comparators[0]) == ast.unparse(loop.iter.args[0])
+    return same and dotted(test.left) == dotted(loop.target) != ""
 
 
 def _no_syncs(script: Script) -> list[Call]:
