@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,3 +73,71 @@ def test_the_commands_in_the_pages_exist() -> None:
     typed = {word for page in pages for word in re.findall(r"(?:^    |`)trainwiz ([a-z-]+)", page.read_text(), re.M)}
     assert len(typed) >= 12
     assert typed <= COMMANDS.keys()
+
+
+@pytest.fixture
+def hooks(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What the site adds to pages, without mkdocs, which only the site's own environment has."""
+    files = ModuleType("mkdocs.structure.files")
+    files.File = object  # type: ignore[attr-defined]
+    for name, module in (
+        ("mkdocs", ModuleType("mkdocs")),
+        ("mkdocs.structure", ModuleType("x")),
+        ("mkdocs.structure.files", files),
+    ):
+        monkeypatch.setitem(sys.modules, name, module)
+    return runpy.run_path(str(DOCS / "site" / "hooks.py"))
+
+
+def page(source: str) -> Any:
+    return SimpleNamespace(file=SimpleNamespace(src_uri=source), url=source.replace(".md", ".html"), is_page=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "written", "shown"),
+    [
+        ("rules.md", "### TW401: The batch.\n", "### TW401: The batch. {#TW401}\n"),
+        ("a.md", "refused (TW401)\n", "refused ([TW401](rules.md#TW401))\n"),
+        ("lessons/a.md", "TW401, TW402", "[TW401](../rules.md#TW401), [TW402](../rules.md#TW402)"),
+        ("a.md", "# TW401\n\n`explain TW401`\n\n    TW401\n", "# TW401\n\n`explain TW401`\n\n    TW401\n"),
+        ("a.md", "```text\nTW401\n```\nTW402", "```text\nTW401\n```\n[TW402](rules.md#TW402)"),
+        ("a.md", "![x](p/y-light.svg)", "![x](p/y-light.svg#only-light)![x](p/y-dark.svg#only-dark)"),
+        ("a.md", "[x](../README.md), [y](b.md)", "x, [y](b.md)"),
+        ("a.zh-CN.md", "检查答案，\n写出 batch\n项目", "检查答案，写出 batch\n项目"),
+        ("a.zh-CN.md", "    甲\n    乙\n", "    甲\n    乙\n"),
+        ("a.md", "one\ntwo", "one\ntwo"),
+    ],
+)
+def test_the_site_adapts_what_is_written(hooks: dict[str, Any], source: str, written: str, shown: str) -> None:
+    assert hooks["on_page_markdown"](written, page(source)) == shown
+
+
+def test_each_language_has_its_own_navigation_and_the_way_to_the_other(hooks: dict[str, Any]) -> None:
+    home, tutorial, rules = page("index.md"), page("tutorial.md"), page("rules.md")
+    chinese = [page("index.zh-CN.md"), page("tutorial.zh-CN.md")]
+    for each in (home, tutorial, rules, *chinese):
+        each.title = each.file.src_uri
+    section = SimpleNamespace(title="中文", children=chinese, is_page=False)
+    nav = SimpleNamespace(items=[home, tutorial, rules, section], pages=[home, tutorial, rules, *chinese])
+    for shown, language, beside, others in (
+        (tutorial, "en", [home, tutorial, rules], ["tutorial.html", "tutorial.zh-CN.html"]),
+        (chinese[1], "zh", chinese, ["tutorial.html", "tutorial.zh-CN.html"]),
+        (rules, "en", [home, tutorial, rules], ["rules.html", "index.zh-CN.html"]),
+    ):
+        config: dict[str, Any] = {"theme": {}, "extra": {}}
+        context = hooks["on_page_context"]({"nav": nav}, shown, config, nav)
+        assert config["theme"]["language"] == language
+        assert list(context["nav"]) == beside
+        assert [each["link"] for each in config["extra"]["alternate"]] == others
+
+
+def test_every_picture_of_the_site_has_its_dark_sibling() -> None:
+    shown = [
+        (file.parent / name)
+        for file in DOCS.rglob("*.md")
+        for name in re.findall(r"!\[[^\]]*\]\(([^)]*-light\.\w+)\)", file.read_text())
+    ]
+    assert shown
+    for light in shown:
+        assert light.exists()
+        assert light.with_name(light.name.replace("-light.", "-dark.")).exists()
