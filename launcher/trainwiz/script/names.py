@@ -67,7 +67,7 @@ class Names:
         self._by_scope: dict[str, dict[ast.AST, list[Assignment]]] = {}
         for outline in tree.outlines:
             for bound, whole, known in outline.once(_imports):
-                if known or whole in self.own:
+                if known or whole in self.own or whole.rpartition(".")[0] in self.own:
                     self.imports[bound] = whole
         self._aliases: dict[str, list[str]] = {}
         for alias, whole in self.imports.items():

@@ -199,6 +199,9 @@ class Origins:
             yield from self._makers(value, depth - 1) if value is not None else ()
         elif function is not None and depth:
             for value in self._returned(function):
+                if index is not None and isinstance(value, ast.Call):  # another function makes all of them
+                    yield from self._of_call(value, index, depth - 1)
+                    continue
                 if index is not None and isinstance(value, ast.Tuple) and index < len(value.elts):
                     value = value.elts[index]
                 yield from self._makers(value, depth - 1)
@@ -224,7 +227,7 @@ class Origins:
             else:
                 yield value
         elif isinstance(value, ast.Call):
-            yield from self._of_call(value, _position(assignment), depth)
+            yield from self._of_call(value, position(assignment), depth)
 
     def _of_parameter(self, name: str, node: ast.AST, depth: int) -> Iterator[ast.expr]:
         for given in self.given(name, node):
@@ -249,7 +252,7 @@ class Origins:
         function = self.called(value) if isinstance(value, ast.Call) else None
         if function is None:
             return []
-        index = None if assignment.alone else _position(assignment)
+        index = None if assignment.alone else position(assignment)
         found = []
         for one in self._returned(function):
             if index is None and assignment.alone:
@@ -366,7 +369,7 @@ def _spawned(function: ast.AST, name: str, call: ast.Call) -> ast.expr | None:
     return None
 
 
-def _position(assignment: Assignment) -> int | None:
+def position(assignment: Assignment) -> int | None:
     """The place of the name among those that a value is unpacked into."""
     targets = assignment.node.targets if isinstance(assignment.node, ast.Assign) else []
     for target in targets:

@@ -264,7 +264,7 @@ class Training:
     def _is_left_on_purpose(self, loop: Loop) -> bool:
         """Whether there is no later epoch, and a number of updates ends the loop."""
         breaks = (n for n in walk(loop) if isinstance(n, ast.Break) and self.tree.loops(n)[:1] == [loop])
-        return self.origins.loops(loop)[1:] == [] and any(True for _ in breaks)
+        return not self.origins.loops(loop) and any(True for _ in breaks)
 
     def _finishes(self, step: ast.Call, loop: Loop) -> bool:
         """Whether there is an update, or a deliberate end of the window, after the loop; or nothing is left over."""
@@ -305,9 +305,13 @@ def loop_source(loop: Loop) -> ast.expr | None:
 
 
 def drawn_from(loop: Loop) -> ast.expr | None:
-    """The iterator that a loop over a range, or without end, takes its batches from: `next(batches)`."""
-    calls = (n for n in walk(loop) if isinstance(n, ast.Call) and dotted(n.func) == "next" and n.args)
-    return next((call.args[0] for call in calls), None)
+    """What a loop over a range, or without end, takes its batches from: `next(batches)`, `loader.next_batch()`."""
+    for call in (n for n in walk(loop) if isinstance(n, ast.Call)):
+        if dotted(call.func) == "next" and call.args:
+            return call.args[0]
+        if method(call) == "next_batch" and isinstance(call.func, ast.Attribute):
+            return call.func.value
+    return None
 
 
 # docs/decisions/files.md: Lint stays silent if it does not know

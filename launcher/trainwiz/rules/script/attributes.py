@@ -10,7 +10,9 @@ from trainwiz.engines.names import names
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.tree import dotted
+from trainwiz.script.names import Assignment
+from trainwiz.script.origins import position
+from trainwiz.script.tree import Function, dotted, walk
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 _INSIDE = names(
@@ -46,7 +48,8 @@ def wrappers_have_no_attributes_of_the_model(script: Script) -> Violations:
         name = dotted(node.value)
         if not name or node.attr in told or not isinstance(node.ctx, ast.Load) or name == "self":
             continue
-        if (node.attr in _INSIDE or _is_own(script, node)) and _is_wrapped(script, node.value):
+        wrap = _wrap(script, node.value) if node.attr in _INSIDE or node.attr in script.once(_own_attributes) else None
+        if wrap is not None and (node.attr in _INSIDE or _is_own(script, node, wrap)):
             told.add(node.attr)
             yield violation(
                 "{name} is wrapped, and DDP's wrapper has no {attribute}",
@@ -57,19 +60,39 @@ def wrappers_have_no_attributes_of_the_model(script: Script) -> Violations:
             )
 
 
-def _is_wrapped(script: Script, value: ast.expr) -> bool:
-    """Whether a name surely holds a DDP here, or what accelerate prepared, and nothing asks which of them it is."""
-    if any(_ASKS.search(ast.unparse(guard.test)) for guard in script.tree.guards(value)):
-        return False
+def _wrap(script: Script, value: ast.expr, depth: int = 4) -> ast.Call | None:
+    """What wrapped the model that a name surely holds here, DDP or accelerate; None also where something asks for it.
+
+    A name that a function is given counts if all of its calls give it a wrapped model.
+    """
+    if not depth or any(_ASKS.search(ast.unparse(guard.test)) for guard in script.tree.guards(value)):
+        return None
     latest = script.names.latest(dotted(value), value)
     if latest is None or latest.scope is not script.tree.scope(value):
-        return False
+        given = script.origins.given(dotted(value), value) if latest is None and "." not in dotted(value) else []
+        return _only([_wrap(script, one, depth - 1) if dotted(one) else None for one in given])
     made = latest.value
+    if isinstance(made, ast.Name) and not latest.alone:  # `generator, critic = models`
+        parts = [_part(one, latest) for one in script.origins.given(made.id, made)]
+        return _only([_wrap(script, one, depth - 1) if one is not None else None for one in parts])
     if not isinstance(made, ast.Call):
-        return False
+        return None
     if latest.alone and script.names.resolved(made.func) == _DDP:
-        return not script.tree.exclusive(latest.node, value)
-    return script.engines.prepares(latest) and _is_accelerates(script, made) and _may_be_model(latest.name)
+        return made if not script.tree.exclusive(latest.node, value) else None
+    prepared = script.engines.prepares(latest) and _is_accelerates(script, made) and _may_be_model(latest.name)
+    return made if prepared else None
+
+
+def _only(found: list[ast.Call | None]) -> ast.Call | None:
+    """The first of them, where all are something."""
+    return found[0] if found and None not in found else None
+
+
+def _part(value: ast.expr, assignment: Assignment) -> ast.expr | None:
+    """What a name gets of a list that is written out."""
+    index = position(assignment)
+    listed = isinstance(value, ast.List | ast.Tuple) and index is not None and index < len(value.elts)
+    return value.elts[index] if listed and dotted(value.elts[index]) else None  # type: ignore[attr-defined, index]
 
 
 def _is_accelerates(script: Script, made: ast.Call) -> bool:
@@ -82,36 +105,58 @@ def _may_be_model(name: str) -> bool:
     return re.search(r"model|net$|encoder|decoder|policy|actor|critic|transformer", name, re.I) is not None
 
 
-def _is_own(script: Script, node: ast.Attribute) -> bool:
-    """Whether an attribute is a method of the project's class that makes the model, and not one of nn.Module."""
-    latest = script.names.latest(dotted(node.value), node)
-    if latest is None or not isinstance(latest.value, ast.Call) or not isinstance(script.tree.parent(node), ast.Call):
-        return False
-    for kind in _kinds(script, latest.value):
-        methods = {f.name for f in script.origins.methods(kind.name)}
+def _is_own(script: Script, node: ast.Attribute, wrap: ast.Call) -> bool:
+    """Whether an attribute is one of the project's class that makes the model, and not one of nn.Module or DDP."""
+    for kind in _kinds(script, wrap):
         bases = {script.names.resolved(base) for base in kind.bases}
-        if node.attr in methods - _OF_MODULES and bases <= {"torch.nn.Module", "nn.Module"}:
+        if node.attr in _attributes(kind) - _OF_MODULES and bases <= {"torch.nn.Module", "nn.Module"}:
             return True
     return False
+
+
+def _own_attributes(script: Script) -> frozenset[str]:
+    """What any class of the project has, so that few names are followed."""
+    kinds = script.tree.of(ast.ClassDef) if script.wrappers or script.engines.prepared_names else []
+    return frozenset().union(*map(_attributes, kinds)) - _OF_MODULES
+
+
+def _attributes(kind: ast.ClassDef) -> frozenset[str]:
+    """The methods of a class, and what its objects are given when they are made; kept on the node."""
+    if "_attributes" not in kind.__dict__:
+        methods = [one for one in kind.body if isinstance(one, Function)]
+        made = [n for f in methods if f.name == "__init__" for n in walk(f) if isinstance(n, ast.Attribute)]
+        stored = {n.attr for n in made if isinstance(n.ctx, ast.Store) and dotted(n.value) == "self"}
+        kind._attributes = frozenset(stored.union(f.name for f in methods))  # type: ignore[attr-defined]
+    found: frozenset[str] = kind.__dict__["_attributes"]
+    return found
 
 
 def _kinds(script: Script, wrap: ast.Call) -> Iterator[ast.ClassDef]:
     """The classes of the project whose objects a wrapper gets."""
     for given in wrap.args[:1]:
-        for maker in script.origins.makers(given):
+        for maker in map(_unmoved, script.origins.makers(given)):
             own = script.origins.kind(script.names.resolved(maker.func)) if isinstance(maker, ast.Call) else None
             if own is not None:
                 yield own
 
 
+def _unmoved(maker: ast.expr) -> ast.expr:
+    """What makes a model that is moved at once: `Model().cuda()`."""
+    while isinstance(maker, ast.Call) and isinstance(maker.func, ast.Attribute) and maker.func.attr in _MOVES:
+        maker = maker.func.value
+    return maker
+
+
+_MOVES = ("bfloat16", "cuda", "eval", "float", "half", "to", "train")
 _OF_MODULES = frozenset(
     names(
         """
-        add_module apply bfloat16 buffers children compile cpu cuda double eval extra_repr float forward get_buffer
-        get_extra_state get_parameter get_submodule half join load_state_dict modules named_buffers named_children
-        named_modules named_parameters no_sync parameters register_buffer register_comm_hook register_forward_hook
-        register_module register_parameter requires_grad_ scatter set_extra_state share_memory state_dict to to_empty
-        train type xpu zero_grad
+        add_module apply bfloat16 broadcast_buffers buffers children compile cpu cuda device device_ids
+        device_type dim double eval extra_repr float forward get_buffer get_extra_state get_parameter
+        get_submodule half join load_state_dict logger module modules named_buffers named_children named_modules
+        named_parameters no_sync parameters process_group reducer register_buffer register_comm_hook
+        register_forward_hook register_module register_parameter requires_grad_ scatter set_extra_state
+        share_memory state_dict to to_empty train training type xpu zero_grad
         """
     )
 )

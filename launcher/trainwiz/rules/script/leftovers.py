@@ -183,15 +183,25 @@ def devices_have_the_local_rank(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html (environment variables)
     """
     known = any("LOCAL_RANK" in part.text or "SLURM_PROCID" in part.text for part in script.parts)
-    chosen = [(c, c.argument("device", 0)) for c in script.called("torch.cuda.set_device")] if known else []
-    for call, device in chosen:
+    chosen: list[tuple[ast.AST, ast.expr | None]] = []
+    if known:
+        chosen = [(c.node, c.argument("device", 0)) for c in script.called("torch.cuda.set_device")]
+        chosen += [(n, _number_of_gpu(n)) for n in script.tree.of(ast.JoinedStr)] if script.engines.several else []
+    for node, device in chosen:
         if device is not None and _is_global_rank(script, device):
             yield violation(
                 "{device} counts over all machines: there is no such GPU on the second one",
                 remedy("use the local rank: int(os.environ[{name}])", name='"LOCAL_RANK"'),
                 device=ast.unparse(device),
-                place=script.place(call.node),
+                place=script.place(node),
             )
+
+
+def _number_of_gpu(text: ast.JoinedStr) -> ast.expr | None:
+    """The number in `f"cuda:{rank}"`."""
+    first, *rest = text.values
+    number = rest[0] if len(rest) == 1 and constant(first) == "cuda:" else None
+    return number.value if isinstance(number, ast.FormattedValue) else None
 
 
 def _device_maps(script: Script, value: ast.expr | None) -> list[ast.expr]:
@@ -218,6 +228,7 @@ def _is_global_rank(script: Script, device: ast.expr) -> bool:
     made = [a.value for a in script.names.assigned(dotted(device), device)] if dotted(device) else [device]
     if len(made) == 1 and dotted(made[0]) and dotted(made[0]) != dotted(device):
         return _is_global_rank(script, made[0])
+    made = [value for value in made if type(constant(value)) is not int]  # without other processes
     words = [{constant(n) for n in walk(value)} for value in made]
     asked = [
         isinstance(value, ast.Call) and script.names.resolved(value.func) == "torch.distributed.get_rank"

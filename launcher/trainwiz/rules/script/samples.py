@@ -17,7 +17,12 @@ from trainwiz.script.tree import Function, Loop, constant, dotted, method, opene
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _SHARES = re.compile(r"sampler|shard|split_dataset|split_data|rank|world|num_replicas|Iterable|stream|webdataset", re.I)
 _PRINTS = re.compile(r"print|log|warn", re.I)
-_TOLD = re.compile(r"^(rank|shard(_id)?|num_replicas|num_shards|world_size)$")
+_TOLD = re.compile(
+    r"^((process_|dp_|data_parallel_|ddp_)?rank|shard(_id)?|num_replicas|num_shards|(ddp_)?world_size|num_processes)$"
+)
+_GRAPH_LOADERS = re.compile(r"^torch_geometric\.loader\.\w*Loader$")
+_SEEDS_OF_GRAPHS = ("input_nodes", "edge_label_index")
+"""What a loader of graphs draws its batches from; without it, from all nodes."""
 _SHARES_OUT = re.compile(r"rank|world|replica|shard|dist", re.I)
 _SEEDS = names("torch.manual_seed numpy.random.seed random.seed transformers.set_seed torch.cuda.manual_seed_all")
 _DRAWS = names(
@@ -29,6 +34,8 @@ _DRAWS = names(
 _OWN_MADE = re.compile(r"replay|rollout|experience|data_buffer", re.I)
 """In the names of what a rank has made itself, as in reinforcement learning."""
 _FILLS = ("append", "add", "extend", "insert", "push", "store")
+_MOST_SHOWN = 40
+"""Characters of what is logged."""
 _RANDOM = names("torch.rand torch.randint torch.randn")
 _GATHERS = re.compile(r"gather|reduce|broadcast|sync|compute|average|aggregate|(?<!para)meter$")
 """In the names of functions that may collect something from other ranks."""
@@ -62,6 +69,7 @@ def ranks_see_different_samples(script: Script) -> Violations:
                 remedy("add sampler=DistributedSampler(dataset), and remove shuffle"),
                 place=script.place(loaders[0]),
             )
+        yield from _one_share(script, [m for m in made if isinstance(m, ast.Call)])
     if not script.engines.accelerate:
         yield from _same_draws(script)
     for call in script.calls_like(r"Distributed\w*Sampler$"):
@@ -73,6 +81,38 @@ def ranks_see_different_samples(script: Script) -> Violations:
                 rank=constant(rank),
                 place=script.place(call.node),
             )
+
+
+def _one_share(script: Script, made: list[ast.Call]) -> Violations:
+    """Loaders that are told the same share on every rank, or that draw from all nodes of a graph."""
+    for maker in made:
+        own = script.origins.kind(script.names.resolved(maker.func)) is not None
+        if own and _is_told_one(maker):
+            yield violation(
+                "every rank reads the same share of the data",
+                remedy("pass the rank, and the number of ranks"),
+                place=script.place(maker),
+            )
+        elif _GRAPH_LOADERS.search(script.names.resolved(maker.func)) and _draws_from_all(script, maker):
+            yield violation(
+                "every rank draws from all nodes of the graph",
+                remedy("split the nodes by rank: nodes.split(…)[rank]"),
+                place=script.place(maker),
+            )
+
+
+def _draws_from_all(script: Script, loader: ast.Call) -> bool:
+    """Whether a loader of graphs surely is given the same nodes on every rank."""
+    given = {k.arg: k.value for k in loader.keywords}
+    drawn = [value for name, value in given.items() if name in _SEEDS_OF_GRAPHS]
+    if not drawn or any(name and "sampler" in name for name in given):
+        return False
+    if any(isinstance(value, ast.Subscript) for value in drawn):
+        return False  # of a dictionary, whose values may have been split before
+    fed = [n for v in drawn for n in script.names.feeding(v, past=lambda n: method(n) in ("to", "cuda"))]
+    words = {getattr(n, "id", "") or getattr(n, "attr", "") for n in fed}
+    told = any(script.ranks.is_rank(n) or script.ranks.holds_rank(n) for n in fed)
+    return not told and not any(_SHARES.search(word) for word in words if word)
 
 
 @rule("TW745", level=Level.ERROR, field="script")
@@ -191,24 +231,31 @@ def covers_a_share(script: Script, loop: ast.For) -> bool:
 
 def _logged_by_one(script: Script) -> Violations:
     """Of the numbers that a LightningModule logs in its evaluation, those not averaged over ranks as others are."""
-    logs = [c for c in script.methods("log") if script.engines.lightning and dotted(c.node.func) == "self.log"]
+    lightning = script.engines.lightning
+    logs = [c for c in script.methods("log", "log_dict") if lightning and dotted(c.node.func).startswith("self.log")]
     several = bool(logs) and _on_several(script)
-    synced = {script.tree.scope(c.node) for c in logs if (v := c.keyword("sync_dist")) is not None and _may_hold(v)}
+    told = [c for c in logs if (v := c.keyword("sync_dist")) is not None and _may_hold(v)]
+    synced = {a for c in told for a in script.tree.above(c.node) if isinstance(a, Function | ast.ClassDef)}
     for call in logs:
         function = script.tree.scope(call.node)
         evaluates = [function, *(script.tree.scope(site) for site in script.origins.sites(function))]
         called = any(re.search(r"^(validation|test)_", getattr(f, "name", "")) for f in evaluates)
-        value = call.argument("value", 1)
+        value = call.argument("value", 1) if call.method == "log" else call.argument("dictionary", 0)
         plain = value is not None and not _is_metrics(script, value) and call.keyword("sync_dist") is None
-        if not called or not plain or call.has_spread() or not (function in synced or several):
+        beside = not synced.isdisjoint((function, *script.tree.above(function)))
+        if not called or not plain or call.has_spread() or not (beside or several):
             continue
         others = remedy("add sync_dist=True, as in the other calls")
         yield violation(
             "{name} is logged for this rank's share of the data only",
-            others if function in synced else remedy("add sync_dist=True, or log a metric of torchmetrics"),
-            name=ast.unparse(call.node.args[0]) if call.node.args else "self.log",
+            others if beside else remedy("add sync_dist=True, or log a metric of torchmetrics"),
+            name=_shortened(ast.unparse(call.node.args[0])) if call.node.args else "self.log",
             place=script.place(call.node),
         )
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else text[:_MOST_SHOWN] + "…"
 
 
 def _is_metrics(script: Script, value: ast.expr) -> bool:
@@ -244,8 +291,8 @@ def _may_hold(value: ast.expr) -> bool:
 
 def _goes_over_share(script: Script, loop: ast.For) -> bool:
     """Whether a loop goes over one rank's share, because its loader is split or because it leaves out the others'."""
-    source = loop_source(loop)
-    if source is not None and _is_split(script, source):
+    source = loop_source(loop) or drawn_from(loop)
+    if source is not None and dotted(source) and _is_split(script, source):
         return True
     skips = [s for s in loop.body if isinstance(s, ast.If) and isinstance(s.body[-1], ast.Continue)]
     tests = [s.test for s in skips if isinstance(s.test, ast.Compare) and isinstance(s.test.ops[0], ast.NotEq)]
@@ -473,7 +520,18 @@ def _is_split(script: Script, source: ast.expr) -> bool:
     told = [m for m in found if isinstance(m, ast.Call)]
     if any(script.engines.kind(m) == "DistributedSampler" or _is_told_share(script, m) for m in told):
         return True
-    return bool(made) and all(isinstance(m, ast.Call) and _is_told_share(script, m) for m in made)
+    return bool(made) and all(
+        isinstance(m, ast.Call) and (_is_told_share(script, m) or _draws_from_a_share(script, m)) for m in made
+    )
+
+
+def _draws_from_a_share(script: Script, loader: ast.Call) -> bool:
+    """Whether a loader of graphs is given the nodes of a rank."""
+    if not _GRAPH_LOADERS.search(script.names.resolved(loader.func)):
+        return False
+    drawn = [k.value for k in loader.keywords if k.arg in _SEEDS_OF_GRAPHS]
+    fed = (n for v in drawn for n in script.names.feeding(v, past=lambda n: method(n) in ("to", "cuda")))
+    return any(script.ranks.is_rank(n) or script.ranks.holds_rank(n) for n in fed)
 
 
 def _is_told_share(script: Script, call: ast.Call) -> bool:
