@@ -112,7 +112,7 @@ class Origins:
             return [kind]
         made: list[ast.AST] = [a.value for a in assigned if a.alone]
         # `self.trainer = trainer` says as little as a parameter does.
-        said = any(isinstance(value, ast.Call) for value in made)
+        said = any(isinstance(value, ast.Call) and not self._is_of_function(value) for value in made)
         if self._classes and not said and isinstance(owner, ast.Name | ast.Attribute) and not self._following:
             self._following = True  # which asks for calls in turn
             made = list(self.makers(owner))
@@ -120,6 +120,10 @@ class Origins:
         kinds = [self.names.resolved(_made_first(m).func) for m in made if isinstance(m, ast.Call)]
         # `Checkpointer.of(folder)` makes one as well.
         return [next((part for part in kind.split(".") if part in self._classes), kind) for kind in kinds]
+
+    def _is_of_function(self, call: ast.Call) -> bool:
+        """Whether a function of the project makes a value, which says only by what it returns of which kind that is."""
+        return self.names.function(self.names.resolved(call.func).rpartition(".")[2]) is not None
 
     def _own(self, call: ast.Call) -> str:
         """The name of what may be the project's own function: `f(…)`, `module.f(…)`, `self.f(…)`, `object.f(…)`."""

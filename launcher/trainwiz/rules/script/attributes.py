@@ -92,7 +92,7 @@ def _part(value: ast.expr, assignment: Assignment) -> ast.expr | None:
     """What a name gets of a list that is written out."""
     index = position(assignment)
     listed = isinstance(value, ast.List | ast.Tuple) and index is not None and index < len(value.elts)
-    return value.elts[index] if listed and dotted(value.elts[index]) else None  # type: ignore[attr-defined, index]
+    return value.elts[index] if listed and dotted(value.elts[index]) else None  # type: ignore[attr-defined]
 
 
 def _is_accelerates(script: Script, made: ast.Call) -> bool:
@@ -122,12 +122,12 @@ def _own_attributes(script: Script) -> frozenset[str]:
 
 def _attributes(kind: ast.ClassDef) -> frozenset[str]:
     """The methods of a class, and what its objects are given when they are made; kept on the node."""
-    if "_attributes" not in kind.__dict__:
+    if "_own_names" not in kind.__dict__:
         methods = [one for one in kind.body if isinstance(one, Function)]
         made = [n for f in methods if f.name == "__init__" for n in walk(f) if isinstance(n, ast.Attribute)]
         stored = {n.attr for n in made if isinstance(n.ctx, ast.Store) and dotted(n.value) == "self"}
-        kind._attributes = frozenset(stored.union(f.name for f in methods))  # type: ignore[attr-defined]
-    found: frozenset[str] = kind.__dict__["_attributes"]
+        kind._own_names = frozenset(stored.union(f.name for f in methods))  # type: ignore[attr-defined]
+    found: frozenset[str] = kind.__dict__["_own_names"]
     return found
 
 

@@ -161,7 +161,12 @@ def _is_synced(call: Call) -> bool:
 
 def _is_of_prepared(script: Script, call: Call) -> bool:
     """Whether a method is that of a model that may be DeepSpeed's engine, since it was prepared."""
-    return isinstance(call.node.func, ast.Attribute) and script.engines.is_prepared(call.node.func.value)
+    if not isinstance(call.node.func, ast.Attribute):
+        return False
+    owner = dotted(call.node.func.value)
+    # transformers' Trainer keeps the engine as self.deepspeed.
+    named = owner.startswith("self.") and owner.endswith(("deepspeed", "model_engine", "ds_engine"))
+    return named or script.engines.is_prepared(call.node.func.value)
 
 
 def _forwards(script: Script) -> list[Call]:

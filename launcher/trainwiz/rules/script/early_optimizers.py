@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from trainwiz.finding import Level, Violations, remedy, violation
@@ -10,13 +11,16 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
-from trainwiz.script.tree import dotted, method
+from trainwiz.script.tree import dotted, method, walk
 
 _REPLACES = {
     "torch.distributed.fsdp.fully_shard": "fully_shard",
     "torch.distributed.fsdp.FullyShardedDataParallel": "FSDP",
     "peft.get_peft_model": "get_peft_model",
+    "Fabric.setup": "fabric.setup",
+    "Fabric.setup_module": "fabric.setup",
 }
+_FABRIC_SHARDS = re.compile(r"FSDPStrategy|strategy=.fsdp")
 
 
 @rule("TW737", level=Level.ERROR, field="script")
@@ -39,6 +43,15 @@ def optimizers_get_the_final_parameters(script: Script) -> Violations:
             for c in script.makers("Optimizer")
             if makes_optimizer(script, c, name) and script.tree.scope(c.node) is scope
         ] or list(_helpers(script, name, scope))
+        groups = _early_groups(script, node, name)
+        if groups is not None:
+            yield violation(
+                "the parameters are collected before {name}, which adds or replaces those that are to be trained",
+                remedy("collect them after line {line}", line=script.place(node).line),
+                name=_REPLACES[call.name],
+                place=script.place(groups),
+            )
+            continue
         made = [c for c in made if not script.tree.exclusive(c.node, node)]
         before = [c for c in made if script.tree.is_before(c.node, node)]
         if before and len(before) == len(made):
@@ -50,9 +63,37 @@ def optimizers_get_the_final_parameters(script: Script) -> Violations:
             )
 
 
+def _early_groups(script: Script, node: ast.Call, model: str) -> ast.expr | None:
+    """What collects a model's parameters for an optimizer before they are replaced, and never after."""
+    scope = script.tree.scope(node)
+    for call in script.makers("Optimizer"):
+        given = call.argument("params", 0)
+        if script.tree.scope(call.node) is not scope or given is None or not isinstance(given, ast.Name):
+            continue
+        made = [a for a in script.names.assigned(given.id, given) if a.scope is scope]
+        taken = [a for a in made if _collects(a.value, model)]
+        early = bool(taken) and len(taken) == len(made) and all(script.tree.is_before(a.node, node) for a in taken)
+        if early and script.tree.is_before(node, call.node) and not script.tree.exclusive(taken[0].node, node):
+            return taken[0].value
+    return None
+
+
+def _collects(value: ast.expr, model: str) -> bool:
+    """Whether this is made of a model's parameters: by itself, or by a function that has them in its name."""
+    for n in (one for one in walk(value) if isinstance(one, ast.Call)):
+        if method(n) in ("parameters", "named_parameters") and _owner(n) == model:
+            return True
+        if "param" in dotted(n.func).rpartition(".")[2] and any(dotted(a) == model for a in n.args):
+            return True
+    return False
+
+
 def _replaced(script: Script) -> Iterator[tuple[Call, ast.Call, str]]:
     """What replaces a model's parameters, where the script calls it or a function of its own for it, and the model."""
+    shards = any(_FABRIC_SHARDS.search(part.text) for part in script.parts)
     for call in script.called(*_REPLACES):
+        if call.name.startswith("Fabric") and (not shards or len(call.node.args) > 1):
+            continue
         name = dotted(call.node.args[0]) if call.node.args else ""
         yield call, call.node, name
         function = script.tree.scope(call.node)

@@ -116,6 +116,7 @@ def everything_is_prepared(script: Script) -> Violations:
                 place=script.place(step),
             )
     yield from _no_model(script, prepares, by_accelerator)
+    yield from _no_optimizer(script, prepares, learning)
     yield from _in_one_branch(script, prepares)
     for backward in script.training.distinct if by_accelerator else ():
         for node in script.names.feeding(backward.loss):
@@ -447,6 +448,28 @@ def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backwar
         name=dotted(optimizer),
         place=script.place(optimizer),
     )
+
+
+def _no_optimizer(script: Script, prepares: Sequence[Call], learning: set[Loop]) -> Violations:
+    """A model and its data are prepared, but no optimizer, wherever that comes from."""
+    given = [v for c in prepares for v in c.node.args]
+    named = all(dotted(v) or isinstance(v, ast.Call) for v in given)
+    apart = any("optim" in ast.unparse(v).lower() or script.engines.kind(v) == "Optimizer" for v in given)
+    fabric = all(c.name.startswith("Fabric") for c in prepares)
+    data = fabric or any(_is_aside(script, v) for v in given)
+    if apart or not named or not data or script.calls_like("Dummy|prepare_optimizer|setup_optimizers"):
+        return
+    for step in script.training.steps:
+        owner = step.func.value  # type: ignore[attr-defined]
+        of_object = script.engines.kind(owner) == "Optimizer" and not learning.isdisjoint(script.origins.loops(step))
+        if of_object and not script.engines.is_prepared(owner) and dotted(owner):
+            yield violation(
+                "{name} was not prepared: it ignores accumulation and loss scale",
+                _passed(prepares),
+                name=dotted(owner),
+                place=script.place(step),
+            )
+            return
 
 
 def _in_one_branch(script: Script, prepares: Sequence[Call]) -> Violations:

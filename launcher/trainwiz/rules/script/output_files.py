@@ -40,6 +40,10 @@ _WHOLE = re.compile(
 )
 _START = re.compile(r"(start|resume|first|initial|begin)\w*(epoch|step|iter|update)", re.IGNORECASE)
 _PROGRESS = re.compile(r"epoch|step|iter|update|history", re.IGNORECASE)
+_LOADS = r"(?i)(^|_)(load|resume|restart|restore|auto_load)"
+"""Functions that load a checkpoint."""
+_BESIDE = re.compile(r"sched|scaler", re.IGNORECASE)
+"""What nobody loads who only begins with the weights of another training."""
 _RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
 _WRITERS = ("numpy.save", "numpy.savez")
 _LINKS = ("os.symlink", "os.rename", "os.replace", "shutil.copytree")
@@ -62,6 +66,8 @@ _HANDS_ON = re.compile(
     r"coordinator|(?:rank|process)_?(?:0|zero)|(?:main|master)_(?:rank|process)|(?:main|master)_only"
 )
 """In the name of what calls a function that it is handed on one rank."""
+_OF_TRAINERS = ("_save_checkpoint", "evaluate", "log", "train", "training_step")
+"""Methods that a Trainer calls on every rank."""
 _DEEP = 3
 """Functions that call each other, down to the backward pass."""
 _FULLY_SHARD = "torch.distributed.fsdp.fully_shard"
@@ -169,6 +175,7 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     accelerator.save_state and load_state.
     Source: https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html (general checkpoint)
     """
+    yield from _saved_only(script)
     loads = [c for c in script.methods("load_state_dict") if c.node.args]
     updates = script.training.steps or any(b.by == "NativeScaler" for b in script.training.backwards)
     if not loads or not (updates or _trains_elsewhere(script)) or script.engines.colossalai:
@@ -194,6 +201,24 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
             missing=", ".join(missing),
             place=script.place(resumed[0].node),
         )
+
+
+def _saved_only(script: Script) -> Violations:
+    """The state of an optimizer that is saved, but not loaded beside those of a scaler or a scheduler that are."""
+    states = [c for c in script.methods("state_dict") if isinstance(c.node.func, ast.Attribute)]
+    saved = [c for c in states if script.engines.kind(c.node.func.value) == "Optimizer"]  # type: ignore[attr-defined]
+    if not saved or script.has_attribute("load_state", "load_checkpoint"):
+        return
+    given = {dotted(v) for c in script.calls_like(_LOADS) for v in c.arguments if dotted(v)}
+    given |= {dotted(c.node.func).rpartition(".")[0] for c in script.methods("load_state_dict")}
+    if any("opt" in name.lower() for name in given) or not any(_BESIDE.search(name) for name in given):
+        return
+    yield violation(
+        "{name} is saved, but not loaded again when the training continues",
+        remedy("load it beside the other states: {name}.load_state_dict", name=dotted(saved[0].node.func.value)),  # type: ignore[attr-defined]
+        name=dotted(saved[0].node.func.value),  # type: ignore[attr-defined]
+        place=script.place(saved[0].node),
+    )
 
 
 def _trains_elsewhere(script: Script) -> bool:
@@ -319,8 +344,17 @@ def _trains(script: Script, call: ast.Call) -> bool:
     saves = isinstance(scope, Function) and re.search(r"save|ckpt|checkpoint", scope.name)
     if saves and looping and not looping.isdisjoint(script.origins.loops(call, _DEEP + 1)):
         return True
+    if isinstance(scope, Function) and scope.name in _OF_TRAINERS and _runs_trainer(script):
+        return _is_of_trainer(script, scope)
     own = isinstance(scope, Function) and (scope.name.startswith("on_") or scope.name.endswith("_step"))
     return own and _callback(script, call) is not None
+
+
+def _is_of_trainer(script: Script, function: ast.AST) -> bool:
+    """Whether a function is a method of a subclass of transformers' Trainer."""
+    kind = script.tree.parent(function)
+    bases = [script.names.resolved(base) for base in kind.bases] if isinstance(kind, ast.ClassDef) else []
+    return any(base.startswith(("transformers.", "trl.")) and base.endswith("Trainer") for base in bases)
 
 
 def _runs_trainer(script: Script) -> bool:
@@ -453,8 +487,14 @@ def _starts_later(script: Script, call: Call) -> bool:
     )
     blocks = next((b for b in (parent.body, parent.orelse) if statement in b), []) if isinstance(parent, ast.If) else []
     blocks = blocks if loads else []
-    assigned = [s for s in blocks if isinstance(s, ast.Assign) and not isinstance(s.value, ast.Constant)]
+    within = [n for s in blocks for n in ([s] if isinstance(s, ast.Assign) else _branches(s))]
+    assigned = [s for s in within if isinstance(s, ast.Assign) and not isinstance(s.value, ast.Constant)]
     return any(_START.search(dotted(target)) for s in assigned for target in s.targets)
+
+
+def _branches(statement: ast.stmt) -> list[ast.stmt]:
+    """The statements in the branches of a condition."""
+    return [*statement.body, *statement.orelse] if isinstance(statement, ast.If) else []
 
 
 def _stores(script: Script, node: ast.AST) -> list[ast.Assign]:

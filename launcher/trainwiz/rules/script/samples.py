@@ -180,6 +180,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
     yield from _logged_by_one(script)
     if not script.engines.several:
         return
+    yield from _read_alone(script)
     turns = set(script.training.turns)
     for loop in script.tree.of(ast.For):
         learns = loop in turns or script.training.within(loop)
@@ -207,6 +208,36 @@ def scores_cover_all_ranks(script: Script) -> Violations:
                 name=ast.unparse(name),
                 place=script.place(node),
             )
+
+
+def _read_alone(script: Script) -> Violations:
+    """Averages over all batches that a function reads from the project's own meters, without asking the other ranks."""
+    for read in _functions_reading(script):
+        told = any(_synchronizes(n) for n in walk(read) if isinstance(n, ast.Call))
+        for call in (n for n in walk(read) if isinstance(n, ast.Call) and not told):
+            own = script.origins.kind(script.names.resolved(call.func))
+            could = own is not None and any(_says_synchronized(f.name) for f in script.origins.methods(own.name))
+            loops = [n for n in walk(read) if isinstance(n, ast.For)]
+            split = any(n in script.training.turns or _goes_over_share(script, n) for n in loops)
+            if could and split and isinstance(script.tree.parent(call), ast.Assign):
+                yield violation(
+                    "{name} adds up only this rank's share of the data",
+                    remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
+                    name=dotted(script.tree.parent(call).targets[0]),  # type: ignore[union-attr]
+                    place=script.place(call),
+                )
+                break
+
+
+def _synchronizes(call: ast.Call) -> bool:
+    return _says_synchronized(method(call)) and "cuda" not in dotted(call.func)
+
+
+def _functions_reading(script: Script) -> list[Function]:
+    """The functions that read the average over all batches of something."""
+    found = dict.fromkeys(script.tree.scope(n) for n in script.tree.mentions("global_avg"))
+    kept = [f for f in found if isinstance(f, Function)]
+    return [f for f in kept if not isinstance(script.tree.parent(f), ast.ClassDef)]
 
 
 def _picks(script: Script, call: ast.Call) -> bool:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import counts_to_window
-from trainwiz.script.tree import dotted, opened, operates
+from trainwiz.script.tree import constant, dotted, opened, operates
 
 _PREPARES = ("Accelerator.prepare", "Accelerator.prepare_scheduler")
 _TOTALS = {"num_training_steps": 2, "T_max": 1, "total_iters": 3, "total_steps": 2}
@@ -60,6 +60,7 @@ def schedules_count_updates(script: Script) -> Violations:
     """
     steps = script.called("Scheduler.step")
     totals = dict(_schedules(script)) if steps else {}
+    yield from _beside_windows(script, steps, totals)
     for call in steps:
         name = dotted(call.node.func.value)  # type: ignore[attr-defined]
         made = totals.get(name)
@@ -82,6 +83,97 @@ def schedules_count_updates(script: Script) -> Violations:
                 total=ast.unparse(total),
                 place=script.place(call.node),
             )
+
+
+def _beside_windows(script: Script, steps: Sequence[Call], totals: Mapping[str, Call]) -> Violations:
+    """Schedules without a known total that step after every micro-batch, where the optimizer steps after several."""
+    for call in steps:
+        owner = call.node.func.value  # type: ignore[attr-defined]
+        made = totals.get(dotted(owner))
+        loops = script.tree.loops(call.node)
+        unknown = made is None or _total(made) is None
+        if not loops or not unknown or script.engines.is_prepared(owner) or call.node.args or call.node.keywords:
+            continue
+        windows = [w for w in script.training.windows if w.loop is loops[0] and constant(w.size) != 1]
+        same = [w for w in windows if script.tree.scope(w.step) is script.tree.scope(call.node)]
+        if same and not script.tree.guards(call.node, within=loops[0]):
+            yield violation(
+                "the scheduler steps after every micro-batch, but the optimizer steps after {size}",
+                remedy("step it under the same condition as the optimizer"),
+                size=ast.unparse(same[0].size),
+                place=script.place(call.node),
+            )
+
+
+@rule("TW786", level=Level.WARNING, field="script")
+def schedules_end_with_the_training(script: Script) -> Violations:
+    """A schedule that steps once per update must count updates, not micro-batches.
+
+    Without it: with an accumulation of n, the training ends after 1/n of the schedule: the warm-up is n times longer
+    than planned, and the learning rate hardly decays.
+    Why: len(loader) counts micro-batches; DeepSpeed's engine, accelerate's prepared scheduler and a step under the
+    optimizer's condition count updates.
+    Instead: divide by the accumulation: epochs * len(loader) // gradient_accumulation_steps.
+    Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation;
+    https://deepspeed.readthedocs.io/en/latest/schedulers.html
+    """
+    for name, call in _schedules(script):
+        total = _total(call)
+        size = _accumulated(script, name) if total is not None else ""
+        if total is None or not size:
+            continue
+        nodes = list(script.names.feeding(total))
+        lengths = [n for n in nodes if isinstance(n, ast.Call) and dotted(n.func) == "len" and n.args]
+        loaders = [n for n in lengths if _is_trained_on(script, n.args[0])]
+        counted = any(operates(n, ast.Div, ast.FloorDiv, ast.Mult) and _divides(n, size) for n in nodes)
+        if loaders and not counted and not _WORLD.search(_text(script, total)):
+            yield violation(
+                "the scheduler steps once per update, but {total} counts micro-batches: it ends too late",
+                remedy("divide the total (and the warm-up) by {size}", size=size),
+                total=ast.unparse(total),
+                place=script.place(total),
+            )
+
+
+def _divides(node: ast.AST, size: str) -> bool:
+    """Whether a division or a product has to do with the accumulation, or with something that is not known."""
+    parts = [n for n in (node.left, node.right) if not _is_count(n)]  # type: ignore[attr-defined]
+    texts = [ast.unparse(n) for n in parts]
+    return any(size in text or _MICRO.search(text) or re.search("batch|dp|steps", text) for text in texts)
+
+
+def _is_count(node: ast.expr) -> bool:
+    """Whether this is the length of something, or a number of epochs."""
+    return (isinstance(node, ast.Call) and dotted(node.func) == "len") or "epoch" in ast.unparse(node)
+
+
+def _is_trained_on(script: Script, value: ast.expr) -> bool:
+    """Whether the training goes over this loader."""
+    sources = [script.training.source(loop) for loop in script.training.turns]
+    return any(one is not None and dotted(one) == dotted(value) != "" for one in sources)
+
+
+def _accumulated(script: Script, name: str) -> str:
+    """What a schedule's steps accumulate, where each is surely an update; empty: one micro-batch, or unknown."""
+    if script.called("deepspeed.initialize"):
+        given = [c.keyword("lr_scheduler") for c in script.called("deepspeed.initialize")]
+        told = [n for n in script.tree.of(ast.Attribute) if n.attr == "gradient_accumulation_steps"]
+        owned = any(value is not None and dotted(value) == name for value in given)
+        return ast.unparse(told[0]) if owned and told and _is_told_to_engine(script) else ""
+    steps = [c.node for c in script.called("Scheduler.step") if dotted(c.node.func).rpartition(".")[0] == name]
+    for step in steps:
+        loops = script.tree.loops(step)
+        guards = script.tree.guards(step, within=loops[0]) if loops else []
+        windows = [w for w in script.training.windows if loops and w.loop is loops[0] and constant(w.size) != 1]
+        for window in windows:
+            if any(counts_to_window(window, g, script.training.expanded) for g in guards):
+                return ast.unparse(window.size)
+    return ""
+
+
+def _is_told_to_engine(script: Script) -> bool:
+    """Whether DeepSpeed's configuration gets an accumulation from the program."""
+    return any("gradient_accumulation_steps" in part.text and "train_batch_size" in part.text for part in script.parts)
 
 
 def _schedules(script: Script) -> Iterator[tuple[str, Call]]:
