@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from trainwiz import tasks
+from trainwiz import language, tasks
 from trainwiz.decide import Decided, decide
 from trainwiz.message import Message, say
 from trainwiz.models import known
@@ -547,6 +547,56 @@ def test_columns_are_shown_on_the_way_and_asked_where_their_names_say_nothing() 
     assert person.heard[-1] == "     label  verdict      3"
     assert answers["data.label_column"] == "verdict"
     assert "data.text_column" not in answers, "accepted with Enter"
+
+
+def enters(person: Person, given: Mapping[str, Any], data: DataFacts, *, submits: bool = False) -> list[str]:
+    """The prompts up to the review, where everything behind the first answers is accepted."""
+    talk = interview(person, answers=given, submits=lambda: submits)
+    talk.decide = lambda answers: decide(answers, MACHINE, data=data)
+    talk.run()
+    return person.prompts
+
+
+@pytest.mark.parametrize(
+    ("task", "first", "columns", "spared"),
+    [
+        ("text_classification", {"text": "slow", "label": "3"}, 0, []),
+        ("text_classification", {"Review Text": "slow", "label": "3"}, 1, ["Strategy"]),
+        ("text_classification", {"Review Text": "slow", "verdict": "3", "id": 7}, 2, ["Strategy", "Real batch"]),
+        ("image_regression", {"Photo": "a.png", "Wert": "3.5"}, 2, ["Strategy", "Real batch"]),
+        ("sft", {"问题": "为什么", "回答": "因为"}, 1, ["Strategy"]),
+    ],
+)
+@pytest.mark.parametrize("submits", [False, True])
+def test_who_is_asked_about_columns_is_not_asked_more(
+    task: str, first: Mapping[str, Any], columns: int, spared: list[str], submits: bool
+) -> None:
+    """Seven questions and the review at most; what is not asked is in the review."""
+    person = Person(task, "", "own.csv", *[""] * 9)
+    prompts = enters(person, {}, rows(first), submits=submits)
+    assert len(prompts) <= 7
+    assert len([prompt for prompt in prompts if "olumn" in prompt]) == columns
+    assert not [prompt for prompt in prompts for name in spared if prompt.startswith(name)]
+    assert submits or len(prompts) == 7 or task == "sft"
+
+
+def test_a_question_stays_where_it_was_asked_on_the_way_back() -> None:
+    """A column that is answered is no guess any more, and nothing else is asked for that reason."""
+    person = Person("text_classification", "", "own.csv", "id", "verdict", *[""] * 9)
+    prompts = enters(person, {}, rows({"Review Text": "slow", "verdict": "3", "id": 7}))
+    assert len(prompts) == 7
+    assert "Strategy" not in prompts
+
+
+def test_details_are_found_by_the_words_of_questions_and_answers() -> None:
+    (asked,) = [each for each in reviewed({}, "details", "write").asked if each.search]
+    assert set(asked.words) <= {value for value, _ in asked.choices}
+    name, about = asked.words["strategy.kind"]
+    assert name == "strategy.kind Strategy"
+    assert "communication" in about, "a word of an answer"
+    with language.spoken("zh"):
+        (asked,) = [each for each in reviewed({}, "details", "write").asked if each.search]
+    assert asked.words["optimizer.weight_decay"][0].endswith("权重衰减（weight decay） Weight decay")
 
 
 def test_the_column_of_the_texts_is_not_the_label_as_well() -> None:

@@ -403,7 +403,25 @@ def test_details_are_searched_paged_and_written_at_once(tmp_path: Path, start: S
     terminal.child.send("\x7f" * len("nothing like it") + "weight_decay\r")
     terminal.enter("Weight decay", "0.3")
     terminal.expect("typing searches")
+    terminal.child.send("Rate LEARNING\r")  # words of the question, in any order, of any case
+    terminal.enter("Learning rate", "0.002")
+    terminal.expect("typing searches")
     terminal.child.send("\x17")  # Ctrl-W
+    assert terminal.end() == 0, terminal.seen
+    assert plan(tmp_path)["optimizer"]["weight_decay"] == 0.3
+    assert plan(tmp_path)["optimizer"]["learning_rate"] == 0.002
+
+
+def test_a_search_in_chinese_finds_the_question(tmp_path: Path, start: Start) -> None:
+    terminal = start("init", "p", "--machine", CPU, "--defaults", rows=24, columns=80, lang="zh")
+    terminal.expect("write|写入")
+    terminal.child.send(END + "\r")
+    terminal.expect("typing searches|输入即可搜索|搜索")
+    terminal.child.send("权重衰减\r")
+    terminal.expect("权重衰减[^\n]*\\[")
+    terminal.child.send("０。３\r")
+    terminal.expect("搜索")
+    terminal.child.send("\x17")
     assert terminal.end() == 0, terminal.seen
     assert plan(tmp_path)["optimizer"]["weight_decay"] == 0.3
 

@@ -27,8 +27,10 @@ _OF_COLUMNS = ("data.columns", "data.image_column", "data.text_column", "data.la
 _FIRST_KEYS = [q.key for q in BASIC]
 _BEHIND_DATA = _FIRST_KEYS.index("data.train") + 1
 # docs/decisions/wizard.md: Who starts the machines is asked where a scheduler is at hand
-_SCHEDULER, _DEVICES, _SPARED = "cluster.kind", "machine.num_processes", "strategy.kind"
-"""Where jobs can be submitted, the first is asked, and the last is in the review only: at most eight Enters."""
+_SCHEDULER, _DEVICES = "cluster.kind", "machine.num_processes"
+"""Where jobs can be submitted, the first is asked."""
+_SPARED = ("strategy.kind", "batch.real_batch_size", "schedule.n_steps")
+"""For each question about columns or a scheduler, the next of these is in the review only: at most eight Enters."""
 _FIRST = (*_FIRST_KEYS[:_BEHIND_DATA], *_OF_COLUMNS, _SCHEDULER, *_FIRST_KEYS[_BEHIND_DATA:])
 _ORDER = (*_FIRST, *(q.key for q in ADVANCED if q.key not in _FIRST), REVIEW)
 _FOR_A_JOB = tuple(
@@ -266,9 +268,25 @@ class Interview:
             return True
         question = _QUESTIONS[step]
         asked = step in guessed if question.gate == "advanced" else question.asked(values)
-        if step in (_SCHEDULER, _SPARED):
-            asked = self.submits() == (step == _SCHEDULER)
-        return asked and question.when(values) and not set(question.sets) & self.fixed.keys()
+        if step == _SCHEDULER:
+            asked = self.submits()
+        if step in _SPARED:
+            asked = asked and step not in self._spared(values, guessed)
+        return asked and self._open(step, values)
+
+    # docs/decisions/wizard.md: Columns are asked for only where their names say nothing
+    def _spared(self, values: Values, guessed: frozenset[str]) -> Sequence[str]:
+        """Questions that are left to the review, since others are asked in their place."""
+        columns_asked = [
+            key for key in _OF_COLUMNS if (key in guessed or key in self.answers) and self._open(key, values)
+        ]
+        usual = [key for key in _SPARED if _QUESTIONS[key].asked(values) and _QUESTIONS[key].when(values)]
+        return usual[: len(columns_asked) + self.submits()]
+
+    def _open(self, key: str, values: Values) -> bool:
+        """Whether a question has a meaning for this plan, and the command line did not answer it."""
+        question = _QUESTIONS[key]
+        return question.when(values) and not set(question.sets) & self.fixed.keys()
 
     def _before(self, question: Question) -> Iterator[Question]:
         order = self._order

@@ -8,9 +8,9 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import questionary
 from prompt_toolkit.application import Application, get_app
@@ -126,6 +126,13 @@ def _list(asked: Asked) -> questionary.Question:
     bindings: Any = question.application.key_bindings
     _add_moves(bindings)
     if asked.search:
+        control = _control(question.application)
+        control.__class__ = _Searched
+        searched = {}
+        for value, line in asked.choices:
+            name, about = asked.words.get(value, (value, ""))
+            searched[value] = name.lower(), f"{name} {line} {about}".lower()
+        cast(_Searched, control).words = searched
         _add_search(bindings)
     if asked.at_once:
         bindings.add("c-w", eager=True)(lambda event: _choose(event, asked.at_once))
@@ -142,6 +149,29 @@ def _list(asked: Asked) -> questionary.Question:
 
     bindings.add("enter", eager=True)(choose)
     return question
+
+
+class _Searched(InquirerControl):
+    """A list whose lines are found by more words than they show. The list that `select` makes becomes one."""
+
+    words: Mapping[str, tuple[str, str]]
+    """In lower case, by value: the name of each line, and all that it is found by."""
+
+    @property
+    def filtered_choices(self) -> list[questionary.Choice]:
+        """The lines with all typed words, first those named so, the shortest name first; without any, all lines."""
+        typed = plain(self.search_filter or "").lower().split()
+        if not typed:
+            return list(self.choices)
+
+        def rank(choice: questionary.Choice) -> tuple[bool, int]:
+            name, _ = self.words[str(choice.value)]
+            named = all(word in name for word in typed)
+            return not named, len(name) if named else 0
+
+        found = [each for each in self.choices if all(word in self.words[str(each.value)][1] for word in typed)]
+        self.found_in_search = bool(found)
+        return sorted(found, key=rank) or list(self.choices)
 
 
 def _choose(event: KeyPressEvent, value: str) -> None:

@@ -62,6 +62,7 @@ def _asked(decided: Decided, lines: Mapping[str, str], pointed_at: str, *, detai
         default=pointed_at if pointed_at in dict(choices) else WRITE,
         choices=choices,
         search=details,
+        words={key: _words(key) for key in lines} if details else {},
         at_once=WRITE,
     )
 
@@ -79,6 +80,19 @@ def rows(decided: Decided) -> Mapping[str, str]:
         words = columns.pad("–" if value is None else spelled(value), room)
         shown[key] = f"{key:<{width}} {words} {said_source(decided.sources[key])}"
     return shown
+
+
+def _words(key: str) -> tuple[str, str]:
+    """What a key's line is found by besides what it shows: its question, and the answers to choose from."""
+    question = question_for(key)
+    answers = [f"{choice.value} {_bilingual(choice.label)}" for choice in question.choices]
+    return f"{key} {_bilingual(question.prompt)}", " ".join(answers)
+
+
+def _bilingual(words: Message) -> str:
+    """Words with the English ones, by which people search whatever their language is."""
+    shown = text(words)
+    return shown if shown == words.template else f"{shown} {words.template}"
 
 
 def said_source(source: Source) -> str:

@@ -6,8 +6,8 @@ import os
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 
@@ -35,7 +35,9 @@ class Asked:
     paths: bool = False
     """Whether Tab completes the names of files and folders."""
     search: bool = False
-    """Whether typing leaves those lines of the list that contain it."""
+    """Whether typing leaves those lines of the list that contain all typed words."""
+    words: Mapping[str, tuple[str, str]] = field(default_factory=dict)
+    """What else a line is found by, by its value: its name, which counts most, and what else it is about."""
     at: str = ""
     """The choice that is pointed at first; empty: the default."""
     at_once: str = ""
