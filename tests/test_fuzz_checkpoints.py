@@ -121,3 +121,19 @@ def test_what_save_pretrained_writes_is_not_odd(tmp_path: Path) -> None:
     assert untrusted_model.problem(tmp_path) == "", "a small Qwen2 as transformers saves it"
     (tmp_path / "config.json").write_text(json.dumps({**CONFIG, "text_config": {"num_hidden_layers": 10**9}}))
     assert "num_hidden_layers is 1000000000 in config.json" in untrusted_model.problem(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("config", "where"),
+    [
+        ({"attn_implementation": "them/kernel"}, "attn_implementation"),
+        ({"_attn_implementation": "paged|them/kernel@main:f"}, "_attn_implementation"),
+        ({"text_config": {"attn_implementation": {"": "them/kernel"}}}, "text_config.attn_implementation"),
+        ({"experts_implementation": "them/kernel"}, "experts_implementation"),
+    ],
+)
+def test_a_configuration_that_names_code_on_the_hub_is_odd(config: dict[str, Any], where: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | config))
+    assert f"{where} in config.json names code on the hub: " in untrusted_model.problem(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG | {"attn_implementation": "flash_attention_2"}))
+    assert untrusted_model.problem(tmp_path) == ""

@@ -51,6 +51,11 @@ def test_a_hub_that_speaks(server: str, status: int, reachable: bool) -> None:
     assert Answering.asked == [("HEAD", None)], "no token is sent"
 
 
+def test_a_password_of_the_hub_is_neither_sent_nor_shown(server: str) -> None:
+    found = hub.look({"HF_ENDPOINT": server.replace("://", "://anna:hunter22@")}, seconds=60)
+    assert (found.reachable, found.detail, Answering.asked) == (True, "", [("HEAD", None)])
+
+
 def test_a_hub_that_is_not_there() -> None:
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))

@@ -222,6 +222,11 @@ def test_plans_that_people_start_have_no_file() -> None:
     assert section.keys() == {"kind", "job_name", "grace", "image", *schedulers.every()[0].keys}
 
 
+def test_a_folder_is_no_comment_of_sbatch() -> None:
+    for folder, said in (("/a/b", "/a/b"), ("/a/b c", '"/a/b c"'), ("/a/run#2", '"/a/run#2"')):
+        assert f"#SBATCH --chdir={said}" in text_of(make(**SLURM, cluster__folder=folder), "job.sbatch").splitlines()
+
+
 def plan_text(plan: Plan) -> str:
     from trainwiz.render import plan_file
 

@@ -36,6 +36,13 @@ def test_two_runs_in_the_same_second(tmp_path: Path) -> None:
     assert (tmp_path / "runs" / "latest").resolve() == second.folder.resolve()
 
 
+def test_a_link_that_leads_nowhere_has_a_runs_name(tmp_path: Path) -> None:
+    (tmp_path / "runs").mkdir()
+    (tmp_path / "runs" / runs.next_name(tmp_path, NOON)).symlink_to("nowhere")
+    assert runs.create(tmp_path, now=NOON).name.endswith("-2")
+    assert not (tmp_path / "runs" / "nowhere").exists()
+
+
 def test_many_processes_get_a_folder_each(tmp_path: Path) -> None:
     code = (
         "from pathlib import Path; from trainwiz.store import runs; "

@@ -74,6 +74,15 @@ def test_passwords_of_urls_are_not_printed() -> None:
     assert safe_json(several) == several
 
 
+@pytest.mark.parametrize("parameter", ["token", "access_token", "sig", "X-Amz-Signature"])
+def test_tokens_in_urls_are_not_printed(parameter: str) -> None:
+    url = f"https://example.com/d.jsonl?rows=5&{parameter}=abc123def456"
+    shown = f"https://example.com/d.jsonl?rows=5&{parameter}=***"
+    assert safe(f"data.train: {url}: not found") == f"data.train: {shown}: not found"
+    assert safe_json(json.dumps({"path": url, "secret": "words"})) == json.dumps({"path": shown, "secret": "words"})
+    assert safe("run?key=abc123def456 is no URL") == "run?key=abc123def456 is no URL"
+
+
 def test_a_password_is_hidden_before_its_line_is_cut() -> None:
     url = f"https://oauth2:{'x1' * 60}@example.com/d.jsonl"
     place = Place(file="trainwiz.yaml", line=3, column=8, width=len(url), source=f"train: {url}")

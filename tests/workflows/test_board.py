@@ -115,6 +115,12 @@ def test_odd_queries_are_answered(served: PageServer, rest: str) -> None:
     assert get(served, f"/{served.token}/{rest.format(run=NAMES[2])}")[0] in (200, 404)
 
 
+def test_what_is_no_address_is_answered(served: PageServer) -> None:
+    with socket.create_connection(("127.0.0.1", served.port), timeout=60 * patience()) as connection:
+        connection.sendall(f"GET http://[/ HTTP/1.1\r\nHost: localhost:{served.port}\r\n\r\n".encode())
+        assert connection.makefile("rb").readline() == b"HTTP/1.0 404 Not Found\r\n"
+
+
 def test_whoever_holds_connections_keeps_nobody_out(served: PageServer) -> None:
     """Requests without an end, and lines and headers without one."""
     before = threading.active_count()

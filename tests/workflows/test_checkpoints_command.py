@@ -261,9 +261,11 @@ def project(tmp_path: Path) -> Path:
         (("--checkpoint", "2"), 1, "its manifest does not say how the weights are split across files"),
         (("--checkpoint", "5"), 2, "has no complete checkpoint for update 5"),
         (("--output", "{folder}"), 2, "already exists; nothing was written"),
+        (("--output", "{folder}/link"), 2, "already exists; nothing was written"),
     ],
 )
 def test_what_cannot_be_exported_is_said(project: Path, words: tuple[str, ...], code: int, says: str) -> None:
+    (project / "link").symlink_to("nowhere")
     done = projects.trainwiz("export", str(project), *(word.format(folder=project) for word in words))
     assert (done.code, done.out) == (code, "")
     assert says in done.err
@@ -294,6 +296,17 @@ def test_only_a_checkpoint_that_is_whole_is_exported(project: Path) -> None:
     (project / "task.py").unlink()
     done = projects.trainwiz("export", str(project / "output"))
     assert (done.code, "no task.py found above" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(("words", "there"), [((), False), (("--trust",), True)])
+def test_who_is_not_known_names_no_code_on_the_hub(project: Path, words: tuple[str, ...], there: bool) -> None:
+    """`attention: them/kernel` in a manifest: transformers downloads it with this package, and runs it."""
+    (project / "kernels.py").write_text("")
+    tries = "    import importlib.util\n    raise ValueError(f'{importlib.util.find_spec(\"kernels\") is not None=}')\n"
+    (project / "task.py").write_text(TASK.replace("    return config.size\n", tries))
+    rewrite(project / "output" / "checkpoints" / "checkpoint-00000006", layout="whole", config={})
+    done = projects.trainwiz("export", str(project), *words)
+    assert (done.code, f"is not None={there}" in done.err) == (1, True), done.err
 
 
 def test_a_projects_own_manifest_is_no_checkpoint(tmp_path: Path) -> None:

@@ -210,6 +210,7 @@ def test_a_token_is_found_where_the_hubs_client_looks_for_it(tmp_path: Path) -> 
     [
         (["--push", "mine"], "--push must have the form ORG/NAME, not mine"),
         (["--push", "a/b/c"], "--push must have the form ORG/NAME, not a/b/c"),
+        (["--push", "../.."], "--push must have the form ORG/NAME, not ../.."),
     ],
 )
 def test_a_name_that_is_none_stops_before_anything_is_done(

@@ -204,6 +204,19 @@ def test_prune_shows_first_and_keeps_what_is_needed(
     assert not project["base"].exists()
 
 
+def test_prune_removes_a_link_and_not_what_it_leads_to(
+    project: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    project["old"].rename(elsewhere)
+    project["old"].symlink_to(elsewhere)
+    code, out, _ = said(capsys, "runs", str(project[""]), "--prune", "--before", "85d", "--yes")
+    assert (code, out.split()) == (0, [project["old"].name, "0", "B"])
+    assert not os.path.lexists(project["old"])
+    assert not list(project["old"].parent.glob(".removed*"))
+    assert (elsewhere / "outcome.json").exists()
+
+
 def double(number: int) -> int:
     return 2 * number
 

@@ -108,11 +108,15 @@ def test_the_cache_is_listed_and_cleaned_by_age(tmp_path: Path) -> None:
     (tokens,) = folder.glob(".cache/tokens-*")
     (folder / ".cache" / "tokens-0000.partial").mkdir()
     (folder / ".cache" / "removed-tokens-1.77" / "part").mkdir(parents=True)  # a removal that was ended
+    kept = tmp_path / "kept" / "tokens-1"
+    kept.mkdir(parents=True)
+    (folder / ".cache" / "tokens-1111.partial").symlink_to(kept)  # unfinished, and somebody else's
     listed = trainwiz("cache", str(folder))
     assert tokens.name in listed.out
-    assert listed.out.count("unfinished") == 2
+    assert listed.out.count("unfinished") == 3
     assert trainwiz("cache", str(folder), "--clean").code == 0
     assert [path.name for path in folder.glob(".cache/*tokens-*")] == [tokens.name], "it was just used"
+    assert kept.is_dir(), "a link is removed, and not what it leads to"
     os.utime(tokens, (time.time() - 40 * 86400,) * 2)
     done = trainwiz("cache", str(tokens.parent), "--clean", "--json")
     assert [each["removed"] for each in json.loads(done.out)] == [True]

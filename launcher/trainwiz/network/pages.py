@@ -140,7 +140,10 @@ class _Handler(BaseHTTPRequestHandler):
         missing = Page(body="", status=404, kind="text/plain")
         if self.headers.get("Host", "").rpartition(":")[0] not in _HOSTS:
             return missing
-        address = urlsplit(self.path)
+        try:
+            address = urlsplit(self.path)
+        except ValueError:
+            return missing
         _, _, rest = address.path.partition("/")
         token, slash, path = rest.partition("/")
         if not slash or not hmac.compare_digest(token.encode(), self.token.encode()):

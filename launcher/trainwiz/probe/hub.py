@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from urllib.error import HTTPError
+from urllib.parse import urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
 from trainwiz.checkup.surroundings import Hub
@@ -30,8 +31,10 @@ def look(environ: Mapping[str, str] = os.environ, *, seconds: float = SECONDS) -
 def _ask(endpoint: str, seconds: float) -> None:
     if not endpoint.startswith(("http://", "https://")):
         raise ValueError(t("HF_ENDPOINT is not an http(s) address"))
+    parts = urlsplit(endpoint)  # urllib takes a password for part of the port, and shows it in its error
+    address = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
     try:
-        urlopen(Request(endpoint, method="HEAD"), timeout=seconds).close()
+        urlopen(Request(address, method="HEAD"), timeout=seconds).close()
     except HTTPError as error:
         error.close()  # an answer, even if an error
         if error.code >= 500:

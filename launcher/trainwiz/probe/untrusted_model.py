@@ -1,4 +1,7 @@
-"""What in an untrusted model folder would hang the program that loads it, or fill its memory. No weight is read."""
+"""What in an untrusted model folder would hang the program that loads it, fill its memory, or have it fetch code.
+
+No weight is read.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,8 @@ MOST_VOCABULARY = 256 << 20
 """Bytes of a vocabulary; the largest ones have 40 MB."""
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "merges.txt", "vocab.txt", "spiece.model")
 _LAYERS = ("layers", "layer")
+_NAMES_CODE = ("attn_implementation", "experts_implementation")
+"""What transformers takes for a repository of the hub if it has a slash: it downloads and runs the code there."""
 _BUILDS_NOTHING = "max_window_layers"
 """Of Qwen's families: the layer from which attention has a window; 28 by default, also in smaller models."""
 
@@ -51,23 +56,26 @@ def _problems(folder: Path) -> Iterator[str]:
             tensors += len(header(file))
         elif file.suffix == ".json" and name not in _VOCABULARIES:
             files.read_json(file)
-    if tensors:
-        for key, value in _numbers(
-            files.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
-        ):
-            if key.endswith(_LAYERS) and key != _BUILDS_NOTHING and value > tensors:
-                yield t(
-                    "{key} is {n} in config.json, but the weight files contain {tensors} tensors",
-                    key=key,
-                    n=value,
-                    tensors=tensors,
-                )
+    config = files.read_json(folder / "config.json") if (folder / "config.json").exists() else {}
+    for path, value in _values(config):
+        key = path[-1]
+        if isinstance(value, str) and "/" in value and any(name.endswith(_NAMES_CODE) for name in path):
+            yield t(
+                "{key} in config.json names code on the hub: {value}", key=".".join(filter(None, path)), value=value
+            )
+        elif tensors and type(value) is int and key.endswith(_LAYERS) and key != _BUILDS_NOTHING and value > tensors:
+            yield t(
+                "{key} is {n} in config.json, but the weight files contain {tensors} tensors",
+                key=key,
+                n=value,
+                tensors=tensors,
+            )
 
 
-def _numbers(config: Any) -> Iterator[tuple[str, int]]:
-    """The whole numbers in a configuration and those inside it."""
+def _values(config: Any, above: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], object]]:
+    """The values in a configuration and those inside it, each with the keys that lead to it."""
     for key, value in config.items() if isinstance(config, Mapping) else ():
         if isinstance(value, Mapping):
-            yield from _numbers(value)
-        elif type(value) is int:
-            yield str(key), value
+            yield from _values(value, (*above, str(key)))
+        else:
+            yield (*above, str(key)), value

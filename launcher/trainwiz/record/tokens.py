@@ -75,13 +75,17 @@ _URL = (
 
 A token may stand there alone.
 """
+_PARAMETER = (
+    r"[?&](?:access_token|api_?key|auth|key|sig|signature|token|x-(?:amz|goog)-(?:credential|security-token|signature))"
+)
+"""Of a URL, where a token follows."""
 _AFTER = (
     # What follows a header, a parameter of a URL, or a name that is only given to secrets.
     rf"(?i)((?=[abcls]){_WORD}(?:bearer(?:\s+|\s?:\s?)(?=\S*[\d._~+/=-])|bearer\s+(?=\S{{24}})"
     r"|authorization[\"']?\s*[:=]\s*[\"']?(?:(?:basic|token)\s+|(?=[^\s\"']{20}))"
     r"|(?:set-)?cookie[\"']?\s*:\s*[\"']?[\w.-]{1,64}=|login\s+\S{1,256}\s+password\s+"
     r"|api_?key\s+(?=[^\s\"']*\d)(?=[^\s\"']{16})|curl\s[^\n]{0,512}?(?<=\s)(?:-u|--user)\s*[^\s:]{1,256}:)"
-    r"|[?&](?:access_token|api_?key|auth|key|sig|signature|token|x-(?:amz|goog)-(?:credential|security-token|signature))="
+    rf"|{_PARAMETER}="
     r"|(?:passw(?:or)?d|passphrase|secret|\w_pwd"
     r"|(?:api|access|secret|private|account|wandb|hub|encryption|signing|ssh|auth)[ _-]?key(?:_?id)?|authkey"
     r"|(?:access|auth|hf|hub|api|bearer|refresh|session|security)[_-]?token)[\"']?\s*[:=]\s*[\"']?"
@@ -93,6 +97,7 @@ _AFTER = (
     rf"|(?=[_-]?t)(?:{_WORD}|[_-])token(?:[\"']?\s?[:=]\s?[\"']?|\s+)(?=[^\s\"']*\d)(?=[^\s\"']*[A-Za-z])(?=[^\s\"']{{16}}))"
     r"(?!(?:None|null|true|false)\b)([^\s\"'&,;}\])]{6,})"
 )
+_IN_URL = rf"(?i)({_PARAMETER}=)[^\s\"'&,;}}\])]{{5,}}[^\s\"'&,;:}}\])]"
 _AFTER_CUES = (
     "bearer",
     "curl",
@@ -118,8 +123,12 @@ _BEFORE = 16
 
 
 def without_passwords(words: str) -> str:
-    """Text with users and passwords of URLs hidden."""
-    return _compiled(_URL).sub(HIDDEN, words) if ":/" in words and "@" in words else words
+    """Text with users, passwords and tokens of URLs hidden."""
+    if ":/" not in words:
+        return words
+    if "@" in words:
+        words = _compiled(_URL).sub(HIDDEN, words)
+    return _compiled(_IN_URL).sub(rf"\1{HIDDEN}", words) if "=" in words else words
 
 
 def hidden(words: str, cover: Callable[[str], str] = lambda _: HIDDEN) -> str:

@@ -272,8 +272,9 @@ def _asked_for(plan: Plan) -> list[str]:
 
 
 def _quoted(folder: str) -> str:
-    # sbatch splits its directives at blanks, and takes quotes; the plan allows none inside.
-    return f'"{folder}"' if " " in folder else folder
+    # sbatch splits its directives at blanks, and begins a comment at any #; it takes quotes, and the plan allows none
+    # inside.
+    return f'"{folder}"' if {" ", "#"} & {*folder} else folder
 
 
 def _clock(seconds: int) -> str:

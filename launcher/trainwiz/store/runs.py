@@ -170,7 +170,7 @@ def next_name(project: Path, now: float | None = None) -> str:
     """The name for a run that starts now."""
     stem = time.strftime("%Y-%m-%d_%H-%M-%S", time.localtime(now))
     n = 1
-    while (project / RUNS / f"{stem}-{n}").exists():
+    while os.path.lexists(project / RUNS / f"{stem}-{n}"):  # a link that leads nowhere has the name, too
         n += 1
     return f"{stem}-{n}"
 

@@ -36,7 +36,7 @@ def remove(folder: TokenFolder) -> None:
     with contextlib.suppress(FileNotFoundError):
         if not path.name.startswith(_REMOVED):
             path = path.rename(path.with_name(f"{_REMOVED}{path.name}.{os.getpid()}"))
-        shutil.rmtree(path)
+        path.unlink() if path.is_symlink() else shutil.rmtree(path)  # what a link leads to is not in this cache
 
 
 def _read(path: Path) -> TokenFolder:

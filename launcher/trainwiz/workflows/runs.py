@@ -153,13 +153,17 @@ def _home(run: Run) -> Path:
 
 
 def _size(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_symlink() and path.is_file())
+    inside = () if folder.is_symlink() else folder.rglob("*")
+    return sum(path.lstat().st_size for path in inside if not path.is_symlink() and path.is_file())
 
 
 def _removed(run: Run) -> bool:
     # Renamed first: a half-removed one is then no run any more.
     aside = run.folder.with_name(f".removed-{run.name}")
     try:
+        if run.folder.is_symlink():  # what it leads to is not in this project
+            run.folder.unlink()
+            return True
         run.folder.rename(aside)
         shutil.rmtree(aside)
     except OSError:

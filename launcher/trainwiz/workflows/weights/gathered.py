@@ -99,7 +99,7 @@ def targets_of(target: Path) -> dict[str, Path]:
     """Folders by what they will hold. Raises `UsageError` where one of them exists."""
     targets = {MODEL: target, MERGED: target.with_name(f"{target.name}-{MERGED}")}
     for each in targets.values():
-        if each.exists():
+        if os.path.lexists(each):  # a link that leads nowhere is in the way, too
             raise UsageError(
                 say("{folder} already exists; nothing was written", folder=each),
                 say("choose another folder: trainwiz export --output DIR"),

@@ -33,7 +33,7 @@ def file_of(targets: Mapping[str, Path]) -> Path:
 
 def converter_for(kind: str, file: Path) -> Path:
     """llama.cpp's converter. Raises `UsageError` for an unknown type, where none is installed, and if `file` exists."""
-    if file.exists():
+    if os.path.lexists(file):
         raise UsageError(
             say("{folder} already exists; nothing was written", folder=file),
             say("choose another folder: trainwiz export --output DIR"),

@@ -13,7 +13,8 @@ from trainwiz.message import Message, say
 from trainwiz.probe import upload
 from trainwiz.ui import console
 
-_NAME = re.compile(r"[\w.-]{1,96}/[\w.-]{1,96}", re.ASCII)
+_PART = r"\w(?:[\w.-]{0,94}\w)?"
+_NAME = re.compile(f"{_PART}/{_PART}", re.ASCII)
 
 
 def check_name(repository: str) -> None:
