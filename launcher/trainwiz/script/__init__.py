@@ -6,11 +6,12 @@ import ast
 import contextlib
 import functools
 import io
+import itertools
 import re
 import tokenize
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, TypeVar
 
@@ -61,6 +62,13 @@ class Part:
     """What is in it."""
     outline: Outline
     """Its syntax tree, indexed."""
+    _said: dict[re.Pattern[str], bool] = field(default_factory=dict, repr=False, compare=False)
+
+    def says(self, pattern: re.Pattern[str]) -> bool:
+        """Whether something like this is in its text; searched once for all scripts that import it."""
+        if pattern not in self._said:
+            self._said[pattern] = pattern.search(self.text) is not None
+        return self._said[pattern]
 
     @property
     def module(self) -> ast.Module:
@@ -124,10 +132,9 @@ class Script:
         """The lines of all parts."""
         return [line for part in self.parts for line in part.lines]
 
-    @cached_property
-    def text(self) -> str:
-        """The text of all parts."""
-        return "\n".join(part.text for part in self.parts)
+    def says(self, pattern: re.Pattern[str]) -> bool:
+        """Whether something like this is in the text of any part."""
+        return any(part.says(pattern) for part in self.parts)
 
     @cached_property
     def values(self) -> Values:
@@ -201,7 +208,7 @@ class Script:
         # A method that clears them, but that nothing calls, clears nothing.
         called = any("zero_grad" in name for name in self.tree.called)
         own = {f for f in self.tree.functions if "zero_grad" in f.name} if not called or self._only_own_clear else set()
-        nodes = [n for n in self.tree.of(ast.Attribute) if not own or own.isdisjoint(self.tree.above(n))]
+        nodes = [n for n in self.tree.each(_clearing) if not own or own.isdisjoint(self.tree.above(n))]
         return any("zero_grad" in n.attr or self._clears(n) for n in nodes)
 
     @property
@@ -243,16 +250,21 @@ class Script:
 
     def calls_by(self, is_meant: Callable[[str], bool]) -> list[Call]:
         """The calls of what has such a dotted name."""
-        return self._chosen(is_meant, [outline.callees for outline in self.tree.outlines])
+        groups = [outline.callees for outline in self.tree.outlines]
+        return self._chosen({name for calls_of in groups for name in calls_of if name and is_meant(name)}, groups)
 
-    def calls_given(self, is_meant: Callable[[str], bool]) -> list[Call]:
-        """The calls that are given something of such a dotted name."""
-        return self._chosen(is_meant, [outline.given for outline in self.tree.outlines])
+    def calls_named(self, names: Set[str]) -> list[Call]:
+        """The calls of what is written with one of these dotted names."""
+        return self._chosen(names, [outline.callees for outline in self.tree.outlines])
 
-    def _chosen(self, is_meant: Callable[[str], bool], groups: Sequence[Mapping[str, list[ast.Call]]]) -> list[Call]:
+    def calls_given(self, names: Set[str]) -> list[Call]:
+        """The calls that are given something of one of these dotted names."""
+        return self._chosen(names, [outline.given for outline in self.tree.outlines])
+
+    def _chosen(self, names: Set[str], groups: Sequence[Mapping[str, list[ast.Call]]]) -> list[Call]:
         found: list[Call] = []
         for calls_of in groups:
-            calls = {call for name, calls in calls_of.items() if name and is_meant(name) for call in calls}
+            calls = {call for name in calls_of.keys() & names for call in calls_of[name]}
             found += self._wrapped(sorted(calls, key=order))
         return found
 
@@ -269,12 +281,13 @@ class Script:
         found: dict[str, list[Call]] = {}
         for outline in self.tree.outlines:
             of_kinds: dict[str, list[ast.Call]] = {}
-            for first, names in outline.callees_by_first.items():
-                # What is not imported has the name that it is written with.
-                known = names if first in self.names.imports else outline.once(_making).get(first, ())
-                for name in known:
-                    if kind := self.engines.made_by(name):
-                        of_kinds.setdefault(kind, []).extend(outline.callees[name])
+            called, making = outline.callees_by_first, outline.once(_making)
+            imported = called.keys() & self.names.imports.keys()
+            # What is not imported has the name that it is written with.
+            known = [called[first] for first in imported] + [making[first] for first in making.keys() - imported]
+            for name in itertools.chain(*known):
+                if kind := self.engines.made_by(name):
+                    of_kinds.setdefault(kind, []).extend(outline.callees[name])
             for kind, calls in of_kinds.items():
                 found.setdefault(kind, []).extend(self._wrapped(sorted(calls, key=order)))
         return found
@@ -318,6 +331,11 @@ class Script:
         before = raw[:column].decode(errors="replace")
         marked = raw[column:end].decode(errors="replace").rstrip()
         return Place(file=part.file, line=line, column=len(before) + 1, width=max(1, len(marked)), source=source)
+
+
+def _clearing(outline: Outline) -> list[ast.Attribute]:
+    """The attributes that may clear gradients."""
+    return [n for n in outline.of(ast.Attribute) if n.attr in ("zero_", "grad") or "zero_grad" in n.attr]
 
 
 def _making(outline: Outline) -> dict[str, list[str]]:

@@ -151,7 +151,7 @@ class Engines:
         name = dotted(node)
         if name and name.rpartition(".")[0] in self._holders:
             return True
-        if not name or not depth or not self.may_be_prepared(name):
+        if not name or not depth or name not in self.perhaps_prepared:
             return False
         if any(self._is_after(call, node) for call in self._sharded.get(name, ())):
             return True
@@ -194,11 +194,13 @@ class Engines:
             for one in self.names.assigned(latest.name, node)
         )
 
-    def may_be_prepared(self, name: str) -> bool:
-        """Whether anything of this name, wherever it stands, was prepared, sharded or given on."""
-        if name in self.prepared_names or name in self._sharded:
-            return True
-        return self.prepares_any and (name in self._given_on or name in self._flowing)
+    @cached_property
+    def perhaps_prepared(self) -> frozenset[str]:
+        """The names of what was prepared, sharded or given on, wherever it stands."""
+        if not self.prepares_any:
+            return frozenset()
+        given_on = (outline.given_on for outline in self.tree.outlines)
+        return self._flowing.union(self._sharded, *given_on)
 
     @cached_property
     def _flowing(self) -> frozenset[str]:
@@ -226,10 +228,6 @@ class Engines:
             if isinstance(above, ast.Return) and dotted(node) == name:
                 for site in self.origins.sites(self.tree.scope(node)):
                     yield from (one.name for one in self.names.bound_to(site))
-
-    @cached_property
-    def _given_on(self) -> frozenset[str]:
-        return frozenset().union(*(outline.given_on for outline in self.tree.outlines))
 
     def _is_after(self, call: ast.Call, node: ast.AST) -> bool:
         """Whether a call that changes its argument in place ran before a node of the same function, or elsewhere."""

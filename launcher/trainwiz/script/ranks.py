@@ -5,13 +5,10 @@ from __future__ import annotations
 import ast
 import itertools
 import re
-from collections.abc import Iterator
-from functools import cached_property
 
 from trainwiz.engines.names import names
 from trainwiz.script.names import Assignment, Names, parameters
 from trainwiz.script.origins import Origins
-from trainwiz.script.outline import Outline
 from trainwiz.script.tree import Function, Guard, Tree, constant, dotted, walk
 
 MAIN = names(
@@ -64,22 +61,29 @@ class Ranks:
         self._asking: set[str] = set()
         self._deciding: set[str] = set()
         self._own_guards: dict[ast.AST, Guard | None] = {}
+        self._single: dict[ast.AST, bool] = {}
 
-    @cached_property
-    def single(self) -> dict[ast.AST, Guard | None]:
-        """The functions that only some ranks run, with the condition where that is why."""
-        self.single = {}  # which grows, and is asked meanwhile
-        if self._differ:
-            self._find_functions()
-        return self.single
+    def runs_function(self, function: ast.AST) -> bool:
+        """Whether only some ranks run a function: by its decorator, or because all its calls are reached by those."""
+        if not self._differ or not isinstance(function, Function):
+            return False
+        if function not in self._single:
+            self._decide(function)
+        return self._single[function]
 
     def guard(self, node: ast.AST) -> Guard | None:
         """The condition that lets only some ranks get here, around the node or around all calls of its function."""
-        return self.own_guard(node) or self.single.get(self.tree.scope(node))
+        own, function = self.own_guard(node), self.tree.scope(node)
+        while own is None and isinstance(function, Function) and self.runs_function(function):
+            sites = self._sites(function)
+            if _is_marked(function) or not sites:
+                break
+            own, function = self.own_guard(sites[0]), self.tree.scope(sites[0])
+        return own
 
     def is_single(self, node: ast.AST) -> bool:
         """Whether only some ranks get here, be it by a condition, by a decorator or by where the function is called."""
-        return self.guard(node) is not None or self.tree.scope(node) in self.single
+        return self.own_guard(node) is not None or self.runs_function(self.tree.scope(node))
 
     def own_guard(self, node: ast.AST) -> Guard | None:
         """The condition within the node's own function."""
@@ -87,8 +91,8 @@ class Ranks:
             return None
         if node not in self._own_guards:
             guards = self.tree.guards(node)
-            self._own_guards[node] = next(
-                (g for g in guards if not g.raised and self.differs(g.test, g.positive)), None
+            self._own_guards[node] = (
+                next((g for g in guards if not g.raised and self.differs(g.test, g.positive)), None) if guards else None
             )
         return self._own_guards[node]
 
@@ -237,40 +241,48 @@ class Ranks:
         kinds = (ast.Compare, ast.BoolOp, ast.UnaryOp, ast.IfExp, ast.Name, ast.Attribute)
         return isinstance(assigned.value, kinds) and self.decides(assigned.value)
 
-    def _find_functions(self) -> None:
-        self.single.update(dict.fromkeys(self.tree.each(_marked)))
-        fresh: set[ast.AST] | None = None
-        called = [pair for pair in self._called() if pair[0] not in self.single]
-        for _ in range(3):  # a function called only by such a function, and so on
-            known = set(self.single)
-            for function, sites in called:
-                if function in self.single:
-                    continue
-                if fresh is not None and not any(self.tree.scope(site) in fresh for site in sites):
-                    continue
-                if all(self.is_single(site) for site in sites):
-                    pairs = itertools.combinations(sites[:_MOST_SITES], 2)
-                    if not any(self.tree.exclusive(one, other) for one, other in pairs):
-                        self.single[function] = self.guard(sites[0])
-                        if fresh is not None:
-                            fresh.add(function)
-            fresh = self.single.keys() - known
-            if not fresh:
-                return
+    def _decide(self, function: Function) -> None:
+        """Find out whether only some ranks run a function, and those that lead to it."""
+        leading: dict[ast.AST, set[ast.AST]] = {}
+        waiting: list[ast.AST] = [function]
+        while waiting:
+            one = waiting.pop()
+            if one in self._single or one in leading:
+                continue
+            sites = self._sites(one) if isinstance(one, Function) else []
+            if not sites or _is_marked(one):
+                self._single[one] = _is_marked(one)
+            else:
+                leading[one] = {self.tree.scope(site) for site in sites if self.own_guard(site) is None}
+                waiting += leading[one]
+        before = 0
+        while len(leading) != before:
+            before = len(leading)
+            for one in [*reversed(leading)]:  # a function is after those that it leads to
+                if all(map(self._single.get, leading[one])):
+                    del leading[one]
+                    self._single[one] = not self._is_shared(one)
+        self._single.update(dict.fromkeys(leading, False))
 
-    def _called(self) -> Iterator[tuple[Function, list[ast.Call]]]:
-        """The functions of a name of their own, each with its calls, where all of these are surely that."""
-        for function in self.tree.functions:
-            if function.name in self.tree.called and self.names.function(function.name):
-                sites = [site for site in self.tree.calls_of(function.name) if dotted(site.func)]
-                own = (function.name, f"self.{function.name}")
-                if sites and all(dotted(site.func) in own for site in sites):
-                    yield function, sites
+    def _is_shared(self, function: ast.AST) -> bool:
+        """Whether some ranks make one call of a function, and the others another one."""
+        pairs = itertools.combinations(self._sites(function)[:_MOST_SITES], 2)
+        return any(self.tree.exclusive(one, other) for one, other in pairs)
+
+    def _sites(self, function: ast.AST) -> list[ast.Call]:
+        """The calls of a function of a name of its own; none unless all that look like that surely are."""
+        if not isinstance(function, Function) or function.name not in self.tree.called:
+            return []
+        if self.names.function(function.name) is None:
+            return []
+        sites = [site for site in self.tree.calls_of(function.name) if dotted(site.func)]
+        own = (function.name, f"self.{function.name}")
+        return sites if all(dotted(site.func) in own for site in sites) else []
 
 
-def _marked(outline: Outline) -> list[Function]:
-    """The functions that a decorator says belong to one rank."""
-    return [f for f in outline.functions if f.decorator_list and any(map(_is_mark, f.decorator_list))]
+def _is_marked(function: ast.AST) -> bool:
+    """Whether a decorator says that a function belongs to one rank."""
+    return isinstance(function, Function) and any(map(_is_mark, function.decorator_list))
 
 
 def _is_mark(decorator: ast.expr) -> bool:

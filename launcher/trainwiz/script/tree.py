@@ -220,8 +220,17 @@ class Tree:
             child = ancestor
         return found
 
-    def guards(self, node: ast.AST, *, within: ast.AST | None = None) -> list[Guard]:
+    def guards(self, node: ast.AST, *, within: ast.AST | None = None) -> Sequence[Guard]:
         """The conditions around a node in its own function, innermost first, or only those inside `within`."""
+        # What is outside of functions depends on the modules that run before it.
+        if within is not None or self.scope(node) is self.module:
+            return self._guards(node, within)
+        known: Sequence[Guard] | None = node.__dict__.get("_guards")
+        if known is None:
+            known = node._guards = self._guards(node, None)  # type: ignore[attr-defined]
+        return known
+
+    def _guards(self, node: ast.AST, within: ast.AST | None) -> list[Guard]:
         found: list[Guard] = []
         child: ast.AST = node
         for ancestor in self.inside(node):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import itertools
 import re
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.engines import BY_HAND
+from trainwiz.script.outline import Outline
 from trainwiz.script.tree import Function, dotted, method, operates, walk
 
 _WRAPS = re.compile(
@@ -58,7 +60,7 @@ def weights_start_alike(script: Script) -> Violations:
     if not script.training.steps:
         return
     averaged = [c for c in script.calls_of("all_reduce") if _is_of_gradients(script, c.node)]
-    if not averaged or _says_wrapped(script) or _SHARES_WEIGHTS.search(script.text):
+    if not averaged or _says_wrapped(script) or script.says(_SHARES_WEIGHTS):
         return
     seeds = _before_weights(script, [c for c in script.called(*_SEEDS) if c.node.args])
     if seeds and not any(_differs(script, c.node.args[0]) for c in seeds):
@@ -90,13 +92,27 @@ def _differs(script: Script, seed: ast.expr) -> bool:
 
 def _says_wrapped(script: Script) -> bool:
     """Whether anything in use, which an import alone is not, has the name of what averages gradients."""
-    nodes: list[ast.AST] = [*script.tree.of(ast.Name), *script.tree.of(ast.Attribute)]
-    for node in nodes:
-        whole = script.names.resolved(node) or getattr(node, "attr", "")
-        wraps = _WRAPS.search(whole) and not whole.startswith("torch.cuda")
-        if wraps and _is_used(script, node) and not _is_asked(script, node):
-            return True
+    for outline in script.tree.outlines:
+        for name, nodes in outline.once(_named).items():
+            whole = script.names.meant(name)
+            wraps = _wraps(whole) and not whole.startswith("torch.cuda")
+            if wraps and any(_is_used(script, node) and not _is_asked(script, node) for node in nodes):
+                return True
     return False
+
+
+def _named(outline: Outline) -> dict[str, list[ast.AST]]:
+    """The names and attributes of a module by their dotted names; `.name` for attributes of anything else."""
+    found: dict[str, list[ast.AST]] = {}
+    for node in (*outline.of(ast.Name), *outline.of(ast.Attribute)):
+        found.setdefault(dotted(node) or f".{node.attr}", []).append(node)
+    return found
+
+
+@functools.lru_cache(maxsize=50_000)
+def _wraps(name: str) -> bool:
+    """Whether something of this name averages gradients; scripts share most of their names."""
+    return _WRAPS.search(name) is not None
 
 
 def _is_asked(script: Script, node: ast.AST) -> bool:

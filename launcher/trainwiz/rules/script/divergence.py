@@ -62,8 +62,9 @@ _SEVERAL = re.compile(r"distributed|ddp|multi_?(gpu|process)|world_size|n(um)?_g
 """In the names of parameters that say whether there are several ranks at all."""
 _SETTINGS = re.compile(r"^(args|cfg|config|conf|flags|hparams|opts?)$")
 """Names of parameters that are the same in each call."""
-_FORWARD = re.compile(r"\.(generate|forward)$")
+_RUNNING = ("generate", "forward")
 """Methods of a model that run it."""
+_FORWARD = re.compile(rf"\.({'|'.join(_RUNNING)})$")
 _TRAINER = {"Trainer.train", "Trainer.evaluate", "Trainer.predict"}
 
 
@@ -149,7 +150,7 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
         yield from _single(
             script, call, say("call it on every rank; the Trainer itself prints and writes on one rank only")
         )
-    for call in script.calls_given(script.engines.may_be_prepared) if script.engines.prepares_any else ():
+    for call in script.calls_given(script.engines.perhaps_prepared):
         if _runs_prepared(script, call):
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
 
@@ -172,9 +173,10 @@ def _is_of_prepared(script: Script, call: Call) -> bool:
 def _forwards(script: Script) -> list[Call]:
     """The forward passes of prepared models."""
     found = []
-    may_be = script.engines.may_be_prepared
-    called = script.calls_by(lambda name: may_be(_FORWARD.sub("", name))) if script.engines.prepares_any else ()
-    for call in called:
+    known = script.engines.perhaps_prepared
+    written = {name for name in known if _FORWARD.sub("", name) in known}
+    written.update(f"{name}.{method}" for name in known for method in _RUNNING)
+    for call in script.calls_named(written):
         function: ast.AST = call.node.func
         if isinstance(function, ast.Attribute) and _FORWARD.fullmatch(f".{function.attr}"):
             function = function.value
@@ -188,13 +190,15 @@ def _is_handed(script: Script, call: Call) -> bool:
     """Whether a function that one rank calls gets the prepared model under another name: the call is what is wrong."""
     function, name = script.tree.scope(call.node), dotted(call.node.func)
     known = name in script.engines.prepared_names or name not in parameters(function)
-    return not known and function in script.ranks.single and bool(script.origins.given(name, call.node))
+    return not known and script.ranks.runs_function(function) and bool(script.origins.given(name, call.node))
 
 
 def _runs_prepared(script: Script, call: Call) -> bool:
     """Whether one of the script's own functions goes through batches with the prepared model that it is given."""
+    if script.ranks.own_guard(call.node) is None:
+        return False
     given = [v for v in call.arguments if script.engines.is_prepared(v)]
-    if not given or script.ranks.own_guard(call.node) is None:
+    if not given:
         return False
     function = script.origins.called(call.node)
     if function is None:
@@ -205,7 +209,7 @@ def _runs_prepared(script: Script, call: Call) -> bool:
         if isinstance(node, ast.Call) and dotted(node.func) in names and evaluates:
             if any(one.scope is function for one in script.names.assigned(dotted(node.func), node)):
                 return False  # it is unwrapped first
-            if function in script.ranks.single and dotted(node.func) in script.engines.prepared_names:
+            if script.ranks.runs_function(function) and dotted(node.func) in script.engines.prepared_names:
                 return False  # which is found itself
             return not any(script.tree.scope(b.call) is function for b in script.training.backwards)
     return False
@@ -277,7 +281,7 @@ def _needing(script: Script, calls: Sequence[Call]) -> dict[Function, Call]:
                 found[function] = call
                 reached += [(site, call) for site in script.origins.sites(function)]
         fresh = reached
-    return {function: call for function, call in found.items() if function not in script.ranks.single}
+    return {function: call for function, call in found.items() if not script.ranks.runs_function(function)}
 
 
 def _is_group_optional(script: Script, call: Call) -> bool:

@@ -78,7 +78,9 @@ def tokens_weigh_the_same(script: Script) -> Violations:
     samples)
     """
     accumulates = script.called("Accelerator.accumulate") and script.accumulation is not None
-    if not (accumulates or script.training.windows) or not _pads(script) or _counts_tokens(script):
+    if not (accumulates or script.training.windows) or not _pads(script):
+        return
+    if any(outline.once(_counts_tokens) for outline in script.tree.outlines):
         return
     for backward in script.training.backwards:
         parts = list(script.names.feeding(backward.loss))
@@ -213,20 +215,22 @@ def _cuts(script: Script, node: ast.AST) -> bool:
 
 def _pads(script: Script) -> bool:
     """Whether a language model gets sequences that are padded batch by batch."""
-    names = {n.attr for n in script.tree.of(ast.Attribute)} | {n.id for n in script.tree.of(ast.Name)}
-    if not any(name.endswith(_TOKEN_MODELS) for name in names):
+    if not any(outline.once(_has_token_model) for outline in script.tree.outlines):
         return False
-    if names & set(_PADDING):
+    if any(not outline.mentions.keys().isdisjoint(_PADDING) for outline in script.tree.outlines):
         return True
     return any(constant(call.keyword("padding")) in (True, "longest") for call in script.calls_with("padding"))
 
 
-def _counts_tokens(script: Script) -> bool:
-    keywords = script.tree.of(ast.keyword)
-    if any(keyword.arg == "reduction" and constant(keyword.value) == "sum" for keyword in keywords):
+def _has_token_model(outline: Outline) -> bool:
+    return any(name.endswith(_TOKEN_MODELS) for name in outline.mentions)
+
+
+def _counts_tokens(outline: Outline) -> bool:
+    if any(constant(keyword.value) == "sum" for keyword in outline.keywords.get("reduction", ())):
         return True
-    named = {keyword.arg or "" for keyword in keywords} | {name.id for name in script.tree.of(ast.Name)}
-    named.update(map(dotted, script.tree.of(ast.Attribute)))
+    named = {keyword or "" for keyword in outline.keywords} | {name.id for name in outline.of(ast.Name)}
+    named.update(map(dotted, outline.of(ast.Attribute)))
     return any(count in name for name in named for count in _COUNTS)
 
 

@@ -242,7 +242,7 @@ def _steps_after(script: Script, backward: Backward) -> list[ast.Call]:
 def _clipped_by_shards(script: Script) -> Violations:
     """torch's clipping of a model that FSDP 1 shards, or that a Fabric with shards or a loss scale trains."""
     own = [c for c in script.methods("clip_grad_norm_", "clip_gradients") if c.name not in _CLIPS]
-    fabric = script.called("Fabric.setup", "Fabric.setup_module") and _FABRIC_SHARDS.search(script.text)
+    fabric = script.called("Fabric.setup", "Fabric.setup_module") and script.says(_FABRIC_SHARDS)
     wraps = [c for c in script.called(BY_HAND[0]) if isinstance(script.tree.statement(c.node), ast.Assign)]
     wraps = [c for c in wraps if "NO_SHARD" not in ast.unparse(c.node)]
     if own or not (fabric or (wraps and not script.called(BY_HAND[1]))):

@@ -76,7 +76,7 @@ def summed_gradients_are_averaged(script: Script) -> Violations:
         given = call.argument("tensor", 0)
         if given is None or not _is_gradient(given) or not script.is_reached(script.place(call.node)):
             continue
-        if call.keyword("group") is not None or _AVERAGES.search(script.part(call.node).text):
+        if call.keyword("group") is not None or script.part(call.node).says(_AVERAGES):
             continue
         yield violation(
             "the gradients are summed over the ranks, but not divided by their number",

@@ -151,7 +151,7 @@ def sharded_weights_are_saved_whole(script: Script) -> Violations:
     rank, then torch.save on rank 0; or torch.distributed.checkpoint.save.
     Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html; seen with torch 2.13
     """
-    if not script.engines.fsdp or _WHOLE.search(script.text):
+    if not script.engines.fsdp or script.says(_WHOLE):
         return
     for call in script.called("torch.save"):
         fed = [n for value in call.node.args[:1] for n in script.names.feeding(value, call.node)]
@@ -359,7 +359,7 @@ def _is_of_trainer(script: Script, function: ast.AST) -> bool:
 
 def _runs_trainer(script: Script) -> bool:
     """Whether a Trainer trains, in a program that knows that it may have several ranks."""
-    return bool(script.called("Trainer.train")) and _SEVERAL.search(script.parts[-1].text) is not None
+    return bool(script.called("Trainer.train")) and script.parts[-1].says(_SEVERAL)
 
 
 def _callback(script: Script, node: ast.AST) -> ast.ClassDef | None:

@@ -377,15 +377,13 @@ def _gathers_any(script: Script, scope: ast.AST, names: set[str], result: ast.Ca
 
 def _unsynchronized(script: Script, loop: ast.For) -> ast.Call | None:
     """The update of a meter that could add up over all ranks, in a class of the project, but is never told to."""
-    told = {c.method for c in script.calls if _says_synchronized(c.method)}
     for call in (n for n in walk(loop) if isinstance(n, ast.Call) and method(n) == "update"):
         owner = dotted(call.func.value)  # type: ignore[attr-defined]
         made = script.origins.makers(call.func.value) if owner else []  # type: ignore[attr-defined]
         kinds = [script.names.resolved(m.func) for m in made if isinstance(m, ast.Call)]
         methods = [f for kind in kinds for f in script.origins.methods(kind) if _says_synchronized(f.name)]
-        used = {c.method for c in script.calls if dotted(c.node.func).rpartition(".")[0] == owner}
         # Where other meters are synchronized, this one was left out on purpose.
-        if methods and used.isdisjoint(f.name for f in methods) and told.isdisjoint(f.name for f in methods):
+        if methods and not script.methods(*(f.name for f in methods)):
             return call
     return None
 

@@ -52,7 +52,7 @@ def numbers_are_ordered_as_numbers(script: Script) -> Violations:
     for call, key in _sorts(script) if lists else ():
         if key is not None or not _lists_checkpoints(script, call):
             continue
-        if _is_picked_from(script, call) and not _PADDED.search(script.text):
+        if _is_picked_from(script, call) and not script.says(_PADDED):
             yield violation(
                 "checkpoints are sorted by name: checkpoint-900 comes after checkpoint-1000",
                 remedy("sort by the number in the name, or pad it with zeros"),
@@ -179,13 +179,11 @@ def _is_written_next(script: Script, call: Call) -> bool:
     path, scope = ast.unparse(call.node.args[0]), script.tree.scope(call.node)
     if not _CHECKPOINT.search(path) and not _is_about_checkpoints(script, call):
         return False
-    writes = False
-    for other in script.calls:
-        if script.tree.scope(other.node) is not scope:
-            continue
-        if other.method in ("rename", "replace", "move"):
-            return False
-        if other.method in _SAVES and script.tree.is_before(call.node, other.node):
+    if any(script.tree.scope(other.node) is scope for other in script.methods("rename", "replace", "move")):
+        return False
+    for other in script.methods(*_SAVES):
+        if script.tree.scope(other.node) is scope and script.tree.is_before(call.node, other.node):
             given = [ast.unparse(value) for value in other.node.args]
-            writes = writes or path in given or f"str({path})" in given
-    return writes
+            if path in given or f"str({path})" in given:
+                return True
+    return False

@@ -179,7 +179,7 @@ def _is_in_both_branches(script: Script, backward: Backward) -> bool:
 def _chosen(script: Script, call: Call) -> list[Guard]:
     """The condition of `with model.no_sync() if condition else nullcontext():`, as far as it names the last one."""
     parent = script.tree.parent(call.node)
-    return script.tree.guards(call.node)[:1] if isinstance(parent, ast.IfExp) else []
+    return list(script.tree.guards(call.node)[:1]) if isinstance(parent, ast.IfExp) else []
 
 
 def _block(script: Script, call: Call) -> ast.With | None:

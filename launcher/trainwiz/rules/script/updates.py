@@ -244,7 +244,7 @@ def accumulation_is_used(script: Script) -> Violations:
 def _cleared_once(script: Script) -> Violations:
     """Updates in a loop before which the gradients are cleared, but not in it."""
     clears = script.calls_like("zero_grad")
-    if any(_CLEARED.search(part.text) for part in script.parts):
+    if script.says(_CLEARED):
         return  # without a call
     for step in script.training.steps:
         loops, function = script.tree.loops(step), script.tree.scope(step)
@@ -290,7 +290,7 @@ def _one_left_out(script: Script) -> Violations:
     cleared = {_last(owner) for owner in clears}
     if len(stepped) < 2 or not cleared or not cleared <= stepped.keys():
         return
-    if any(_CLEARED.search(part.text) for part in script.parts):
+    if script.says(_CLEARED):
         return  # without a call
     for name, step in stepped.items():
         loops = script.origins.loops(step)
