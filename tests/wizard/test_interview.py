@@ -549,6 +549,26 @@ def test_columns_are_shown_on_the_way_and_asked_where_their_names_say_nothing() 
     assert "data.text_column" not in answers, "accepted with Enter"
 
 
+@pytest.mark.parametrize(
+    ("task", "first", "labels"),
+    [
+        ("text_classification", {"Nr": "0", "Remark": "slow & long", "Verdict": "C"}, "Verdict"),
+        ("text_classification", {"Remark": "slow & long", "Verdict": "C", "Shop": "B", "id": "7"}, "Shop"),
+        ("text_regression", {"Remark": "slow & long", "when": "1999", "Wert": "3.5"}, "Wert"),
+        ("text_multilabel", {"id": "1", "Remark": "slow & long", "rude": "0", "long": "1"}, "rude,long"),
+        ("text_multilabel", {"Remark": "slow & long", "Lang": "de", "Subjects": "a b"}, "Subjects"),
+        ("image_classification", {"Photo": "a.png", "Wo": "here", "Was": "cat"}, "Was"),
+    ],
+)
+def test_a_column_of_labels_that_nobody_named_is_proposed(task: str, first: Mapping[str, Any], labels: str) -> None:
+    """Enter took a usual name that the data lacks, was refused after the review, and asked again without end."""
+    person, answers = asked_of(rows(first), task, "own.csv", "", "")
+    asked = next(asked for asked in person.asked if "label" in asked.prompt)
+    assert asked.default == labels
+    assert asked.proposed
+    assert answers["data.label_column"] == labels
+
+
 def enters(person: Person, given: Mapping[str, Any], data: DataFacts, *, submits: bool = False) -> list[str]:
     """The prompts up to the review, where everything behind the first answers is accepted."""
     talk = interview(person, answers=given, submits=lambda: submits)

@@ -12,6 +12,9 @@ from trainwiz.message import Message, say
 from trainwiz.tasks import chat_columns
 from trainwiz.vocabulary import EMBEDDED
 
+_NUMBERS = ("id", "idx", "index", "nr", "no", "number", "unnamed: 0", "")
+"""Names of columns that number the rows."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
@@ -50,12 +53,25 @@ def guessed(d: Decision) -> frozenset[str]:
     return frozenset(key for key in keys if len(d.first) > len(keys) - 1 and called(d.first, usual[key]) is None)
 
 
-def proposed(d: Decision) -> str | None:
-    """What data.columns may be if it is ambiguous: the user decides."""
-    if "data.columns" not in guessed(d) or d.values["data.columns"]:
-        return None
-    guess = chat_columns.guessed(d.first, compares=not d.task.talks)
-    return guess.spelled if guess else None
+def proposed(d: Decision) -> Mapping[str, str]:
+    """What the keys of columns may be where nothing says so for sure: the user decides."""
+    keys = guessed(d)
+    if "data.columns" in keys and not d.values["data.columns"]:
+        guess = chat_columns.guessed(d.first, compares=not d.task.talks)
+        return {"data.columns": guess.spelled} if guess else {}
+    if "data.label_column" in keys and (labels := _labels(d)):
+        return {"data.label_column": labels}
+    return {}
+
+
+def _labels(d: Decision) -> str:
+    """The last column, as in most tables, or all columns of 0 and 1; empty where the plan names one that exists."""
+    if all(name in d.first for name in _named(d, "data.label_column")):
+        return ""
+    own = {d.values[key] for key in _roles(d) if key != "data.label_column"}
+    others = [name for name in d.first if name not in own and name.lower() not in _NUMBERS]
+    flags = [name for name in others if d.task.several_columns and str(d.first[name]) in ("0", "1", "True", "False")]
+    return ",".join(flags or others[-1:])
 
 
 def _roles(d: Decision) -> Mapping[str, Message]:

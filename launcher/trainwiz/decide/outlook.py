@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from trainwiz import strategies
@@ -40,8 +41,8 @@ class Outlook:
     """What is read from that row."""
     guessed: frozenset[str] = frozenset()
     """Keys of columns whose names do not say what they hold."""
-    proposed: str | None = None
-    """What data.columns may be where the plan cannot decide it."""
+    proposed: Mapping[str, str] = field(default_factory=dict)
+    """What keys of columns may be where the plan cannot decide them."""
     lengths: Lengths | None = None
     """How long the texts of the data are; None where they are not the person's own, or could not be read."""
     updates: int | None = None

@@ -106,7 +106,7 @@ class Interview:
                 return Action.BACK
             else:
                 typed = reply.value or (asked.default if asked.proposed else "")
-                accepted = not typed or (asked.choices and typed == asked.default)
+                accepted = not typed or (asked.choices and typed == asked.default and not asked.proposed)
                 if accepted or self._accept(question, typed, values):
                     return None
 
@@ -150,9 +150,8 @@ class Interview:
         asked = _shown_as(question, question.show(values), reason, values, sizes)
         if decided.outlook.columns and question.of_columns(values):
             asked = _of_columns(asked, decided.outlook.columns)
-        if question.key == "data.columns" and decided.outlook.proposed:
-            why = t("guessed from the first row")
-            asked = replace(asked, default=decided.outlook.proposed, reason=why, proposed=True)
+        if found := decided.outlook.proposed.get(question.key):
+            asked = replace(asked, default=found, reason=t("guessed from the first row"), proposed=True)
         if self.gauge and question.key in _ABOUT_MEMORY:
             asked = replace(asked, gauge=lambda typed: self._gauged(question, typed, values))
         return asked, values
