@@ -192,7 +192,8 @@ class Origins:
             assigned = self.names.assigned(name, node)
             for assignment in assigned:
                 yield from self._of_assignment(assignment, depth - 1)
-            if not assigned:
+            # In `loader = endless(loader)`, the second one is still what the function was given.
+            if not assigned or (len(assigned) == 1 and self.tree.statement(node) is assigned[0].node):
                 yield from self._of_parameter(name, node, depth - 1)
 
     def _of_call(self, call: ast.Call, index: int | None, depth: int) -> Iterator[ast.expr]:

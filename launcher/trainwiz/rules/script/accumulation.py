@@ -293,6 +293,14 @@ def _leading_to_steps(script: Script, loop: Loop) -> list[ast.Call]:
     return [call for call in calls if script.origins.called(call) in stepping]
 
 
+def _meant(script: Script, divisor: ast.expr) -> list[str]:
+    """What a name was assigned, as a number or not: `n = int(args.n)`."""
+    values = [a.value for a in script.names.assigned(dotted(divisor), divisor) if a.alone] if dotted(divisor) else []
+    return [
+        ast.unparse(v.args[0] if isinstance(v, ast.Call) and dotted(v.func) == "int" and v.args else v) for v in values
+    ]
+
+
 def _divides_another(script: Script, backward: Backward, size: ast.expr) -> bool:
     """Whether the loss of another backward pass is divided by the size, so that the engine is not meant to."""
     others = (b.loss for b in script.training.backwards if b is not backward)
@@ -372,6 +380,6 @@ def _is_told(script: Script, backward: Backward, divisor: ast.expr) -> bool:
     if backward.by == "DeepSpeedEngine":
         return text.endswith(("gradient_accumulation_steps()", "gradient_accumulation_steps"))
     told = script.accumulation
-    if told is not None and text == ast.unparse(told):
+    if told is not None and ast.unparse(told) in (text, *_meant(script, divisor)):
         return True
     return _divides(script) and text.endswith("accelerator.gradient_accumulation_steps")

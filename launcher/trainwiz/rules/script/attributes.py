@@ -69,7 +69,10 @@ def _wrap(script: Script, value: ast.expr, depth: int = 4) -> ast.Call | None:
     if not depth or any(_ASKS.search(ast.unparse(guard.test)) for guard in script.tree.guards(value)):
         return None
     latest = script.names.latest(dotted(value), value)
-    if latest is None or latest.scope is not script.tree.scope(value):
+    inner = latest is not None and latest.scope in script.tree.above(value)  # of a function within the one that wraps
+    if latest is None or not (
+        latest.scope is script.tree.scope(value) or (inner and latest.scope is not script.tree.module)
+    ):
         given = script.origins.given(dotted(value), value) if latest is None and "." not in dotted(value) else []
         return _only([_wrap(script, one, depth - 1) if dotted(one) else None for one in given])
     made = latest.value

@@ -190,7 +190,9 @@ def _is_bare(script: Script, call: ast.Call) -> bool:
         return True
     if latest is None or not latest.alone or latest.scope is not script.tree.scope(call):
         return False
-    return any(_is_inside(script, value) for value in _choices(latest.value))
+    known = script.names.assigned(latest.name, function)
+    made = [latest, *(one for one in known if one.alone and script.tree.exclusive(one.node, latest.node))]
+    return any(_is_inside(script, value) for one in made for value in _choices(one.value))
 
 
 def _is_wrapper(script: Script, value: ast.expr) -> bool:

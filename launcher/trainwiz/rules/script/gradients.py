@@ -275,7 +275,7 @@ def _through(script: Script, backward: Backward, owner: str) -> Fix:
 def _clipped_in_windows(script: Script) -> Violations:
     """Clipping in every turn of a loop that counts its micro-batches by hand."""
     for window in (*script.training.windows, *script.training.split):
-        for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
+        for call in script.methods("clip_grad_norm_", "clip_grad_value_"):
             loops = script.tree.loops(call.node)
             guards = script.tree.guards(call.node, within=window.loop) if loops[:1] == [window.loop] else None
             every = guards is not None and not any(

@@ -54,7 +54,8 @@ def _is_done_elsewhere(script: Script, step: ast.Call, steps: list[ast.Call]) ->
     """Whether the other branch of a condition makes the same update, or the passes before it are one rank's, too."""
     owner = dotted(step.func)
     same = [one for one in steps if one is not step and dotted(one.func) == owner]
-    if any(script.tree.scope(one) is script.tree.scope(step) for one in same):
+    near = [one for one in same if script.tree.scope(one) is script.tree.scope(step)]
+    if any(script.tree.exclusive(one, step) or script.ranks.guard(one) is not None for one in near):
         return True
     here = [b for b in script.training.backwards if script.tree.scope(b.call) is script.tree.scope(step)]
     return any(script.ranks.is_single(b.call) for b in here)

@@ -40,10 +40,11 @@ _WHOLE = re.compile(
 )
 _START = re.compile(r"(start|resume|first|initial|begin)\w*(epoch|step|iter|update)", re.IGNORECASE)
 _PROGRESS = re.compile(r"epoch|step|iter|update|history", re.IGNORECASE)
-_LOADS = r"(?i)(^|_)(load|resume|restart|restore|auto_load)"
+_LOADS = r"(?i)(^|_)(load|resume|restart|restore|auto_load|set(_optimizer)?_state_dict)"
 """Functions that load a checkpoint."""
-_BESIDE = re.compile(r"sched|scaler", re.IGNORECASE)
-"""What nobody loads who only begins with the weights of another training."""
+_WORDS = {"Optimizer": re.compile(r"opt", re.IGNORECASE), "Scheduler": re.compile(r"sched|\blr", re.IGNORECASE)}
+"""In the names of what is loaded: the states that nobody loads who only begins with the weights of another training."""
+_SCALER = re.compile(r"scaler", re.IGNORECASE)
 _RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
 _WRITERS = ("numpy.save", "numpy.savez")
 _LINKS = ("os.symlink", "os.rename", "os.replace", "shutil.copytree")
@@ -204,21 +205,32 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
 
 
 def _saved_only(script: Script) -> Violations:
-    """The state of an optimizer that is saved, but not loaded beside those of a scaler or a scheduler that are."""
+    """The state of an optimizer or a schedule that is saved, but not loaded beside the others that are."""
     states = [c for c in script.methods("state_dict") if isinstance(c.node.func, ast.Attribute)]
-    saved = [c for c in states if script.engines.kind(c.node.func.value) == "Optimizer"]  # type: ignore[attr-defined]
-    if not saved or script.has_attribute("load_state", "load_checkpoint"):
+    kinds = [(c, script.engines.kind(c.node.func.value)) for c in states]  # type: ignore[attr-defined]
+    if not any(kind in _WORDS for _, kind in kinds) or script.has_attribute("load_state", "load_checkpoint"):
         return
     given = {dotted(v) for c in script.calls_like(_LOADS) for v in c.arguments if dotted(v)}
     given |= {dotted(c.node.func).rpartition(".")[0] for c in script.methods("load_state_dict")}
-    if any("opt" in name.lower() for name in given) or not any(_BESIDE.search(name) for name in given):
-        return
-    yield violation(
-        "{name} is saved, but not loaded again when the training continues",
-        remedy("load it beside the other states: {name}.load_state_dict", name=dotted(saved[0].node.func.value)),  # type: ignore[attr-defined]
-        name=dotted(saved[0].node.func.value),  # type: ignore[attr-defined]
-        place=script.place(saved[0].node),
-    )
+    for wanted, words in _WORDS.items():
+        saved = next((c for c, kind in kinds if kind == wanted), None)
+        others = [other for kind, other in _WORDS.items() if kind != wanted]
+        resumed = _loads_to_resume(script) or any(w.search(name) for w in (*others, _SCALER) for name in given)
+        if saved is None or not resumed or any(words.search(name) for name in given):
+            continue
+        name = dotted(saved.node.func.value)  # type: ignore[attr-defined]
+        yield violation(
+            "{name} is saved, but not loaded again when the training continues",
+            remedy("load it beside the other states: {name}.load_state_dict", name=name),
+            name=name,
+            place=script.place(saved.node),
+        )
+
+
+def _loads_to_resume(script: Script) -> bool:
+    """Whether a file is loaded that is called one to resume from, in the function with the backward pass or beside."""
+    loads = script.called("torch.load")
+    return any("resume" in ast.unparse(c.node).lower() for c in loads)
 
 
 def _trains_elsewhere(script: Script) -> bool:
@@ -422,7 +434,8 @@ def _is_guarded(script: Script, node: ast.AST, *, near: bool = True) -> bool:
 
     Far from what is written, a condition on several ranks as such is one on how the program is started.
     """
-    tests = [guard.test for guard in script.tree.guards(node) if "__name__" not in ast.unparse(guard.test)]
+    guards = [g for g in script.tree.guards(node) if not g.raised]  # which ends the job, and lets no rank alone
+    tests = [guard.test for guard in guards if "__name__" not in ast.unparse(guard.test)]
     scope = script.tree.scope(node)
     marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in getattr(scope, "decorator_list", [])]
     if any("rank" in mark or "process" in mark for mark in marks):

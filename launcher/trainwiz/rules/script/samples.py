@@ -56,6 +56,8 @@ def ranks_see_different_samples(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
     by_engine = script.engines.accelerate and (script.makers("Accelerator") or not script.engines.ddp)
+    if script.called("Fabric.setup", "Fabric.setup_module") and not script.makers("Accelerator"):
+        yield from _same_draws(script)  # what is drawn goes through no loader that Fabric could split
     if by_engine or script.engines.lightning or not script.engines.several:
         return
     for loop in dict.fromkeys((*script.training.turns, *script.training.drawing)):
@@ -398,7 +400,15 @@ def _says_synchronized(name: str) -> bool:
 
 def _source(script: Script, loop: Loop) -> ast.expr | None:
     source = script.training.source(loop) or drawn_from(loop)
+    if source is not None and _only_counts(script, source):
+        source = drawn_from(loop)
     return source if source is not None and dotted(source) else None
+
+
+def _only_counts(script: Script, source: ast.expr) -> bool:
+    """Whether what a loop goes over is only a range: `steps = range(n)`."""
+    made = script.origins.makers(source) if dotted(source) else []
+    return bool(made) and all(isinstance(m, ast.Call) and dotted(m.func) in ("range", "trange") for m in made)
 
 
 def _inside(script: Script, maker: ast.expr) -> list[ast.expr]:
@@ -477,13 +487,15 @@ def _says_shares(kind: ast.ClassDef) -> bool:
 
 def is_of_one_rank(script: Script, sampler: ast.expr) -> bool:
     """Whether a sampler is surely none, or one that draws from all samples."""
-    made = script.origins.makers(sampler)
+    made = [sampler] if _is_none(sampler) else script.origins.makers(sampler)
     return bool(made) and all(_is_none(m) or (isinstance(m, ast.Call) and _knows_no_rank(script, m)) for m in made)
 
 
 def _knows_no_rank(script: Script, call: ast.Call) -> bool:
     name = script.names.resolved(call.func)
     own = script.origins.kind(name)
+    if own is not None and _is_told_one(call):
+        return True
     if own is not None:
         given = [*call.args, *(k.value for k in call.keywords)]
         if _is_not_told(script, own, call):
@@ -516,8 +528,8 @@ def _is_random(script: Script, part: ast.AST) -> bool:
 
 def _same_draws(script: Script) -> Violations:
     """Samples that are drawn at random with a seed that all ranks share, in a script without loaders."""
-    seeds, draws = [c for c in script.called(*_SEEDS) if c.node.args], script.called(*_DRAWS)
-    if not seeds or not draws or script.engines.deepspeed:
+    seeds, draws = [c for c in script.called(*_SEEDS, "Fabric.seed_everything") if c.node.args], script.called(*_DRAWS)
+    if not seeds or not draws or script.called("deepspeed.initialize"):
         return
     if any("Loader" in c.name or "Sampler" in c.name for c in script.calls):
         return

@@ -37,9 +37,11 @@ def prepared_schedules_count_all_ranks(script: Script) -> Violations:
         return
     for name, call in _schedules(script):
         total = _total(call)
-        if total is None or not _is_given_to_prepare(script, name) or _WORLD.search(_text(script, total)):
+        if total is None or not _is_given_to_prepare(script, name):
             continue
-        if _counts_one_rank(script, total):
+        if _divides_by_ranks(script, total) or (
+            not _WORLD.search(_text(script, total)) and _counts_one_rank(script, total)
+        ):
             yield violation(
                 "the scheduler is prepared: with N processes it takes N steps per update, but {total} counts one "
                 "per update",
@@ -96,7 +98,12 @@ def _beside_windows(script: Script, steps: Sequence[Call], totals: Mapping[str, 
             continue
         windows = [w for w in script.training.windows if w.loop is loops[0] and constant(w.size) != 1]
         same = [w for w in windows if script.tree.scope(w.step) is script.tree.scope(call.node)]
-        if same and not script.tree.guards(call.node, within=loops[0]):
+        guards = script.tree.guards(call.node, within=loops[0])
+        if (
+            same
+            and all(g in script.tree.guards(same[0].step, within=loops[0]) for g in guards)
+            and not any(counts_to_window(same[0], g, script.training.expanded) for g in guards)
+        ):
             yield violation(
                 "the scheduler steps after every micro-batch, but the optimizer steps after {size}",
                 remedy("step it under the same condition as the optimizer"),
@@ -205,6 +212,16 @@ def _total(call: Call) -> ast.expr | None:
         if fits and len(call.node.args) > position:
             return call.node.args[position]
     return None
+
+
+def _divides_by_ranks(script: Script, total: ast.expr) -> bool:
+    """Whether a number of samples is divided by what all ranks see in an update, and never multiplied by the ranks."""
+    nodes = list(script.names.feeding(total, past=lambda n: operates(n, ast.Div, ast.FloorDiv)))
+    divisions = [n for n in nodes if operates(n, ast.Div, ast.FloorDiv)]
+    names = " ".join(dotted(n) for n in nodes if isinstance(n, ast.Name | ast.Attribute))
+    others = any(isinstance(n, ast.IfExp) for n in nodes)
+    by_ranks = any(_WORLD.search(_text(script, n.right)) for n in divisions)  # type: ignore[attr-defined]
+    return bool(divisions) and by_ranks and not others and not _WORLD.search(names)
 
 
 def _text(script: Script, value: ast.expr) -> str:

@@ -285,6 +285,7 @@ def _is_given(optimizer: ast.expr, loop: ast.AST) -> bool:
 
 def _one_left_out(script: Script) -> Violations:
     """Of several optimizers that step, one whose gradients are never cleared, while those of the others are."""
+    yield from _model_left_out(script)
     clears = [c.node.func.value for c in script.calls_like("zero_grad") if isinstance(c.node.func, ast.Attribute)]
     stepped = {_last(_stepping(step)): step for step in script.training.steps if dotted(_stepping(step))}
     cleared = {_last(owner) for owner in clears}
@@ -310,6 +311,41 @@ def _one_left_out(script: Script) -> Violations:
                 name=dotted(_stepping(step)),
                 place=script.place(step),
             )
+
+
+def _model_left_out(script: Script) -> Violations:
+    """Of several models whose gradients are cleared by their own zero_grad, one that learns, but is never cleared."""
+    clears = [c.node.func.value for c in script.calls_like("zero_grad") if isinstance(c.node.func, ast.Attribute)]
+    cleared = {_last(owner) for owner in clears}
+    if not clears or any(script.engines.kind(owner) == "Optimizer" for owner in clears):
+        return
+    if any(_CLEARED.search(part.text) for part in script.parts):
+        return
+    models = {name: _last_of_models(script, name) for name in _optimizers(script)}
+    known = {one for names in models.values() for one in names}
+    for step in script.training.steps if cleared <= known else ():
+        names = models.get(_last(_stepping(step)), set())
+        learns = any(b.loop is not None and b.loop in script.tree.loops(step) for b in script.training.backwards)
+        if names and learns and names.isdisjoint(cleared):
+            yield violation(
+                "{name}.zero_grad() is never called, though other optimizers are cleared: its gradients add up",
+                remedy("call {name}.zero_grad() after its step", name=dotted(_stepping(step))),
+                name=dotted(_stepping(step)),
+                place=script.place(step),
+            )
+            return
+
+
+def _optimizers(script: Script) -> list[str]:
+    return [name for c in script.makers("Optimizer") for name in _assigned(script, c)]
+
+
+def _last_of_models(script: Script, optimizer: str) -> set[str]:
+    """The last names of the models whose parameters an optimizer of this name gets."""
+    made = [c for c in script.makers("Optimizer") if optimizer in _assigned(script, c)]
+    nodes = [n for c in made for value in c.node.args[:1] for n in script.names.feeding(value, c.node)]
+    calls = [n for n in nodes if isinstance(n, ast.Call) and method(n) in ("parameters", "named_parameters")]
+    return {dotted(n.func).rpartition(".")[0].rpartition(".")[2] for n in calls}
 
 
 def _makes_one(value: ast.expr) -> bool:
