@@ -169,7 +169,8 @@ def _of(
 ) -> Diagnosis:
     own, exception = _ended_with(lines, rank, code)
     found = recognize(lines, rank=rank)
-    if exception is not None and found is not None and (found.signature.name == "child_failed" or found.follows):
+    said_more = exception is not None and not log_text.is_launchers(exception)
+    if said_more and found is not None and (found.signature.name == "child_failed" or found.follows):
         found = None  # a rank said more than its launcher
     if found is None and exception is not None:
         words = log_text.words_of(exception, own)

@@ -131,7 +131,7 @@ _FINISHED = re.compile(
 _LAUNCHERS_OWN = re.compile(
     r"ChildFailedError|UnexpectedStatusException|AlgorithmError: |subprocess\.CalledProcessError|^CalledProcessError: |"
     r"ProcessExitedException|SignalException|"
-    r"^RuntimeError: '.*' failed with returncode \d+"
+    r"^RuntimeError: '.*' failed with returncode \d+|^RuntimeError: Step \d+ exited with non-zero status \d+"
 )
 # What libraries still say while a program ends.
 _ASIDE = re.compile(
@@ -550,6 +550,11 @@ def _starts(lines: Sequence[Line]) -> list[int]:
     if calls is not None and sum(line.text.startswith('  File "') for line in lines[calls:]) >= _CALLS:
         starts.append(calls)  # cut before its exception
     return starts
+
+
+def is_launchers(exception: Line) -> bool:
+    """Whether a launcher raised it because of its worker."""
+    return bool(_LAUNCHERS_OWN.search(exception.text))
 
 
 def _launcher_report(lines: Sequence[Line]) -> int:

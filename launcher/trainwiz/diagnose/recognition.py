@@ -18,14 +18,16 @@ _MATCHES = 64
 """Matches of one pattern in one log; more show nothing new."""
 # docs/decisions/diagnosis.md: What is tried again, and what a launcher does after a failure, is no cause
 _WARNING = re.compile(
-    r"\S.*:\d+: \w*Warning: |WARNING:(?!torch\.distributed)\w[\w.]*:|.{0,200}\b[Rr]etrying (?:\(Retry\(|in \d)"
+    r"\S.*:\d+: \w*Warning: |Warning: |WARNING:(?!torch\.distributed)\w[\w.]*:|"
+    r".{0,200}\b[Rr]etrying (?:\(Retry\(|in \d)"
 )
 """A line printed by Python's `warnings`, by a logger as one, or by what tries once more: the program goes on."""
 # IPython's tracebacks show the lines around each call, with their numbers.
 _NUMBERED = re.compile(r"(?:-+> ?| +)\d+(?: |$)")
 _CELL = re.compile(r"(?:File \S+:\d+, in |Cell In ?\[\d+\], line \d+|<ipython-input-|[~/]\S+ in \w+\()")
 _NATIVE = re.compile(
-    r"(?:torch|triton|deepspeed)\.|(?:[\w.]+\.)?(?:(?:Runtime|OS|IO|Import|Memory|System|Connection\w*"
+    r"(?:torch|triton|deepspeed|ray)\.|AssertionError: failed to get register_center_actor|"
+    r"(?:[\w.]+\.)?(?:(?:Runtime|OS|IO|Import|Memory|System|Connection\w*"
     r"|Timeout|EOF|BrokenPipe|"
     r"CalledProcess)Error|SystemExit)\b"
 )

@@ -58,7 +58,9 @@ SIGNATURES = {
         "README)",
     ),
     "triton_kernel": Signature(
-        r"out of resource: (?P<problem>(?:shared memory|registers|threads)(?:, Required: \d+, Hardware limit: \d+)?)",
+        # torch.compile's autotuner tries the next choice.
+        r"out of resource: (?P<problem>(?:shared memory|registers|threads)(?:, Required: \d+, Hardware limit: \d+)?)"
+        r"(?![^\n]*(?:\n[^\n]*){0,2}Ignoring this choice)",
         r"triton\.(?:\w+\.)*(?P<problem>CompilationError: at \d+:\d+)",
         r"(?P<problem>type fp8\w+ not supported in this architecture)",
         r"(?P<problem>PassManager::run failed|Internal Triton PTX codegen error|`ptxas` failed with error code -?\d+)",
@@ -113,6 +115,8 @@ SIGNATURES = {
         r"Failed to (?:generate package metadata for|build) `(?P<extension>[\w.-]+)",
         r"Command '\['(?P<extension>ninja)'[^\n]*\]' returned non-zero exit status",
         r"^(?P<extension>ninja): build stopped: subcommand failed",
+        r"^FAILED: (?:\[code=\d+\] )?(?P<extension>\S+\.o)\b(?![\s\S]*(?:Error building extension|build stopped|"
+        r"Failed building wheel))",
         r"(?:[Ee]rror|FAILED): command '(?P<extension>[^']*(?:nvcc|gcc|g\+\+|c\+\+|cl\.exe)[^']*)' failed with exit",
         cause="an extension could not be compiled: {extension}",
         remedy="read the compiler's first `error:`; to check the compiler, ninja, headers and nvcc, run: trainwiz "
@@ -135,6 +139,8 @@ SIGNATURES = {
     "bitsandbytes_cuda": Signature(
         r"CUDA Setup failed despite GPU being available|CUDA SETUP: Setup Failed",
         r"libbitsandbytes_cpu\.so: undefined symbol",
+        # Its functions are defined only where the library was loaded.
+        r"NameError: name 'str2optimizer\w*' is not defined",
         r"Could not find the bitsandbytes CUDA binary|libbitsandbytes_\w+\.so: cannot open shared object file",
         cause="bitsandbytes found no library of its own for this version of CUDA",
         remedy="pip install --upgrade bitsandbytes; to see what it looks for, run: python -m bitsandbytes",

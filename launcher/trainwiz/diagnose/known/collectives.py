@@ -81,6 +81,14 @@ SIGNATURES = {
         "(/tmp/nccl_trace_rank_0 …)",
         transient=None,
     ),
+    "infiniband_resources": Signature(
+        r"WARN .*(?P<problem>Call to ibv_(?:create|alloc|open|reg)_\w+ failed.*)$",
+        cause="NCCL cannot create what it needs on the InfiniBand device: {problem}",
+        remedy="raise the limit of locked memory: run ulimit -l unlimited before the launch (docker: --ulimit "
+        "memlock=-1; Slurm: PropagateResourceLimits); give a container /dev/infiniband; NCCL_IB_DISABLE=1 shows "
+        "whether it is InfiniBand",
+        transient=None,
+    ),
     "nccl_system": Signature(
         r"(?:unhand?led (?:system|cuda) error|nccl(?:System|UnhandledCuda)Error|"
         r"ncclInternalError(?![^\n]*\nLast error:\n[^\n]*(?:[Ss]ocket|NET/|Net : |remote peer)))[^\n]*"
@@ -181,6 +189,8 @@ SIGNATURES = {
     ),
     "rendezvous_lost": Signature(
         r"Rendezvous(?:Closed|Connection|Timeout)Error",
+        # The call that raises it, where a log ends before its name
+        r"c10d_rendezvous_backend\.py\", line \d+, in (?:_call_store|_create_tcp_store)$",
         cause="torchrun's rendezvous was closed or is unreachable",
         remedy="find out why another machine ended; then restart all machines at about the same time",
         transient=None,
@@ -194,8 +204,8 @@ SIGNATURES = {
         "each node, or one task for each GPU, not both",
     ),
     "nccl_network": Signature(
-        r"NCCL WARN .*(?P<problem>Call to ibv_\w+ failed with error .+)$",
-        r"NCCL WARN .*(?P<problem>Got completion from peer .+)$",
+        r"NCCL WARN .*(?P<problem>Call to ibv_\w+ failed.*)$",
+        r"NCCL WARN .*(?P<problem>Got completion (?:from peer|with error|error) .+)$",
         r"NCCL WARN .*(?P<problem>Connect to \S+ failed : .+)$",
         r"NCCL WARN .*(?P<problem>Got async (?:\w+[ -])*event ?: "
         r"(?:port error|local catastrophic error|device fatal).*)$",

@@ -66,6 +66,7 @@ SIGNATURES = {
     ),
     "no_labels": Signature(
         r"The model did not return a loss from the inputs",
+        r"return outputs\[\"loss\"\] if isinstance\(outputs, dict\)[\s\S]{0,600}?^(?:\[rank\d+\]: )?KeyError: 'loss'",
         cause="the batch has no labels, and the model returned no loss",
         remedy="let the collator create the labels: DataCollatorForLanguageModeling(tokenizer, mlm=False)",
     ),
@@ -81,7 +82,7 @@ SIGNATURES = {
         "whether a system message is allowed, and the keys role and content in each message",
     ),
     "map_worker": Signature(
-        r"One of the subprocesses has abruptly died during map operation",
+        r"subprocesses has abruptly died during map operation",
         cause="a process that prepares the data (dataset.map) died without an exception, usually because host memory "
         "ran out",
         remedy="lower num_proc (preprocessing_num_workers, dataset_num_proc) and writer_batch_size; without "

@@ -8,7 +8,7 @@ TIER = 3
 SIGNATURES = {
     "disk_full": Signature(
         r"No space left on device \(os error 28\)",
-        r"OSError: \[Errno (?:28|122)\]",
+        r"OSError: \[Errno (?:28|122)\]|OSError\((?:28|122), '",
         r"PytorchStreamWriter failed writing file",
         r"unexpected pos \d+ vs \d+",
         r"I/O error: (?:No space left on device|Disk quota exceeded)",

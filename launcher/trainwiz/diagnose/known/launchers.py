@@ -299,6 +299,8 @@ SIGNATURES = {
         r"^Error: failed to run torchrun ",
         r"\] exits with return code = [1-9]\d*$",
         r"\[launch\.py:\d+:sigkill_handler\] Killing subprocess \d+",
+        r"^\s*traceback : To enable traceback see: https://pytorch\.org/docs/stable/elastic/errors",
+        r"^RuntimeError: Step \d+ exited with non-zero status [1-9]\d*",
         r"\b(?:exited with code|exitCode:|terminated with exit code) [1-9]\d*\b",
         cause="a rank failed, but this log contains nothing that it wrote",
         remedy="read that rank's own log; torchrun writes them with --log-dir logs --redirects 3, and trainwiz launch "
@@ -322,6 +324,7 @@ SIGNATURES = {
     ),
     "interrupted": Signature(
         r"^(?:\[rank\d+\]: )?KeyboardInterrupt:?$",
+        r"\[launch\.py:\d+:sigkill_handler\] Main process received SIGINT",
         cause="interrupted by Ctrl-C",
         remedy="to continue, run: trainwiz launch --resume",
         transient=True,

@@ -36,7 +36,7 @@ SIGNATURES = {
         remedy="set tokenizer.padding_side = 'left', and use_cache=False during training",
     ),
     "tokenizer_code": Signature(
-        r"AttributeError: '(?P<type>\w*Tokenizer(?:Fast)?)' object has no attribute '(?P<name>\w+)'",
+        r"AttributeError: '(?P<type>\w*Tokenizer(?:Fast)?)' object has no attribute '(?P<name>(?!unsloth_)\w+)'",
         r"AttributeError: (?P<type>\w*Tokenizer(?:Fast)?) has no attribute (?P<name>\w+)",
         cause="{type} has no {name}: the tokenizer's code, which often comes with the model, does not match the "
         "version of transformers",

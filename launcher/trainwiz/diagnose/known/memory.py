@@ -28,6 +28,13 @@ SIGNATURES = {
         remedy="shorten the samples (batch.sequence_length), set model.activation_checkpointing, shard more "
         "(strategy.zero_stage 3, or offload), or train an adapter; free what earlier cells of a notebook hold",
     ),
+    "gathering_memory": Signature(
+        r"Failed to clone\(\) tensor with name .*out of memory",
+        cause="the GPU ran out of memory while FSDP gathered the weights to save them: the saved weights may be wrong",
+        remedy="do not use this checkpoint; save shards (fsdp_state_dict_type: SHARDED_STATE_DICT), or gather to the "
+        "host: FullStateDictConfig(offload_to_cpu=True, rank0_only=True)",
+        as_warning=True,
+    ),
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",

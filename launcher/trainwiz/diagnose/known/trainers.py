@@ -68,6 +68,14 @@ SIGNATURES = {
         "too long, or a mismatched version",
         transient=None,
     ),
+    "generation_awaited": Signature(
+        r"vllm_client - Server is not up yet\. Retrying in (?![\s\S]*Server is up!)",
+        cause="the training waits for a vLLM server that does not answer",
+        remedy="start it first, on GPUs of its own: trl vllm-serve --model MODEL; its host and port are "
+        "vllm_server_host and vllm_server_port; or generate on the training's own GPUs: vllm_mode: colocate",
+        transient=None,
+        as_warning=True,
+    ),
     "no_evaluation_data": Signature(
         r"You have set `args\.eval(?:uation)?_strategy` to \S+ but you didn't pass an `eval_dataset`",
         r"Trainer: evaluation requires an eval_dataset",
