@@ -19,7 +19,7 @@ from trainwiz.finding import Level
 from trainwiz.workflows.check.configurations import Files
 
 CHILD = Path(__file__).parents[1] / "engine_children" / "borders.py"
-VALUES: tuple[Any, ...] = (0, -1, 1, 0.5, "", "x", "1", "false", True, None, [], {}, 1e30)
+VALUES: tuple[Any, ...] = (0, -1, 1, 0.5, "", "x", "1", "false", True, False, None, [], {}, 1e30)
 BETAS: tuple[Any, ...] = (0.9, [0.9], [0.9, 1.0], [0.9, 0.999, 0.9], [-0.1, 0.9], ["0.9", "0.999"], [0.9, 0.95])
 BASE: dict[str, Any] = {
     "train_micro_batch_size_per_gpu": 1,
@@ -146,7 +146,7 @@ def test_what_stops_the_engine_is_found(stops: list[str]) -> None:
     assert len(stopping) > 1400
     missed = {(key, json.dumps(value)) for key, value, values in stopping if not found(values)[Level.ERROR]}
     # Warnings, since accelerate fills these.
-    warned = {("steps_per_print", "0"), ("train_micro_batch_size_per_gpu", "null")}
+    warned = {("steps_per_print", "0"), ("steps_per_print", "false"), ("train_micro_batch_size_per_gpu", "null")}
     assert missed - warned - NOT_FOUND == set()
     assert len(missed) < 0.01 * len(stopping)
 

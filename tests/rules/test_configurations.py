@@ -333,7 +333,7 @@ print(json.dumps([usual, also, found,
     assert set(found["int"]) == types.WHOLE - of_at_least_1
     assert set(found["int from 0"]) - of_at_least_1 == types.WHOLE_FROM_0
     assert of_at_least_1 <= set(found["int from 0"])
-    assert set(found["str"]) == {key for key in types.TEXTS if not key.endswith("nvme_path")}
+    assert set(found["str"]) == {key for key in types.TEXTS if not key.endswith(("nvme_path", ".type"))}
     assert set(found["list"]) <= types.LISTS
     assert set(found["float"]) == types.NUMBERS
     assert {name: set(known) for name, known in schedulers.items()} == deepspeed.SCHEDULERS

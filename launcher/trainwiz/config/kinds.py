@@ -155,8 +155,10 @@ class DeepSpeed(_Configuration):
         return int(value) if type(value) in (int, str) and str(value) in ("0", "1", "2", "3") else None
 
     def enabled(self, block: str) -> bool:
-        """Whether a block like bf16 is switched on; `auto` counts as not known, so as no."""
-        return self.get(f"{block}.enabled") is True
+        """Whether a block like bf16 is switched on, as pydantic reads it; `auto` counts as not known, so as no."""
+        if block == "bf16" and not self.has("bf16"):
+            block = "bfloat16"
+        return str(self.get(f"{block}.enabled")).lower() in ("1", "1.0", "on", "t", "true", "y", "yes")
 
 
 def kind_of(document: Document) -> Kind:

@@ -22,7 +22,8 @@ BLOCKS = names(
 """Keys with keys below them."""
 MAY_BE_NULL = names(
     """
-    aio bf16 log_level optimizer.params zero_optimization.offload_optimizer zero_optimization.offload_param
+    aio bf16 log_level optimizer.params optimizer.type scheduler.type
+    zero_optimization.offload_optimizer zero_optimization.offload_param
     zero_optimization.overlap_comm zero_optimization.zenflow
     activation_checkpointing.number_checkpoints checkpoint.writer comet.api_key comet.experiment_key
     comet.experiment_name comet.mode comet.online comet.project comet.workspace compile.passes expert_parallel
@@ -148,7 +149,8 @@ BARE_TRUTH = names(
     activation_checkpointing.contiguous_memory_optimization activation_checkpointing.cpu_checkpointing
     activation_checkpointing.partition_activations activation_checkpointing.profile
     activation_checkpointing.synchronize_checkpoint_boundary aio.overlap_events aio.single_submit aio.use_gds
-    checkpoint.load_universal checkpoint.use_node_local_storage flops_profiler.detailed flops_profiler.enabled
+    checkpoint.load_universal checkpoint.parallel_write.pipeline_stage checkpoint.use_node_local_storage
+    flops_profiler.detailed flops_profiler.enabled
     optimizer.params.adam_w_mode optimizer.params.amsgrad optimizer.params.bias_correction
     optimizer.params.differentiable optimizer.params.torch_adam scheduler.params.cycle_momentum
     scheduler.params.lr_range_test_staircase
@@ -156,13 +158,15 @@ BARE_TRUTH = names(
 )
 """Truth values that are read from no word in quotes: "false" acts as true, or stops the engine."""
 BARE_TRUTH_MAY_BE_NULL = BARE_TRUTH - names(
-    "flops_profiler.enabled optimizer.params.differentiable wall_clock_breakdown"
+    "checkpoint.parallel_write.pipeline_stage flops_profiler.enabled optimizer.params.differentiable "
+    "wall_clock_breakdown"
 )
 """Those for which null counts as false."""
 TEXTS = names(
     """
     comet.api_key comet.experiment_key comet.experiment_name comet.mode comet.project comet.workspace
-    csv_monitor.job_name csv_monitor.output_path tensor_parallel.preset_model tensorboard.job_name
+    csv_monitor.job_name csv_monitor.output_path optimizer.type scheduler.type tensor_parallel.preset_model
+    tensorboard.job_name
     tensorboard.output_path wandb.group wandb.project wandb.team zero_optimization.offload_optimizer.nvme_path
     zero_optimization.offload_param.nvme_path
     """

@@ -126,7 +126,7 @@ def zero_values_are_legal(deepspeed: DeepSpeed) -> Violations:
                 value=str(value),
             )
     size = deepspeed.get("zero_optimization.reduce_bucket_size")
-    if _is_number(size) and size <= 0:
+    if size is False or (_is_number(size) and size <= 0):
         yield violation(
             "reduce_bucket_size is {size}; it must be positive", where="zero_optimization.reduce_bucket_size", size=size
         )

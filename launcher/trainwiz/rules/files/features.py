@@ -179,16 +179,34 @@ def contiguous_checkpoints_are_partitioned(deepspeed: DeepSpeed) -> Violations:
 
 @rule("TW380", level=Level.WARNING, field="compile.deepcompile")
 def deepcompile_needs_zero(deepspeed: DeepSpeed) -> Violations:
-    """compile.deepcompile needs ZeRO, and a call of engine.compile() in the script.
+    """compile.deepcompile needs ZeRO, and a call of engine.compile() in the script; its passes need their own.
 
-    Without it: at stage 0, DeepSpeed falls back to plain torch.compile and only logs one line.
-    Why: DeepCompile moves ZeRO's collectives into the graph; without ZeRO there are none.
-    Instead: use stage 1 or 3, or remove deepcompile.
+    Without it: at stage 0, DeepSpeed falls back to plain torch.compile and only logs one line. So does autosp at
+    stages 2 and 3: no sequence is split. autotp with another pass stops with `NotImplementedError`.
+    Why: DeepCompile moves ZeRO's collectives into the graph; without ZeRO there are none. AutoSP works without ZeRO or
+    at stage 1, and AutoTP alone, with tensor_parallel.autotp_size.
+    Instead: use stage 1 or 3, or remove deepcompile; with autosp, use stage 0 or 1.
     Source: deepspeed/runtime/engine.py, `compile` (0.19.8)
     """
-    passes = deepspeed.get("compile.passes")
-    parallel = isinstance(passes, list) and not {"autosp", "autotp"}.isdisjoint(map(str, passes))
-    if deepspeed.get("compile.deepcompile") is True and deepspeed.stage == 0 and not parallel:
+    if deepspeed.get("compile.deepcompile") is not True:
+        return
+    given = deepspeed.get("compile.passes")
+    passes = set(map(str, given)) if isinstance(given, list) else set()
+    if "autotp" in passes and len(passes) > 1:
+        others = ", ".join(sorted(passes - {"autotp"}))
+        yield violation(
+            "the pass autotp cannot be combined with {others}: engine.compile() stops",
+            remedy("use one of them"),
+            where="compile.passes",
+            others=others,
+        )
+    elif "autosp" in passes and deepspeed.stage in (2, 3):
+        yield violation(
+            "the pass autosp has no effect at ZeRO stage {stage}: sequences are not split",
+            remedy("use stage 0 or 1, or Ulysses (sequence_parallel_size)"),
+            where="compile.passes",
+        )
+    elif deepspeed.stage == 0 and passes.isdisjoint({"autosp", "autotp"}):
         fix = remedy("delete it, or use stage 1", {"compile.deepcompile": None})
         yield violation("deepcompile has no effect at ZeRO stage 0", fix)
 
@@ -238,7 +256,7 @@ def partial_offload_needs_stage_3(deepspeed: DeepSpeed) -> Violations:
     """
     path = "zero_optimization.offload_optimizer.ratio"
     ratio = deepspeed.get(path)
-    if not isinstance(ratio, int | float) or isinstance(ratio, bool):
+    if not isinstance(ratio, int | float):
         return
     if not 0 <= ratio <= 1:
         yield violation("ratio is {ratio}; it must be between 0 and 1", ratio=ratio)

@@ -28,7 +28,9 @@ def numbers_lie_in_their_range(deepspeed: DeepSpeed) -> Violations:
     for path in sorted({*types.LEAST, *types.POSITIVE}):
         value = deepspeed.get(path)
         # Older versions take a warm-up of 0 for one of 2.
-        if not _is_number(value) or (path.startswith((_PARAMS, "hybrid", "fp16")) and deepspeed.version < REMOVALS):
+        if not (_is_number(value) or value is False) or (
+            path.startswith((_PARAMS, "hybrid", "fp16")) and deepspeed.version < REMOVALS
+        ):
             continue
         least, most = types.LEAST.get(path), types.MOST.get(path)
         if least is not None and value < least:
@@ -166,7 +168,7 @@ def steps_between_lines_are_positive(deepspeed: DeepSpeed) -> Violations:
     Source: seen with DeepSpeed 0.19.8
     """
     value = deepspeed.get("steps_per_print")
-    if _is_number(value) and value == 0:
+    if isinstance(value, int | float) and value == 0:
         yield violation("steps_per_print is 0; DeepSpeed divides by it", remedy("write a positive number"))
 
 

@@ -35,7 +35,8 @@ def values_have_the_type_that_is_read(deepspeed: DeepSpeed) -> Violations:
     for path, entry in deepspeed.document.entries.items():
         name = ".".join(path)
         value = deepspeed.get(name)
-        if entry.key is None or value == "auto" or not _is_read(deepspeed, name):
+        read_as = f"bf16.{path[1]}" if path[0] == "bfloat16" and path[1:] and not deepspeed.has("bf16") else name
+        if entry.key is None or value == "auto" or not _is_read(deepspeed, read_as):
             continue
         if value is None and name in types.MAY_BE_NULL | types.BARE_TRUTH_MAY_BE_NULL:
             continue
@@ -46,7 +47,7 @@ def values_have_the_type_that_is_read(deepspeed: DeepSpeed) -> Violations:
                 yield from _number(name, value, bare=name in types.BARE_NUMBERS)
         elif name in types.WHOLE | types.WHOLE_FROM_0:
             yield from _number(name, value, whole=True, smallest=0 if name in types.WHOLE_FROM_0 else None)
-        elif name in types.TRUTH | types.BARE_TRUTH:
+        elif read_as in types.TRUTH | types.BARE_TRUTH:
             yield from _truth(name, value)
         elif name in types.WORDS:
             yield from _word(name, value)

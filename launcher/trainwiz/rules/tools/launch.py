@@ -7,6 +7,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 
 _PER_NODE = ("nproc_per_node", "num_gpus")
+_RANKS = ("node_rank", "machine_rank")
 _HERE = ("localhost", "127.0.0.1", "0.0.0.0")
 
 
@@ -43,7 +44,9 @@ def every_machine_is_waited_for(tool_file: ToolFile) -> Violations:
     """
     job = tool_file.tool.job(tool_file.document)
     nodes = next((n for key in ("nnodes", "num_machines") if (n := job.number(key)) is not None), None) if job else None
-    if job and nodes and job.machines and nodes != job.machines:
+    # A job whose rank is written into it is one of several, each for a machine.
+    of_several = job and job.machines == 1 and any(job.number(key) is not None for key in _RANKS)
+    if job and nodes and job.machines and nodes != job.machines and not of_several:
         yield violation(
             "the launcher waits for {nodes} machines; this job has {machines}",
             remedy("start with {machines} machines", machines=job.machines),
