@@ -10,7 +10,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import counts_to_window
-from trainwiz.script.tree import constant, dotted, opened, operates
+from trainwiz.script.tree import constant, dotted, opened, operates, walk
 
 _PREPARES = ("Accelerator.prepare", "Accelerator.prepare_scheduler")
 _TOTALS = {"num_training_steps": 2, "T_max": 1, "total_iters": 3, "total_steps": 2}
@@ -220,7 +220,10 @@ def _divides_by_ranks(script: Script, total: ast.expr) -> bool:
     divisions = [n for n in nodes if operates(n, ast.Div, ast.FloorDiv)]
     names = " ".join(dotted(n) for n in nodes if isinstance(n, ast.Name | ast.Attribute))
     others = any(isinstance(n, ast.IfExp) for n in nodes)
-    by_ranks = any(_WORLD.search(_text(script, n.right)) for n in divisions)  # type: ignore[attr-defined]
+    divisors = [n for division in divisions for n in walk(division.right)]  # type: ignore[attr-defined]
+    plain = [n for n in divisors if isinstance(n, ast.Name)]
+    made = [a.value for n in plain for a in script.names.assigned(n.id, n) if a.alone]
+    by_ranks = any(_WORLD.search(ast.unparse(n)) for n in (*divisors, *made) if isinstance(n, ast.expr))
     return bool(divisions) and by_ranks and not others and not _WORLD.search(names)
 
 
