@@ -203,6 +203,23 @@ def test_an_index_that_would_fill_the_memory_is_not_read(
         pytest.fail("the index was read")
 
 
+@pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+@pytest.mark.parametrize("named", ["../mine.distcp", "/dev/zero", "..", "part/mine.distcp", Path("../mine.distcp")])
+def test_an_index_leads_to_files_beside_it_only(trust: ModuleType, named: Any, tmp_path: Path) -> None:
+    """Weights of another training, or a pipe, could be loaded as those of this one."""
+    folder, state = tmp_path / "checkpoint", {"w": torch.arange(6.0)}
+    dcp.save(state, storage_writer=dcp.FileSystemWriter(folder), no_dist=True)
+    index = pickle.loads((folder / ".metadata").read_bytes())
+    for place in index.storage_data.values():
+        (tmp_path / "mine.distcp").write_bytes((folder / place.relative_path).read_bytes())
+        place.relative_path = named
+    (folder / ".metadata").write_bytes(pickle.dumps(index))
+    with pytest.raises(trust.Unsound, match="is not beside it"), trust.known_classes_only(folder):
+        dcp.load(state, storage_reader=dcp.FileSystemReader(folder), no_dist=True)
+    with trust.known_classes_only(folder, trust=True):
+        pass
+
+
 def test_a_header_of_millions_of_names_is_not_read(
     trust: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,12 +123,16 @@ def known_classes_only(folder: Path, trust: bool = False) -> Iterator[None]:
 
 
 def _refuse_unknown(index: Path, folder: Path) -> None:
-    """Read the index of a distributed checkpoint, which may not be larger than its tensors explain."""
+    """Read the index of a distributed checkpoint: no larger than its tensors explain, and of files beside it only."""
     size = index.stat().st_size
     if size > SMALL + sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) // PICKLED:
         raise Unsound(f"{index.name}: {size:,} bytes of names and places")
     with index.open("rb") as file:
-        _IndexReader(file).load()
+        places = getattr(_IndexReader(file).load(), "storage_data", None)
+    for place in places.values() if isinstance(places, dict) else ():
+        named = getattr(place, "relative_path", "")
+        if not isinstance(named, str) or named in (".", "..") or os.path.basename(named) != named:
+            raise Unsound(f"{index.name}: names {str(named)[:100]!r}, which is not beside it")
 
 
 def _refuse_header(weights: Path) -> None:
