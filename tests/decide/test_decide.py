@@ -616,6 +616,13 @@ def test_an_engine_that_cannot_do_the_strategy_is_refused() -> None:
         decide({"engine": "accelerate", "strategy.kind": "gemini"}, machine("8xh100"))
 
 
+@pytest.mark.parametrize(("parameters", "micro"), [(1_100_000_000, 4), (6_716_000_000, 1)])
+def test_layers_that_are_unknown_give_a_small_micro_batch(parameters: int, micro: int) -> None:
+    model = ModelFacts(name="timm/somebody_s_network", kind="hub", parameters=parameters)
+    answers = {"task": "image_classification", "model.name": model.name, "data.train": "pictures"}
+    assert decide(answers, machine("8xh100"), model=model).plan.batch.per_device_batch_size == micro
+
+
 @pytest.mark.parametrize("name", ["8xh100", "4xa100-40g", "2xrtx4090"])
 def test_a_model_of_unknown_size_is_never_copied_to_each_gpu(name: str) -> None:
     decided = decide({"model.name": "nobody/nothing"}, machine(name))

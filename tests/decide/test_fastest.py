@@ -158,3 +158,13 @@ def test_init_and_plan_agree(tmp_path: Path) -> None:
         plan["batch"]["gradient_accumulation_steps"],
     )
     assert row["activation_checkpointing"] == plan["model"]["activation_checkpointing"]
+
+
+def test_a_measured_time_corrects_seconds_and_speed_alike() -> None:
+    """These GPUs' own updates took twice as long as forecast."""
+    model, machine = known_as(NAMES[1]), machine_named("8xH100")[0]
+    row = rows_of(decide({"model.name": model.name}, machine, model=model), machine, model)[0]
+    slower = replace(row, time_factor=2.0)
+    assert row.tokens_per_second
+    assert slower.tokens_per_second == row.tokens_per_second / 2
+    assert slower.seconds == row.seconds * 2

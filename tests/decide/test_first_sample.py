@@ -64,3 +64,15 @@ def test_the_review_shows_the_first_text_with_its_label(task: str, row: dict[str
     data = DataFacts(name="texts.csv", kind="file", first=row, samples=40)
     told = summary.lines(decide({"task": task, "data.train": "texts.csv"}, None, data=data)).get("data.text_column")
     assert (told and told.removeprefix("First text").strip()) == shown
+
+
+def test_each_column_of_the_first_row_has_its_role() -> None:
+    row = {"id": 7, "review": "so so", "stars": 3}
+    data = DataFacts(name="texts.csv", kind="file", first=row, samples=40)
+    told = decide({"task": "text_classification", "data.train": "texts.csv"}, None, data=data).outlook
+    assert [(str(part.role), part.column, part.text) for part in told.parts] == [
+        ("text", "review", "so so"),
+        ("label", "stars", "3"),
+    ]
+    unread = decide({"task": "text_classification", "data.train": "texts.csv"}, None).outlook
+    assert unread.parts == ()

@@ -304,6 +304,28 @@ def test_what_ends_a_traceback_is_its_exception_whatever_its_name(exception: str
     assert failed(text=bare).exception == f"{exception}:"
 
 
+def test_a_table_is_no_box_of_a_traceback() -> None:
+    """rich frames both; what stands in a table is not code."""
+    rows = "╭──────╮\n│ loss │\n│ ❱ 3 │ go() │\n╰──────╯\n"
+    assert [line.text for line in log_text.read(rows)] == rows.splitlines()
+    box = "╭─── Traceback (most recent call last) ───╮\n│ /a/train.py:3 in f │\n╰───────╯\nKeyError: 1\n"
+    assert [line.text for line in log_text.read(box + rows)] == [
+        "Traceback (most recent call last):",
+        '  File "/a/train.py", line 3, in f',
+        "KeyError: 1",
+        *rows.splitlines(),
+    ]
+
+
+def test_what_a_launcher_reports_is_no_word_of_the_script() -> None:
+    own = "step 1\nno space left for the day\n"
+    report = (
+        'Traceback (most recent call last):\n  File "/v/bin/torchrun", line 8, in <module>\n    sys.exit(main())\n'
+        "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
+    )
+    assert log_text.last_of_script(log_text.read(own + report)) == "no space left for the day"
+
+
 def test_a_spawned_rank_that_was_killed_is_named() -> None:
     found = of("killed--spawn")
     assert (found.name, found.rank) == ("killed", 1)

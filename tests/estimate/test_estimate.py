@@ -444,6 +444,18 @@ def test_a_loss_that_computes_gradients_holds_those_of_the_head(label: str, chan
     assert fused.at("backward") == plain.at("backward")
 
 
+@pytest.mark.parametrize(
+    ("changes", "fuses"),
+    [
+        ({}, True),
+        ({"precision__mixed_precision": "fp16"}, False),
+        ({"task": "text_classification"}, False),
+    ],
+)
+def test_the_loss_is_fused_where_rows_are_packed_and_not_in_fp16(changes: dict[str, Any], fuses: bool) -> None:
+    assert work_of(make(**{"precision__mixed_precision": "bf16", **changes}), 1000, None).fused_head is fuses
+
+
 def test_what_comes_and_goes_beside_the_state() -> None:
     """Of 8B under FSDP2: embeddings and head, two layers, and gradients of the head and of a layer with a copy."""
     eight = known("llama-3.1-8b")

@@ -6,6 +6,7 @@ import contextlib
 import gc
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -332,3 +333,12 @@ def test_what_cannot_be_computed_twice_is_refused() -> None:
     layers = nn.ModuleList([nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))])
     with pytest.raises(SystemExit, match="BatchNorm would count each batch twice"):
         recompute(nn.Sequential(layers), "full")
+
+
+def test_offloaded_inputs_leave_those_of_one_layer() -> None:
+    """Whatever the number of layers; a network without any has none."""
+    model = models.known("llama-3.1-8b")
+    assert model
+    one = saved_bytes(model, "16-bit", "offload")
+    assert one == 2 * 4096 == saved_bytes(model, "16-bit", "full") / 32
+    assert saved_bytes(replace(model, blocks=()), "16-bit", "offload") == 0

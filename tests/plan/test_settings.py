@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from plans import BASE
+from plans import BASE, make
 from projects import trainwiz
 
 from trainwiz import plan as plans
@@ -111,3 +111,11 @@ def test_a_list_of_tokens_is_one_text_and_none_of_them_holds_a_comma() -> None:
     for wrong in ("b,c", " ", 3):
         with pytest.raises(PlanError, match="is not a valid token"):
             plans.with_changes(BASE, {"data.added_tokens": ["<a>", wrong]})
+
+
+@pytest.mark.parametrize(
+    ("written", "seconds"),
+    [("90m", 5400), ("12h", 43200), ("2d", 172800), ("12:30:00", 45000), ("1-12:00:05", 129605), ("36:00:00", 129600)],
+)
+def test_time_limits(written: str, seconds: int) -> None:
+    assert make(cluster__time_limit=written).cluster.time_limit_seconds == seconds

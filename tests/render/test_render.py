@@ -16,7 +16,7 @@ from trainwiz import command, plan, render, strategies
 from trainwiz.plan import Plan
 from trainwiz.render import accelerate, deepspeed, documents, editor, plan_file
 from trainwiz.render.imports import NEIGHBORS
-from trainwiz.render.values import as_json, commented
+from trainwiz.render.values import as_documents, as_json, commented
 from trainwiz.store import templates
 
 TEMPLATES = templates.load()
@@ -195,6 +195,12 @@ def test_reasons_stand_behind_their_values() -> None:
     written = plan_file.text(make(), {"seed": "default", "batch.real_batch_size": "yours"})
     assert "\nseed: 42  # default\n" in written
     assert "\n  real_batch_size: 32  # yours\n" in written
+
+
+def test_only_a_string_of_several_lines_is_a_block() -> None:
+    assert as_documents([{"run": "cd /work\ntrainwiz launch\n", "name": "tune"}]) == (
+        "run: |\n  cd /work\n  trainwiz launch\nname: tune\n"
+    )
 
 
 def test_exceptions_to_rules_read_back() -> None:

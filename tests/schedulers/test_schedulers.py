@@ -288,14 +288,6 @@ def test_a_wrong_value_is_named_with_its_key(key: str, wrong: object) -> None:
     assert len(str(refused.value).splitlines()) == 2
 
 
-@pytest.mark.parametrize(
-    ("written", "seconds"),
-    [("90m", 5400), ("12h", 43200), ("2d", 172800), ("12:00:00", 43200), ("1-12:00:05", 129605), ("36:00:00", 129600)],
-)
-def test_time_limits(written: str, seconds: int) -> None:
-    assert make(cluster__time_limit=written).cluster.time_limit_seconds == seconds
-
-
 def test_where_it_runs_does_not_change_what_is_trained() -> None:
     meeting = {"machine__main_process_ip": "node1", "machine__main_process_port": 29999}
     assert make(**SLURM, **FULL, **meeting, ignore={"TW616": "known"}).digest() == make().digest()
