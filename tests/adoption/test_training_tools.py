@@ -409,3 +409,67 @@ def test_data_by_name_and_by_column(
     assert any(left in one for one in of_data) if left else not of_data
     if train:
         assert found["task"] == ("causal_lm" if "completion_" in text or "stage: pt" in text else "sft")
+
+
+TORCHTUNE = """
+model: {{_component_: torchtune.models.{model}, lora_attn_modules: [q_proj, v_proj, output_proj], lora_rank: 64,
+  lora_alpha: 128, apply_lora_to_mlp: True}}
+checkpointer: {{_component_: torchtune.training.FullModelHFCheckpointer, checkpoint_dir: models/own/}}
+optimizer: {{_component_: {optimizer}, lr: 3e-4}}
+{lines}
+"""
+
+
+@pytest.mark.parametrize(
+    ("model", "optimizer", "lines", "said"),
+    [
+        (
+            "llama3_2.lora_llama3_2_1b",
+            "torch.optim.AdamW",
+            "dtype: bf16\nclip_grad_norm: null",
+            {
+                "model.name": "models/own",
+                "model.adapter": "lora",
+                "model.lora_rank": 64,
+                "model.lora_alpha": 128,
+                "model.lora_targets": "q_proj,v_proj,o_proj,gate_proj,up_proj,down_proj",
+                "precision.mixed_precision": "bf16",
+                "precision.weights": None,
+                "optimizer.weight_decay": 0.01,
+                "optimizer.gradient_clipping": 0.0,
+                "schedule.lr_scheduler_type": "constant",
+                "schedule.n_warmup_steps": 0,
+            },
+        ),
+        (
+            "phi3.qlora_phi3_mini",
+            "bitsandbytes.optim.PagedAdamW8bit",
+            "lr_scheduler: {_component_: x.get_cosine_schedule_with_warmup, num_warmup_steps: 9}\nclip_grad_norm: 1.0",
+            {
+                "model.adapter": "qlora",
+                "model.lora_targets": "qkv_proj,o_proj,gate_up_proj,down_proj",
+                "optimizer.name": "paged_adamw_8bit",
+                "optimizer.gradient_clipping": 1.0,
+                "schedule.lr_scheduler_type": "cosine",
+                "schedule.n_warmup_steps": 9,
+            },
+        ),
+        (
+            "llama3_2.llama3_2_1b",
+            "torch.optim.AdamW",
+            "dtype: bf16\ncompile: True",
+            {
+                "model.adapter": None,
+                "model.lora_rank": None,
+                "model.compile": True,
+                "precision.weights": "bfloat16",
+            },
+        ),
+    ],
+)
+def test_the_components_of_torchtune(
+    model: str, optimizer: str, lines: str, said: dict[str, object], tmp_path: Path
+) -> None:
+    """Its names of models, optimizers and schedules say what other tools have keys for, and so do its defaults."""
+    found = carried(TORCHTUNE.format(model=model, optimizer=optimizer, lines=lines), tmp_path)
+    assert {key: found.get(key) for key in said} == said

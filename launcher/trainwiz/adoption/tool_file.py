@@ -78,6 +78,7 @@ def read(page: Page, tool_file: ToolFile) -> None:
     if isinstance(model, str) and model:
         page.carry(tool_file.key("model"), "model.name", model)
         page.carry(tool_file.key("model"), "model.from_scratch", False)
+    _own_words(page, tool_file)
     _numbers(page, tool_file)
     _length_of_training(page, tool_file)
     _precision(page, tool_file)
@@ -101,6 +102,18 @@ def read(page: Page, tool_file: ToolFile) -> None:
     leave_usual(page.ledger)
     if tool_file.deepspeed is not None:
         page.same(tool_file.key("deepspeed"))
+
+
+def _own_words(page: Page, tool_file: ToolFile) -> None:
+    """What the tool says in a way of its own, and what it decides where its file says nothing."""
+    for path, key, value in tool_file.tool.of_plan(tool_file.document):
+        if tool_file.has(path):
+            page.carry(path, key, value)
+            continue
+        block = path.rpartition(".")[0]
+        at = block if block and tool_file.has(block) else next(iter(map(str, tool_file.document.values)))
+        why = say("not set; {owner} defaults to {value}", owner=tool_file.tool.name, value=str(value))
+        page.carry(at, key, value, why)
 
 
 def _recomputation(page: Page, tool_file: ToolFile) -> None:

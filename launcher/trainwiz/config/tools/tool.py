@@ -54,6 +54,8 @@ class Tool:
     """The machines and the launcher that a file asks for; None where it starts nothing."""
     evaluation_data: Callable[[Document], bool] = lambda _: True
     """Whether there is something to evaluate on."""
+    of_plan: Callable[[Document], Iterable[tuple[str, str, Any]]] = lambda _: ()
+    """What it says in a way of its own: its key, the plan's key for it, and the plan's value."""
     data: Callable[[ToolFile], Iterable[NamedData]] = lambda _: ()
     """The data that a file names."""
     catalogue: Callable[[Document], str | None] = lambda _: None

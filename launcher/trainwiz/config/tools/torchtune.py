@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from trainwiz.config.document import Document
 from trainwiz.config.tools import data_set
 from trainwiz.config.tools.data_set import DataSet, NamedData
-from trainwiz.config.tools.tool import Tool, ToolFile
+from trainwiz.config.tools.tool import Tool, ToolFile, as_number
 
 
 def _recognized(document: Document) -> bool:
@@ -93,6 +94,86 @@ def _entry(entry: Mapping[str, Any], *, documents: bool) -> DataSet:
     return DataSet(sources=whole, columns=columns, beside=beside, fewer=fewer)
 
 
+_LORA = re.compile(r"(?P<four>q?)(?P<kind>lora|dora)_")
+_ATTENTION = {"output_proj": "o_proj"}
+_MLP = ("gate_proj", "up_proj", "down_proj")
+_FUSED = {"q_proj": "qkv_proj", "k_proj": "qkv_proj", "v_proj": "qkv_proj", "gate_proj": "gate_up_proj"} | {
+    "up_proj": "gate_up_proj"
+}
+"""Layers of Phi-3, which transformers has in one piece."""
+_ALL = {"q_proj", "k_proj", "v_proj", "o_proj", *_MLP}
+_FULL = "FullModelHFCheckpointer"
+_BETAS = ("beta1", "beta2")
+_SCHEDULES = {"get_cosine_schedule_with_warmup": "cosine"}
+_OPTIMIZERS = {
+    "AdamW": "adamw",
+    "SGD": "sgd",
+    "AdamW8bit": "adamw_8bit",
+    "PagedAdamW": "adamw",
+    "PagedAdamW8bit": "paged_adamw_8bit",
+}
+
+
+def _of_plan(document: Document) -> Iterator[tuple[str, str, Any]]:
+    """The model, its adapter, and what the names of its components stand for."""
+    built = _builder(document.values.get("model") or {})
+    found = _LORA.match(built)
+    if _builder(document.values.get("checkpointer") or {}) == _FULL and document.get("checkpointer.checkpoint_dir"):
+        yield "checkpointer.checkpoint_dir", "model.name", str(document.get("checkpointer.checkpoint_dir")).rstrip("/")
+        yield "checkpointer.checkpoint_dir", "model.from_scratch", False
+    if found:
+        four = bool(found["four"]) or document.get("model.quantize_base") is True
+        yield "model._component_", "model.adapter", "qlora" if four else "lora"
+        if found["kind"] == "dora" or document.get("model.use_dora") is True:
+            yield "model._component_", "model.lora_dora", True
+        for key in ("lora_rank", "lora_alpha", "lora_dropout"):
+            number = as_number(document.get(f"model.{key}"))
+            if number is not None:
+                yield f"model.{key}", f"model.{key}", number if key == "lora_dropout" else int(number)
+        yield from _targets(document, built)
+    if document.get("dtype") in ("bf16", "bfloat16"):
+        yield "dtype", "precision.mixed_precision", "bf16"
+        if not found:
+            yield "dtype", "precision.weights", "bfloat16"
+    elif document.get("dtype") in ("fp32", "float32"):
+        yield "dtype", "precision.mixed_precision", "no"
+    if schedule := _SCHEDULES.get(_builder(document.values.get("lr_scheduler") or {})):
+        yield "lr_scheduler._component_", "schedule.lr_scheduler_type", schedule
+    elif document.get("optimizer._component_") and not document.get("lr_scheduler"):
+        yield "lr_scheduler", "schedule.lr_scheduler_type", "constant"
+        yield "lr_scheduler", "schedule.n_warmup_steps", 0
+    if optimizer := _OPTIMIZERS.get(_builder(document.values.get("optimizer") or {})):
+        yield from _optimizer(document, optimizer)
+    if document.get("compile") is True:
+        yield "compile", "model.compile", True
+
+
+def _optimizer(document: Document, name: str) -> Iterator[tuple[str, str, Any]]:
+    """The optimizer with what its class decides, and the clipping, which is off unless a file asks for it."""
+    yield "optimizer._component_", "optimizer.name", name
+    if "adamw" in name and document.get("optimizer.weight_decay") is None:
+        yield "optimizer.weight_decay", "optimizer.weight_decay", 0.01
+    betas = document.get("optimizer.betas")
+    if isinstance(betas, list) and len(betas) == len(_BETAS):
+        for key, beta in zip(_BETAS, betas, strict=True):
+            yield "optimizer.betas", f"optimizer.{key}", beta
+    if document.get("clip_grad_norm") is None:
+        yield "clip_grad_norm", "optimizer.gradient_clipping", 0.0
+
+
+def _targets(document: Document, built: str) -> Iterator[tuple[str, str, Any]]:
+    """The layers that get the adapter, by the names that transformers has for them."""
+    named = [_ATTENTION.get(str(name), str(name)) for name in data_set.listed(document.get("model.lora_attn_modules"))]
+    with_mlp = document.get("model.apply_lora_to_mlp") is True
+    layers = [*named, *(_MLP if with_mlp else ())]
+    if not layers:
+        return
+    fused = dict.fromkeys(_FUSED.get(name, name) if "phi3" in built else name for name in layers)
+    said = "all-linear" if set(layers) >= _ALL else ",".join(fused)
+    for key in ("lora_attn_modules", *(("apply_lora_to_mlp",) if with_mlp else ())):
+        yield f"model.{key}", "model.lora_targets", said
+
+
 TOOL = Tool(
     name="torchtune",
     version="0.7.0",
@@ -113,8 +194,11 @@ TOOL = Tool(
         "activation_offloading": "enable_activation_offloading",
         "packing": "dataset.packed",
         "output_dir": "output_dir",
+        "warmup_steps": "lr_scheduler.num_warmup_steps",
+        "logging_steps": "log_every_n_steps",
         "seed": "seed",
     },
     stops_at_duplicates=True,
+    of_plan=_of_plan,
     data=_data,
 )
