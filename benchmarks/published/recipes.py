@@ -131,6 +131,11 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
     ("trainwiz", Tool(meter="reserved")),
     # Its loss has logits in fp32 at hand to the end of the backward pass, and none in 16 bits.
+    # Its loss stays in 16 bits, and drops the logits: logits, softmax and two gradients (src/models/llama3.py).
+    ("universal-llm-trainer", replace(_TRAINER, meter="reserved", pure=True, pure_autocast=False, logit_bytes=8)),
+    ("finetuning_comp", replace(_TRAINER, meter="allocated")),
+    # Liger's cross-entropy behind a copy in fp32, whose gradient takes its place.
+    ("halo", Tool(meter="allocated", pure=True, pure_autocast=False, logit_bytes=8)),
     ("prime-rl", Tool(meter="reserved", logit_bytes=16)),
     # Its submit_benchmarks.py took Triton's FlashAttention of 2022 until January 2024; the speed is fitted on its rows.
     ("llm-foundry", Tool(checkpointing="none", attention=0.56)),
@@ -280,7 +285,7 @@ def _understood(row: Row, tool: Tool, model: Transformer, shape: _Shape) -> Reci
         context=shape.context,
         compiled=work.compiled or spelling.has(extras, _FUSED_LAYERS),
         attention=_attention(row, tool),
-        network=_network(row),
+        network=_network(row, shape.world.machine),
         watts=float(limit[1]) if limit else None,
         accumulation=spelling.accumulation(extras, shape.micro, shape.length, shape.world.ranks),
         kept="none" if layers else "selective",
@@ -331,6 +336,7 @@ def _work(row: Row, tool: Tool, model: Transformer, shape: _Shape, strategy: Str
         parameters_offloaded=offloads[1],
         checkpointing=_checkpointing(row, tool),
         compiled=_compiled(row),
+        fused_layers=spelling.has(extras, r"fused cross-entropy, norms|liger (?:rms)?norm"),
         accumulates=accumulation > 1,
         loss=_loss(row, tool, shape.micro * shape.length * (2 if paired else 1), model.vocab_size),
         samples=shape.micro * (2 if paired else 1),
@@ -411,10 +417,10 @@ def _meter(row: Row, tool: Tool) -> Meter:
     return tool.meter
 
 
-def _network(row: Row) -> float | None:
-    """Adapters of a machine, as in 4x100Gb, shared by eight ranks."""
+def _network(row: Row, machine: int) -> float | None:
+    """Adapters of a machine, as in 4x100Gb, shared by its ranks."""
     said = re.search(r"(\d+)x(\d+) ?Gb", row["extras"])
-    return int(said[1]) * int(said[2]) * 1e9 / 8 / 8 if said else None
+    return int(said[1]) * int(said[2]) * 1e9 / 8 / machine if said else None
 
 
 def _batch(row: Row, model: Transformer) -> tuple[int, int, bool]:
@@ -474,11 +480,16 @@ def _gathers_all(tool: Tool, strategy: Strategy) -> bool:
     return tool.whole_frozen and strategy.partitions_weights
 
 
+def _raised(row: Row) -> bool:
+    """peft's prepare_model_for_kbit_training makes fp32 of what is not in four bits; only autocast computes in 16."""
+    return "prepare_model_for_kbit_training" in row["extras"] and "no autocast" in row["extras"]
+
+
 def _frozen_bytes(row: Row) -> int:
     if spelling.eight_bits(row["strategy"]):
         return 1
     wide = spelling.precision(row["precision"]) == "no" or re.search(r"frozen weights in fp32", row["extras"])
-    return 4 if wide else 2
+    return 4 if wide or _raised(row) else 2
 
 
 def _stream_bytes(row: Row, strategy: Strategy, *, whole: bool) -> int:
@@ -487,11 +498,12 @@ def _stream_bytes(row: Row, strategy: Strategy, *, whole: bool) -> int:
     """
     plain = strategy.autocasts
     raised = "baseline-peft" in row["extras"] and plain
+    raised = raised or _raised(row)
     return 4 if raised or (whole and plain) or spelling.precision(row["precision"]) == "no" else 2
 
 
 def _arithmetic(row: Row, tool: Tool) -> Arithmetic:
-    if spelling.precision(row["precision"]) == "no":
+    if spelling.precision(row["precision"]) == "no" or _raised(row):
         return "fp32"
     return "16-bit" if spelling.pure(row["precision"]) and not tool.pure_autocast else "autocast"
 
@@ -528,6 +540,7 @@ def _loss(row: Row, tool: Tool, tokens: int, vocabulary: int) -> Loss:
     logits -= 4 if "foak" in extras else 0
     if "qlora" in row["strategy"].lower() or "zero" in row["strategy"].lower():
         logits = tool.engine_logit_bytes or logits
+    logits *= 2 if _raised(row) else 1
     said = re.search(r"loss in (?:(\d{1,4}) chunks|chunks of (\d{1,7})( words)?)", extras)
     parts = tool.loss_parts
     if said and said[3]:

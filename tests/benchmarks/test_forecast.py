@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import forecast  # noqa: E402
 import left_out  # noqa: E402
+import pictures  # noqa: E402
 
 MEASUREMENTS = ROOT / "benchmarks" / "published" / "measurements.csv"
 
@@ -87,8 +88,24 @@ def test_the_page_shows_these_errors(rows: list[forecast.Forecast]) -> None:
         "blind_last.csv",
         "blind_third.csv",
         "blind_fourth.csv",
+        "blind_fifth.csv",
     ):
         assert forecast.table(forecast.read(MEASUREMENTS.with_name(name))) in text
+
+
+def test_fused_kernels_keep_what_others_measured() -> None:
+    """Qwen3 with 4B and 8B on a B300, whose norms and gated MLPs are liger-kernel's."""
+    rows = forecast.read(MEASUREMENTS.with_name("blind_fifth.csv"))
+    found = [row for row in rows if row.source == "whitecircle/halo" and row.measured_gib]
+    assert len(found) == 6
+    assert all(abs(row.peak_gib / row.measured_gib - 1) < 0.02 for row in found if row.peak_gib and row.measured_gib)
+
+
+def test_networks_for_pictures_train_as_fast_as_others_measured() -> None:
+    sizes = sorted(map(abs, pictures.errors().values()))
+    assert len(sizes) == 55
+    assert statistics.median(sizes) <= 0.15
+    assert sizes[int(0.9 * len(sizes))] <= 0.35
 
 
 HEADER = "source,model,params_b,gpu,gpus,strategy,precision,micro_batch,seq_len,checkpointing,extras,peak_gib"

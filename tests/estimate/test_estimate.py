@@ -476,9 +476,11 @@ def test_what_comes_and_goes_beside_the_state() -> None:
     packed = training_of(Work(parameters=8 * B, transformer=eight, adapter="qlora", precision="bf16", world=8))
     four_bits, widest = int(4.127 / 8 * (layer - 2 * 4096)) + 2 * 2 * 4096, 4096 * 14336
     assert fsdp.buffer_bytes(packed) == 2 * root + 2 * four_bits + 2 * widest
-    # DeepSpeed gathers the module that it needs beside those that may stay.
+    # DeepSpeed's gathers run ahead to its limit, and beyond it by the parameter that crosses it.
     live = zero3.buffer_bytes(Training(**shape))
-    assert live == 2 * (1_000_000_000 + table + REDUCE_BUCKET_ELEMENTS)
+    assert live == 2 * (1_000_000_000 + REDUCE_BUCKET_ELEMENTS + 2 * table)
+    wide = Training(**{**shape, "table": 1000, "widest": 4096 * 14336})
+    assert zero3.buffer_bytes(wide) == 2 * (1_000_000_000 + REDUCE_BUCKET_ELEMENTS + 2 * 4096 * 14336)
     assert zero3.buffer_bytes(Training(parameters=1000, world=8, half=True, model_parameters=1000)) == 2 * 2000
 
 

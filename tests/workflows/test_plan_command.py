@@ -263,11 +263,24 @@ def test_what_is_set_stays(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_model_whose_layers_are_unknown_has_no_speed(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["--task", "image_classification", "--model", "resnet18", "--gpus", "2xV100"]
+    words = ["--task", "image_classification", "--model", "timm/nobody_counted", "--gpus", "2xV100"]
+    words += ["--set", "model.parameters=11_700_000"]
     found = rows(capsys, *words)["rows"]
     assert (found[0]["strategy"], found[0]["tokens_per_second"]) == ("ddp", None)
     assert plan(*words) == 0
-    assert "the layers of resnet18 are unknown" in capsys.readouterr().err
+    assert "the layers of timm/nobody_counted are unknown" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("model", ["resnet18", "timm/resnet50"])
+def test_a_network_for_pictures_has_a_speed_in_pictures(capsys: pytest.CaptureFixture[str], model: str) -> None:
+    words = ["--task", "image_classification", "--model", model, "--gpus", "1x3090", "--set", "data.train=photos"]
+    best = rows(capsys, *words)["rows"][0]
+    assert "tokens_per_second" not in best
+    assert 100 < best["pictures_per_second"] < 20_000
+    assert plan(*words) == 0
+    said = capsys.readouterr()
+    assert "PICTURES/S" in said.out + said.err
+    assert "Llama" not in said.err, "it is no language model"
 
 
 def test_fp32_is_slower_than_16_bits(capsys: pytest.CaptureFixture[str]) -> None:

@@ -151,7 +151,11 @@ def _by_forecast(d: Decision, best: Candidate, first: str) -> Message:
         "size": quantities.size(best.peak_bytes),
         "memory": quantities.size(min(gpu.memory_bytes for gpu in d.machine.gpus)),
     }
-    ahead = say("forecast for {gpus}: {rate} tokens/s, using {size} of {memory}", **shown)
+    ahead = (
+        say("forecast for {gpus}: {rate} pictures/s, using {size} of {memory}", **shown)
+        if best.work.network
+        else say("forecast for {gpus}: {rate} tokens/s, using {size} of {memory}", **shown)
+    )
     if best.name == first:
         return say("{forecast}; nothing is faster", forecast=ahead)
     plain = fastest(d, only=first)
@@ -162,7 +166,7 @@ def _by_forecast(d: Decision, best: Candidate, first: str) -> Message:
 
 
 def _rate(row: Candidate) -> str:
-    """Tokens per second of all ranks."""
+    """Tokens or pictures per second of all ranks."""
     return f"{(row.tokens_per_second or 0) * row.work.world:,.0f}"
 
 

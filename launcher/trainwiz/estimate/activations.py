@@ -94,12 +94,13 @@ def footprint(
     frozen_mlps: bool = False,
     scored: int = 0,
     compiled: bool = False,
+    fused: bool = False,
 ) -> Footprint:
     """What a micro-batch needs, by moment.
 
     A model that `generates` has logits for each token; others have a few numbers for each sample. With eager attention,
     each token has a score in each head for the `scored` tokens of its row, and a place in the mask, which all layers
-    share. Of a model that is `compiled`, layers keep less.
+    share. Of a model that is `compiled`, or whose layers have `fused` kernels, layers keep less.
     """
     at_once = min(tokens, loss.tokens_at_once or tokens)
     each = loss.logit_bytes if loss.logit_bytes is not None else _LOGIT_BYTES[kind]
@@ -107,13 +108,14 @@ def footprint(
     number = 2 if kind == "fp32" else 1
     pinned = 0
     if checkpointing == "offload":
-        pinned = model.num_hidden_layers * _power_of_two(tokens * input_bytes(model, kind, stream_bytes))
+        pinned = model.num_hidden_layers * pinned_bytes(tokens * input_bytes(model, kind, stream_bytes))
     again = (
         0
         if checkpointing == "none"
-        else live_bytes(model, kind, scored, frozen_mlps=frozen_mlps) + number * _IN_FLIGHT * model.hidden_size
+        else live_bytes(model, kind, scored, frozen_mlps=frozen_mlps, fused=fused)
+        + number * _IN_FLIGHT * model.hidden_size
     )
-    layers = saved_bytes(model, kind, checkpointing, stream_bytes, frozen_mlps=frozen_mlps, scored=scored)
+    layers = saved_bytes(model, kind, checkpointing, stream_bytes, frozen_mlps=frozen_mlps, scored=scored, fused=fused)
     if compiled and checkpointing == "none":
         products = saved_bytes(model, kind, "selective", stream_bytes, scored=scored)
         layers -= int((1 - _COMPILED) * max(0, layers - products))
@@ -126,6 +128,6 @@ def footprint(
     )
 
 
-def _power_of_two(size: int) -> int:
+def pinned_bytes(size: int) -> int:
     """The block that PyTorch's allocator of pinned memory takes for a size."""
     return 1 << max(0, size - 1).bit_length()

@@ -91,11 +91,13 @@ Source: https://github.com/Dao-AILab/flash-attention/issues/1589
 # higher than the datasheet's: GeForce cards that nobody measured get 1, and the L40 the share of the L20, which has the
 # same chip and the same rate of sums. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a burst of 71. The RTX 6000 Ada
 # has the L40S's 269 TFLOP/s at 300 W instead of 350, see `limited`.
+# The A100s of 64 GB are Leonardo's, with 124 multiprocessors instead of 108 (https://arxiv.org/abs/2307.16885).
 _AMPERE = """
 A100-PCIe-40GB a100.*(pcie40|pcie.*40g)       8.0  312 19.5 - 1555 40 250  32 0.811
 A100-PCIe-80GB a100.*pcie                     8.0  312 19.5 - 1935 80 300  32 0.811
 A100-40GB      a100.*40g                      8.0  312 19.5 - 1555 40 400 300 0.869
 A800           a800                           8.0  312 19.5 - 2039 80 400 200 0.869
+A100-64GB      a100.*64g                      8.0  358 22.4 - 1640 64 440 300 0.869
 A100-80GB      a100                           8.0  312 19.5 - 2039 80 400 300 0.869
 """
 # The H100s of 96 GB are torchtitan's, of 500 W: what `limited` leaves of a share of 0.803.
@@ -116,6 +118,7 @@ B200           b200                           10.0 2250 80  4500 7700 180 1000 9
 """
 _INSTINCT = """
 MI355X         mi355x                         9.5 2516.6 157.3 5033.2 8000 288 1400 538 0.622
+MI350X         mi350x                         9.5 2306.9 144.2 4613.7 8000 288 1000 538 0.622
 MI325X         mi325x                         9.4 1307.4 163.4 2614.9 6000 256 1000 448 0.604
 MI300X         mi300x                         9.4 1307.4 163.4 2614.9 5300 192  750 448 0.514
 MI250X         mi250x                         9.0  191.5  23.9      - 1638  64  280 200 0.8

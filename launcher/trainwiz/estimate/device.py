@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from trainwiz.estimate import dora, experts
-from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint
+from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint, pinned_bytes
 from trainwiz.estimate.adapter import four_bit_bytes, frozen_bytes_per_rank, trained_parameters
 from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing
@@ -92,6 +92,8 @@ class Work:
     """Which activations are computed again in the backward pass."""
     compiled: bool = False
     """torch.compile makes the layers' kernels."""
+    fused_layers: bool = False
+    """The layers' norms and gated MLPs are one kernel each, as those of liger-kernel."""
     stream_bytes: int | None = None
     """Of a number of the residual stream; None: the usual one of this arithmetic."""
     arithmetic: Arithmetic | None = None
@@ -208,6 +210,7 @@ def training_of(work: Work) -> Training:
         layer=shape.largest_layer if shape else 0,
         packed_layer=_packed_layer(work),
         unpacked_bytes=_half_or_single(work) * shape.largest_matrix if shape and work.adapter == "qlora" else 0,
+        widest=max([shape.largest_matrix, *(block.joined_weights for block in shape.blocks)]) if shape else 0,
         table=shape.largest_table if shape else 0,
         frozen_head=shape.vocab_size * shape.hidden_size if shape and work.frozen_head else 0,
         root=shape.parameters - sum(b.count * b.parameters for b in shape.blocks) if shape else 0,
@@ -312,7 +315,8 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
     kind = work.arithmetic or arithmetic(strategy, work.precision)
     if work.network is not None:
         kept = work.network.kept(work.picture_size, kind, work.checkpointing)
-        return Footprint(saved=work.samples * kept.saved, live=work.samples * kept.live)
+        host = sum(pinned_bytes(work.samples * moved) for moved in kept.moved)
+        return Footprint(saved=work.samples * kept.saved, live=work.samples * kept.live, host=host)
     if work.transformer is None:
         return Footprint()
     found = footprint(
@@ -326,6 +330,7 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         frozen_mlps=work.frozen_mlps,
         scored=work.scored,
         compiled=work.compiled,
+        fused=work.fused_layers,
     )
     layers, dropped = work.transformer.num_hidden_layers, _DROPPED_BYTES[kind] * work.tokens * work.dropped_features
     beside = dora.working_bytes(work.transformer) if work.measured else 0

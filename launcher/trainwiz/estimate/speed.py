@@ -35,6 +35,19 @@ _PCIE = 25e9
 """Bytes per second between host and device."""
 _RECOMPUTED = ("full", "offload")
 """What computes the matrices and attention of each layer once more."""
+_CONVOLVED = 0.55
+"""The share of the largest products' throughput that convolutions reach, with channels first as the generated script
+has them; with channels last it is 0.9.
+
+This and the next constant are fitted on 55 networks that trained on an RTX 3090 under autocast (the table
+results/benchmark-train-amp-nchw-pt112-cu113-rtx3090.csv of https://github.com/huggingface/pytorch-image-models).
+"""
+_PICTURE_PASSES = 4
+"""How often what a network for pictures keeps goes through memory in each of forward and twice backward."""
+_MODULE_LAUNCHES = 0.05
+"""The part of a language model's layer that launching one module's kernels takes. Chosen: the batches of that table are
+large.
+"""
 _HOST_ADAM = 20e9
 """Bytes per second that the host's Adam goes through, for each rank."""
 
@@ -51,13 +64,17 @@ class Rates:
     """Seconds to launch the kernels of one layer in one pass from Python."""
     ring: float = 0.28
     """The share of a link's bandwidth that NCCL's rings reach while the GPU computes beside them."""
+    network: float = 0.4
+    """The same of a network between machines, whose traffic the GPU's own memory and kernels disturb less."""
     not_hidden: float = 0.27
     """The share of the shorter of computation and communication that does not run beside the other."""
 
 
 FITTED = Rates()
 _COMPILED = 0.6
-"""The share of those passes and launches that torch.compile leaves."""
+"""The share of those passes and launches that torch.compile leaves; of the launches, fused kernels, too, of which a
+Llama's layer has about 17 operators less of 40.
+"""
 _ADAPTED = 2
 """How many times as many kernels a layer with adapters has."""
 _MEASURED = 3
@@ -85,7 +102,7 @@ class Pace:
     step: float
     """The optimizer."""
     tokens: int
-    """Tokens of one rank in the update."""
+    """Tokens of one rank in the update; of a network for pictures, pictures."""
     not_hidden: float
     """Of the shorter of computation and communication."""
 
@@ -120,6 +137,12 @@ def pace(
     sample has, where a rank holds only a part of it.
     """
     model = work.transformer
+    within = ranks_per_machine is None or work.world <= ranks_per_machine
+    # Rings through all adapters of a machine: what a machine lacks comes in once, and NVLink hands it on.
+    together = (ranks_per_machine or 1) * (network or gpu.network)
+    link = rates.ring * gpu.link if within else min(rates.ring * gpu.link, rates.network * together)
+    if work.network is not None:
+        return _of_pictures(strategy, work, gpu, accumulation=accumulation, link=link, rates=rates)
     if model is None:
         return None
     training, tokens = training_of(work), work.tokens
@@ -144,12 +167,8 @@ def pace(
         number = work.stream_bytes or stream_bytes(strategy, work)
         inputs = input_bytes(model, work.arithmetic or arithmetic(strategy, work.precision), number)
         memory += 2 * tokens * model.num_hidden_layers * inputs / _PCIE
-    within = ranks_per_machine is None or work.world <= ranks_per_machine
-    # Rings through all adapters of a machine: what a machine lacks comes in once, and NVLink hands it on.
-    together = (ranks_per_machine or 1) * (network or gpu.network)
-    link = rates.ring * (gpu.link if within else min(gpu.link, together))
     more = _MEASURED if work.measured else _ADAPTED if work.adapter != "none" else 1
-    launches = rates.launches * kept * more
+    launches = rates.launches * more * (_COMPILED if compiled or work.fused_layers else 1)
     return Pace(
         compute=accumulation * (products + attention),
         memory=accumulation * memory,
@@ -158,6 +177,30 @@ def pace(
         + accumulation * _host_seconds(work, training.compute_bytes),
         step=_step_seconds(strategy, work, gpu),
         tokens=accumulation * tokens,
+        not_hidden=rates.not_hidden,
+    )
+
+
+def _of_pictures(
+    strategy: Strategy, work: Work, gpu: GpuModel, *, accumulation: int, link: float, rates: Rates
+) -> Pace | None:
+    """The seconds of an update of a network for pictures."""
+    network, pictures = work.network, accumulation * work.samples
+    if network is None:
+        return None
+    half = work.precision in ("fp16", "bf16", "fp8")
+    reached = gpu.half_flops * gpu.matrix_share if half else gpu.single_flops
+    share = _CONVOLVED if network.convolves else rates.matrices
+    rounds = _rounds(work)
+    kept = network.kept(work.picture_size, work.arithmetic or arithmetic(strategy, work.precision), "none").saved
+    again = work.checkpointing in _RECOMPUTED
+    return Pace(
+        compute=pictures * (4 if again else 3) * 2 * network.multiplications(work.picture_size) / (reached * share),
+        memory=pictures * rounds * _PICTURE_PASSES * kept / gpu.bandwidth,
+        launches=accumulation * rounds * network.modules * _MODULE_LAUNCHES * rates.launches,
+        communication=strategy.link_bytes(training_of(work), accumulation) / link,
+        step=_step_seconds(strategy, work, gpu),
+        tokens=pictures,
         not_hidden=rates.not_hidden,
     )
 
@@ -209,7 +252,9 @@ def _attention_flops(model: Transformer, work: Work, length: int) -> float:
 def _traffic(model: Transformer, work: Work) -> float:
     """Bytes of one token that pass through memory in all layers and the loss."""
     kind = work.arithmetic or "autocast"
-    layers = sum(block.count * layer_bytes(model, block, kind, work.scored) for block in model.blocks)
+    layers = sum(
+        block.count * layer_bytes(model, block, kind, work.scored, fused=work.fused_layers) for block in model.blocks
+    )
     logits = 3 * (work.loss.logit_bytes or 12) * model.vocab_size if work.generates else 0
     return _rounds(work) * layers + logits
 

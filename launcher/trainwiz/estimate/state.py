@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz import models, optimizers, strategies, tasks
 from trainwiz.engines.deepspeed import DEFAULTS
+from trainwiz.engines.liger import FAMILIES as FUSED_FAMILIES
 from trainwiz.estimate.activations import Loss, keeps_scores
 from trainwiz.estimate.adapter import dropped_features, trained_parameters
 from trainwiz.estimate.device import Needs, Work, needs, offloaded_activations, offloaded_frozen, training_of
@@ -135,6 +136,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,
         keeps_scores=keeps_scores(plan.model.attention, shape, by_blocks=attends_by_blocks(plan)),
+        fused_layers=plan.model.kernels == "liger" and shape is not None and shape.model_type in FUSED_FAMILIES,
     )
 
 

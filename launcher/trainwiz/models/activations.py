@@ -28,6 +28,17 @@ _SCORES: Mapping[Arithmetic, int] = {"fp32": 4, "autocast": 6, "16-bit": 6}
 """Bytes per head and pair of tokens: the softmax in fp32, and what is cast to 16 bits of it."""
 _SOFTMAX_AS_IT_COMES = ("gpt2", "bert", "roberta", "xlm-roberta")
 """Families whose eager attention does not ask for a softmax in fp32: it is in 16 bits where the weights are."""
+_FUSED_NORM = 4
+"""Bytes per feature that a norm in one kernel does not keep: the input in fp32 beside its own in 16 bits, or in fp32
+the normalized numbers beside the input.
+"""
+_FUSED_GATE: Mapping[Arithmetic, int] = {"fp32": 4, "autocast": 2, "16-bit": 2}
+"""Bytes per intermediate feature that a gated MLP in one kernel does not keep: the gate behind its nonlinearity.
+
+Source of both: `save_for_backward` in ops/rms_norm.py and ops/swiglu.py of liger-kernel 0.8.
+"""
+_NORMS_OF_HEADS = ("qwen3",)
+"""Families of those with fused kernels that normalize queries and keys, too."""
 _SCORES_IN_BACKWARD = 8
 """Bytes per head and pair of tokens: the gradient behind the softmax and the one before it, in fp32."""
 
@@ -92,14 +103,25 @@ _ROWS: Mapping[str, Row] = {
 }
 
 
-def layer_bytes(model: Transformer, block: Block, arithmetic: Arithmetic, scored: int = 0) -> int:
+def layer_bytes(
+    model: Transformer, block: Block, arithmetic: Arithmetic, scored: int = 0, *, fused: bool = False
+) -> int:
     """Bytes that one layer keeps of one token when nothing is computed again.
 
-    A family that nobody counted is taken for Llama, or for GPT-NeoX if its MLP has no gate.
+    A family that nobody counted is taken for Llama, or for GPT-NeoX if its MLP has no gate. `fused`: its norms and its
+    gated MLP are one kernel each.
     """
     row = _ROWS.get(model.model_type) or (_LLAMA if block.gated else _GPT_NEOX)
     kept = row[arithmetic].of(block, model.hidden_size) + _routed_bytes(model, block, arithmetic)
-    return kept + _eager_bytes(model, block, arithmetic, scored)
+    spared = _spared_bytes(model, block, arithmetic) if fused else 0
+    return kept + _eager_bytes(model, block, arithmetic, scored) - spared
+
+
+def _spared_bytes(model: Transformer, block: Block, arithmetic: Arithmetic) -> int:
+    """What fused kernels do not keep of one token: two norms of the residual stream, those of the heads, the gate."""
+    heads = block.query_size + block.key_value_size if model.model_type in _NORMS_OF_HEADS else 0
+    gate = _FUSED_GATE[arithmetic] * block.intermediate_size if block.gated else 0
+    return _FUSED_NORM * (2 * model.hidden_size + heads) + gate
 
 
 def _routed_bytes(model: Transformer, block: Block, arithmetic: Arithmetic) -> int:
@@ -124,6 +146,7 @@ def saved_bytes(
     *,
     frozen_mlps: bool = False,
     scored: int = 0,
+    fused: bool = False,
 ) -> int:
     """Bytes of one token that the forward pass leaves behind, over all layers.
 
@@ -135,7 +158,8 @@ def saved_bytes(
         number = (4 if arithmetic == "fp32" else 2) * frozen_mlps
         inputs = sum(block.count * number * (model.hidden_size + block.intermediate_size) for block in model.blocks)
         inputs += sum(b.count * _routed_bytes(model, b, arithmetic) * 2 // 3 * frozen_mlps for b in model.blocks)
-        return sum(block.count * layer_bytes(model, block, arithmetic, scored) for block in model.blocks) - inputs
+        layers = (block.count * layer_bytes(model, block, arithmetic, scored, fused=fused) for block in model.blocks)
+        return sum(layers) - inputs
     stream = input_bytes(model, arithmetic, stream_bytes)
     if checkpointing == "offload":  # of the layer that is computed
         return stream if model.blocks else 0
@@ -148,13 +172,15 @@ def input_bytes(model: Transformer, arithmetic: Arithmetic, stream_bytes: int | 
     return (stream_bytes or (2 if arithmetic == "16-bit" else 4)) * model.hidden_size
 
 
-def live_bytes(model: Transformer, arithmetic: Arithmetic, scored: int = 0, *, frozen_mlps: bool = False) -> int:
+def live_bytes(
+    model: Transformer, arithmetic: Arithmetic, scored: int = 0, *, frozen_mlps: bool = False, fused: bool = False
+) -> int:
     """Bytes of one token that the largest layer keeps while it is computed again.
 
     Of experts that are not trained only what leaves them is kept, for the router's weights.
     """
     spared = [_routed_bytes(model, block, arithmetic) * 2 // 3 * frozen_mlps for block in model.blocks]
-    kept = [layer_bytes(model, block, arithmetic, scored) for block in model.blocks]
+    kept = [layer_bytes(model, block, arithmetic, scored, fused=fused) for block in model.blocks]
     return max((one - other for one, other in zip(kept, spared, strict=True)), default=0)
 
 

@@ -56,6 +56,8 @@ class Training:
     """Bytes of the largest layer whose matrices are in four bits; 0 where none are."""
     unpacked_bytes: int = 0
     """Of its largest matrix where that is in four bits, and unpacked to compute with."""
+    widest: int = 0
+    """Parameters of the largest module in its layers that has weights of its own: a matrix, or all experts."""
     table: int = 0
     """Parameters of the largest module outside its layers: the embeddings or the head."""
     frozen_head: int = 0

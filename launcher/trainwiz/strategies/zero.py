@@ -115,14 +115,20 @@ class Zero(Strategy):
         return self.buffer_bytes(training) if self.stage and not self.partitions_weights else 0
 
     def buffer_bytes(self, training: Training) -> int:
-        """Buckets of elements that are reduced or gathered; at stage 3 the weights that are alive at a time."""
+        """Buckets of elements that are reduced or gathered; at stage 3 the weights that are alive at a time.
+
+        Each call of a module, also of one without weights, gathers a prefetch bucket more, and so the gathers run ahead
+        until `stage3_max_live_parameters` is reached. The parameter that crosses a limit is gathered as a whole, as the
+        head behind an adapter's; a bucket of several parameters is copied where they are waited for. Source:
+        partitioned_param_coordinator.py and AllGatherCoalescedHandle in partition_parameters.py.
+        """
         b = training.compute_bytes
         if not self.partitions_weights:
             copies = 3 if training.overlaps else 1
             return copies * b * min(training.parameters, training.bucket) if self.stage else 0
-        needed = max(training.table, 2 * training.layer)
-        gathered_ahead = min(training.model_parameters, REDUCE_BUCKET_ELEMENTS)
-        return b * (min(training.model_parameters, LIVE_ELEMENTS + needed) + gathered_ahead)
+        last = max(training.table, training.widest)
+        copied = min(training.model_parameters, REDUCE_BUCKET_ELEMENTS + last)
+        return b * (min(training.model_parameters, LIVE_ELEMENTS + last) + copied)
 
     def tables_on_host(self, *, tied: bool) -> int:  # noqa: ARG002
         """Stage 3 gathers embeddings and head, and has their gradients whole before it cuts them."""

@@ -47,6 +47,32 @@ class NetworkShape:
                 before = after
         return total + (before + 1) * self.outputs
 
+    @property
+    def convolves(self) -> bool:
+        """All layers but the last one are convolutions."""
+        return True
+
+    @property
+    def modules(self) -> int:
+        """In a block two convolutions, norms and nonlinearities each, where its width changes a third convolution; the
+        stem, the mean and the head.
+        """
+        return 6 * self.stages * self.blocks_per_stage + self.stages - 1 + 5
+
+    def multiplications(self, size: int) -> float:
+        """Of each weight of a convolution, one for each place."""
+        edge, before = size, self.width
+        total = float(_COLORS * self.width * _KERNEL * edge * edge)
+        for stage in range(self.stages):
+            after = self.width * 2**stage
+            for block in range(self.blocks_per_stage):
+                shrinks = stage > 0 and block == 0
+                edge = (edge + 1) // 2 if shrinks else edge
+                shortcut = before * after if before != after or shrinks else 0
+                total += ((before + after) * after * _KERNEL + shortcut) * edge * edge
+                before = after
+        return total + before * self.outputs
+
     def kept(self, size: int, arithmetic: Arithmetic, checkpointing: Checkpointing) -> Kept:
         """What it keeps of one picture with so many pixels along each edge; counted on fake tensors with torch 2.13.
 
@@ -57,7 +83,7 @@ class NetworkShape:
         edge = size
         before, place = self.width, edge * edge
         stem = place * (_COLORS * (cast or stream) + 2 * stream * before)
-        blocks, results, inputs = [], [], 0
+        blocks, results, inputs = [], [], []
         for stage in range(self.stages):
             after = self.width * 2**stage
             for block in range(self.blocks_per_stage):
@@ -66,15 +92,17 @@ class NetworkShape:
                 place = edge * edge
                 around = before != after or shrinks
                 blocks.append(cast * (1 + around) * entered + (4 * stream + cast) * after * place)
-                inputs += stream * entered
+                inputs.append(stream * entered)
                 results.append((cast or stream) * (2 + around) * after * place)
                 before = after
         if checkpointing == "none":
             return Kept(saved=stem + sum(blocks))
         if checkpointing == "selective":  # keeps the results of convolutions
             again = max(block - kept for block, kept in zip(blocks, results, strict=True))
-            return Kept(saved=stem + inputs + sum(results), live=again)
-        return Kept(saved=stem + (inputs if checkpointing == "full" else 0), live=max(blocks))
+            return Kept(saved=stem + sum(inputs) + sum(results), live=again)
+        if checkpointing == "offload":
+            return Kept(saved=stem, live=max(blocks), moved=tuple(inputs))
+        return Kept(saved=stem + sum(inputs), live=max(blocks))
 
 
 NETWORKS: Mapping[str, NetworkShape] = MappingProxyType(

@@ -114,7 +114,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
     fitting = [row for row in rows if row.possible]
     if fitting:
         lines = [_with_bar(values(row, limits), bar(row.candidate.need, place.memory_bytes)) for row in fitting]
-        table.show([_bold(_with_bar(heads(limits), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
+        table.show([_bold(_with_bar(heads(limits, rows), t("MEMORY"))), *map(_plain, lines)], optional=(2, 3))
         _legend()
         _order(fitting)
         _host(fitting[0])
@@ -191,7 +191,7 @@ def show_scaling(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) 
             memory=quantities.size(place.memory_bytes),
         )
     )
-    heads = (t("GPUS"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("EACH"), t("TIME"))
+    heads = (t("GPUS"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), _rate_head(rows), t("EACH"), t("TIME"))
     cost = (t("COST"),) if limits.price else ()
     lines = []
     for row in rows:
@@ -247,7 +247,9 @@ def row_to_dict(row: Row) -> dict[str, Any]:
         "moments": {moment: dict(parts) for moment, parts in one.need.moments.items()},
         "host_bytes_per_machine": one.host_bytes,
         "seconds_per_update": one.seconds if one.pace else None,
-        "tokens_per_second": one.tokens_per_second * row.gpus if one.tokens_per_second else None,
+        f"{'pictures' if one.work.network else 'tokens'}_per_second": one.tokens_per_second * row.gpus
+        if one.tokens_per_second
+        else None,
         "checkpoint_bytes": one.checkpoint_bytes,
         "checkpoint_seconds": disk.saving_seconds(one.checkpoint_bytes),
         "disk_bytes": row.disk_bytes,
@@ -279,9 +281,9 @@ def _trained(plan: Plan) -> str:
     return name if adapter == "none" else f"{name} ({adapter})"
 
 
-def heads(limits: Limits) -> list[str]:
+def heads(limits: Limits, rows: Sequence[Row]) -> list[str]:
     """The heads of the columns."""
-    names = [t("ROW"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), t("TOKENS/S"), t("TIME")]
+    names = [t("ROW"), t("STRATEGY"), t("RECOMPUTED"), t("BATCH"), t("PEAK"), _rate_head(rows), t("TIME")]
     return [*names, t("COST")] if limits.price else names
 
 
@@ -362,6 +364,10 @@ def _legend() -> None:
 
 def _batch(one: Candidate) -> str:
     return f"{one.work.samples} × {one.accumulation} × {one.work.world}"
+
+
+def _rate_head(rows: Sequence[Row]) -> str:
+    return t("PICTURES/S") if any(row.candidate.work.network for row in rows) else t("TOKENS/S")
 
 
 def _speed(one: Candidate, ranks: int) -> str:

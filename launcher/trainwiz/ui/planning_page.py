@@ -27,7 +27,7 @@ def page(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits, template
         lang="zh-CN" if language.current() == "zh" else "en",
         title=t("Plans for {model}", model=plan.model.name),
         subtitle=subject(plan, place),
-        heads=heads(limits),
+        heads=heads(limits, rows),
         rows=[_row(row, limits, largest) for row in fitting],
         points=_points(fitting, place),
         plot=_plot(fitting, place),

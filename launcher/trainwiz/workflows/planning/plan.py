@@ -175,7 +175,7 @@ def _setting(request: PlanRequest, given: Mapping[str, Any], gpus: str) -> Setti
         found=found,
         training=_training(request, decided),
         assumed=model.assumed,
-        shape=model.transformer,
+        shape=model.transformer if tasks.of(decided).from_hub else None,
     )
 
 
