@@ -524,7 +524,9 @@ def test_a_project_shows_what_changed_between_its_newest_runs(
     assert capsys.readouterr().out.startswith(f"{NAMES[1]} → {NAMES[2]}\n")
     shutil.copytree(project / "runs" / NAMES[0], tmp_path / "alone" / "runs" / NAMES[0], symlinks=True)
     assert trainwiz(["diff", str(tmp_path / "alone")]) == 2
-    assert f"has no earlier run to compare {NAMES[0]} with" in " ".join(capsys.readouterr().err.split())
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"has no earlier run to compare {NAMES[0]} with" in said
+    assert f"to list them: trainwiz runs {tmp_path / 'alone'}" in said, "from wherever it was named"
 
 
 def test_differences_as_json(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,11 @@ from trainwiz.store.runs import LATEST, Run
 _LONGEST_LINEAGE = 1000
 _BEAT_BYTES = 1 << 10
 _BRIEF_BYTES = 1 << 19
+
+
+def listing(project: Path) -> str:
+    """The command that lists the runs of a project."""
+    return shlex.join(["trainwiz", "runs", *([] if project == Path() else [str(project)])])
 
 
 def find(word: str, project: Path = Path()) -> Run:

@@ -53,6 +53,11 @@ class Run:
         return self.folder.name
 
     @property
+    def project(self) -> Path:
+        """The folder of the project that has it; the current one where it lies elsewhere."""
+        return self.folder.parent.parent if self.folder.parent.name == RUNS else Path()
+
+    @property
     def logs(self) -> Path:
         """The folder of the ranks' logs."""
         return self.folder / "logs"

@@ -18,7 +18,7 @@ def show(before: str, after: str, *, as_json: bool) -> None:
     """Compare plan, versions, machine, code and result of two runs, given by name or folder."""
     a = history.find(before)
     # The newest run is that of the first one's project, from wherever that was named.
-    b = history.find(after, _project_of(a) if after == runs.LATEST else Path())
+    b = history.find(after, a.project if after == runs.LATEST else Path())
     if after == runs.LATEST and files.resolved(a.folder) == files.resolved(b.folder):
         a = _earlier(b)
     found = differences(history.read(a), history.read(b))
@@ -30,15 +30,11 @@ def show(before: str, after: str, *, as_json: bool) -> None:
 
 def _earlier(run: Run) -> Run:
     """The run before the one that was named as both. Raises `UsageError` where there is none."""
-    project = _project_of(run)
+    project = run.project
     before = [each for each in runs.every(project) if each.name < run.name]
     if not before:
         raise UsageError(
             say("{folder} has no earlier run to compare {name} with", folder=project / runs.RUNS, name=run.name),
-            say("give two runs: trainwiz diff RUN RUN; trainwiz runs lists them"),
+            say("give two runs: trainwiz diff RUN RUN; to list them: {command}", command=history.listing(project)),
         )
     return max(before, key=lambda each: (each.name[:19], int(each.name[20:])))
-
-
-def _project_of(run: Run) -> Path:
-    return run.folder.parent.parent if run.folder.parent.name == runs.RUNS else Path()

@@ -9,7 +9,7 @@ from pathlib import Path
 from trainwiz import schedulers
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
-from trainwiz.message import say
+from trainwiz.message import Message, say
 from trainwiz.process import signals
 from trainwiz.process.capture import Running
 from trainwiz.render import PLAN_FILE
@@ -37,14 +37,14 @@ def _stop(word: str, project: Path) -> None:
     submitted = [each.job for each in jobs.every(project)]
     if meant := [job for job in submitted if job.id == word]:
         of_job = [run for run in runs.every(project) if meant[-1] in _names(run)]
-        _stop_job(meant[-1], of_job[-1] if of_job else None)
+        _stop_job(meant[-1], project, of_job[-1] if of_job else None)
         return
     if word == runs.LATEST and (waiting := output.newest_without_run(project)):
         _stop_newest(project, waiting)
     elif submitted and word != runs.LATEST and not runs.every(project) and not Path(word).is_dir():
         raise UsageError(
             say("no job {id} was submitted from here; the newest is {newest}", id=word, newest=submitted[-1].id),
-            say("list the runs: trainwiz runs"),
+            _list_of(project),
         )
     else:
         _stop_run(history.find(word, project))
@@ -59,7 +59,7 @@ def _names(run: Run) -> tuple[Job, ...]:
 def _stop_run(run: Run) -> None:
     job = jobs.of_run(run)
     if job:
-        _stop_job(job, run)
+        _stop_job(job, run.project, run)
     else:
         _stop_here(run)
 
@@ -69,7 +69,7 @@ def _stop_newest(project: Path, waiting: Submitted) -> None:
     """Of a job that has no run here and the newest run: the one that began later, unless only the other goes on."""
     every = runs.every(project)
     if not every:
-        _stop_job(waiting.job)
+        _stop_job(waiting.job, project)
         return
     run, seen = every[-1], states.seen([waiting.job]).get(waiting.job)
     run_ended, job_ended = _has_ended(run), seen is not None and seen.over
@@ -79,7 +79,7 @@ def _stop_newest(project: Path, waiting: Submitted) -> None:
             line = _line(project, waiting.job.id)
             console.talk(t("job {id} continues; to stop it as well: {command}", id=waiting.job.id, command=line))
         return
-    _stop_job(waiting.job)
+    _stop_job(waiting.job, project)
     if not run_ended:
         line = _line(project, run.name)
         console.talk(t("run {name} continues; to stop it as well: {command}", name=run.name, command=line))
@@ -93,11 +93,15 @@ def _line(project: Path, name: str) -> str:
     return shlex.join(["trainwiz", "stop", *([] if project == Path() else [str(project), "--run"]), name])
 
 
-def _stop_job(job: Job, run: Run | None = None) -> None:
+def _list_of(project: Path) -> Message:
+    return say("list the runs: {command}", command=history.listing(project))
+
+
+def _stop_job(job: Job, project: Path, run: Run | None = None) -> None:
     """End a job, of which the run is the newest part; None: it has none yet."""
     seen = states.seen([job]).get(job)
     if seen and seen.over:
-        raise UsageError(say("job {id} has already ended", id=job.id), say("list the runs: trainwiz runs"))
+        raise UsageError(say("job {id} has already ended", id=job.id), _list_of(project))
     scheduler = schedulers.named(job.scheduler)
     # Of an array, what runs is asked to save, once nothing waits any more that would begin in its place.
     part = jobs.of_run(run) if run and not _has_ended(run) else None
@@ -113,8 +117,9 @@ def _stop_job(job: Job, run: Run | None = None) -> None:
                 say("{command} failed: {words}", command=shlex.join(argv), words=answer.problem),
                 say("check that this machine can reach the scheduler; the job continues"),
             )
+    listing = history.listing(project)
     words = (
-        t("asked job {id} to save a checkpoint and stop; trainwiz runs shows when it is done", id=job.id)
+        t("asked job {id} to save a checkpoint and stop; {command} shows when it is done", id=job.id, command=listing)
         if is_running
         else t("removed job {id} from the queue", id=job.id)
     )
@@ -137,7 +142,7 @@ def _stop_here(run: Run) -> None:
             say("there, run: kill -TERM {pid}", pid=command.get("pid")),
         )
     if not alive:
-        raise UsageError(say("run {name} has already ended", name=run.name), say("list the runs: trainwiz runs"))
+        raise UsageError(say("run {name} has already ended", name=run.name), _list_of(run.project))
     pid = int(command["pid"])
     if not liveness.belongs_to(pid, run.file("command")):
         raise UsageError(
@@ -157,6 +162,10 @@ def _stop_here(run: Run) -> None:
             say("ask whoever launched it to stop it; nothing was stopped"),
         ) from None
     console.talk(
-        t("asked run {name} to save a checkpoint and stop; trainwiz runs shows when it is done", name=run.name),
+        t(
+            "asked run {name} to save a checkpoint and stop; {command} shows when it is done",
+            name=run.name,
+            command=history.listing(run.project),
+        ),
         style="good",
     )

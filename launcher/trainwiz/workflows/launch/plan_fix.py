@@ -113,10 +113,16 @@ def apply(request: Request) -> Request | None:
     return dataclasses.replace(request, resume=request.resume or (run.name if run.checkpoint() else ""))
 
 
+def _launch(folder: Path) -> str:
+    return shlex.join(["trainwiz", "launch", *([] if folder == Path() else [str(folder)])])
+
+
 def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
     made = runs.every(folder)
     if not made:
-        raise UsageError(say("no runs in {folder}", folder=folder.absolute()), say("start a run: trainwiz launch"))
+        raise UsageError(
+            say("no runs in {folder}", folder=folder.absolute()), say("start a run: {command}", command=_launch(folder))
+        )
     run = made[-1]
     outcome = Outcome.of_record(run.read("outcome"))
     if outcome is None and history.read(run).alive:
@@ -125,7 +131,7 @@ def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
     if found is None:
         raise UsageError(
             say("the newest run, {name}, did not fail; nothing to fix", name=run.name),
-            say("run: trainwiz launch, or trainwiz launch --resume"),
+            say("run: {command}, or {command} --resume", command=_launch(folder)),
         )
     return run, found
 
