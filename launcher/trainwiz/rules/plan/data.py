@@ -59,7 +59,8 @@ def data_is_readable(plan: Plan, project: Project) -> Violations:
             words = None if known else _words_of_columns(plan, project, data)
             fix = words or _remedy(known or tasks.of(plan).data_forms)
             where = _missing_column(plan, data) or ("data.columns" if words else key)
-            yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=data.detail, where=where)
+            detail = data.detail.removeprefix(f"{data.name.rpartition('/')[2]}: ")  # the file is named already
+            yield violation("{key}: {name}: {detail}", fix, key=key, name=data.name, detail=detail, where=where)
 
 
 def _pairs(plan: Plan, data: DataFacts) -> Message | None:
