@@ -76,3 +76,25 @@ def test_each_column_of_the_first_row_has_its_role() -> None:
     ]
     unread = decide({"task": "text_classification", "data.train": "texts.csv"}, None).outlook
     assert unread.parts == ()
+
+
+@pytest.mark.parametrize(
+    ("row", "columns", "roles"),
+    [
+        ({"messages": [*OPENAI, {"role": "assistant", "content": "Hello"}]}, None, ["system", "user", "assistant*"]),
+        ({"instruction": "Add", "input": "1 2", "output": "3"}, None, ["user", "assistant*"]),
+        ({"topic": "Add", "reply": "3"}, "prompt=topic,completion=reply", ["prompt", "completion"]),
+        ({"topic": "Add", "reply": "3"}, None, []),
+    ],
+)
+def test_what_a_row_of_a_conversation_is_read_as(row: dict[str, Any], columns: str | None, roles: list[str]) -> None:
+    data = DataFacts(name="talks.jsonl", kind="file", first=row, samples=40)
+    answers = {"task": "sft", "data.train": "talks.jsonl", **({"data.columns": columns} if columns else {})}
+    assert [str(part.role) for part in decide(answers, None, data=data).outlook.parts] == roles
+
+
+def test_what_a_pair_is_read_as() -> None:
+    row = {"prompt": "Add", "chosen": "3", "rejected": "4"}
+    data = DataFacts(name="pairs.jsonl", kind="file", first=row, samples=40)
+    told = decide({"task": "preference", "data.train": "pairs.jsonl"}, None, data=data).outlook
+    assert {(str(part.role), part.column, part.text) for part in told.parts} == {(k, k, v) for k, v in row.items()}

@@ -119,3 +119,10 @@ def test_a_list_of_tokens_is_one_text_and_none_of_them_holds_a_comma() -> None:
 )
 def test_time_limits(written: str, seconds: int) -> None:
     assert make(cluster__time_limit=written).cluster.time_limit_seconds == seconds
+
+
+@pytest.mark.parametrize(
+    ("written", "parameters"), [("7b", 7_000_000_000), ("1.5B", 1_500_000_000), ("350M", 350_000_000), (12, 12)]
+)
+def test_the_size_of_a_model_as_its_name_says_it(written: object, parameters: int) -> None:
+    assert make(model__parameters=written).model.parameters == parameters
