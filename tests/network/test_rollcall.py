@@ -342,6 +342,25 @@ def test_who_drips_bytes_holds_nobody_up(port: int) -> None:
         thread.join()
 
 
+def test_who_drips_bytes_in_machine_0s_place_ends_no_wait(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rollcall, "_CHALLENGE_SECONDS", 0.5)
+    there: dict[str, Any] = {"address": "127.0.0.1", "port": port, "wait": 30 * patience()}
+    heard: list[Roll] = []
+    guest = threading.Thread(
+        target=lambda: heard.append(rollcall.attend(machine(1), **there, secret=lambda: SECRET)), daemon=True
+    )
+    with socket.create_server(("127.0.0.1", port)) as server:
+        guest.start()
+        line, _ = server.accept()
+        with line, contextlib.suppress(OSError):
+            for _ in range(100):
+                line.sendall(b"{")
+                time.sleep(0.05)
+    rollcall.host(machine(0), **there, secret=SECRET, agreed={})
+    guest.join(30)
+    assert [len(roll.present) for roll in heard] == [2]
+
+
 def test_a_flood_of_connections_keeps_nobody_out(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands that say nothing, or nonsense: few are kept open, and who knows the secret is heard."""
     done, opened, most = threading.Event(), [0], [0]

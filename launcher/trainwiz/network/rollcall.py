@@ -426,7 +426,12 @@ def asked(
     line: socket.socket, me: Machine, secret: str, last: float, sees: Callable[[], bool] | None = None
 ) -> Verdict:
     """The verdict of machine 0 at the other end, heard until `last`. Raises `OSError` and `InvalidMessage`."""
-    theirs = messages.challenged(_line(line, min(last, time.monotonic() + _CHALLENGE_SECONDS), 256))
+    try:
+        theirs = messages.challenged(_line(line, min(last, time.monotonic() + _CHALLENGE_SECONDS), 256))
+    except TimeoutError:
+        raise ConnectionError(
+            "timed out"
+        ) from None  # it is no machine 0, which may still come: not the end of the wait
     own = messages.nonce()
     if sees:  # only now: machine 0 writes before it listens
         me = me.model_copy(update={"apart": not sees()})
