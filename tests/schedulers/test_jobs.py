@@ -322,7 +322,9 @@ def test_a_run_on_this_machine_is_stopped_by_its_process(project: Path, cli: Cli
     assert "has already ended" in err
     assert err.endswith("list the runs: trainwiz runs")
     code, _, err = cli("stop", str(project / "runs" / RUN))
-    assert f"list the runs: trainwiz runs {shlex.quote(str(project))}" in " ".join(err.split()), "from wherever it was named"
+    assert f"list the runs: trainwiz runs {shlex.quote(str(project))}" in " ".join(err.split()), (
+        "from wherever it was named"
+    )
 
 
 def test_a_process_that_is_not_its_launcher_s_is_not_stopped(
