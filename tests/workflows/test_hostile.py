@@ -252,6 +252,17 @@ def test_what_is_no_regular_file_is_not_waited_for(make: Callable[[Path], None],
     assert not wrong, "\n".join(wrong)
 
 
+@pytest.mark.parametrize("make", [pipe, device])
+@pytest.mark.parametrize("command", ["check", "launch", "submit"])
+def test_what_is_no_regular_file_is_named_so(
+    make: Callable[[Path], None], command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make(tmp_path / "odd.yaml")
+    language.choose(["--lang", "en"], {})
+    assert trainwiz([command, str(tmp_path / "odd.yaml")]) == 2
+    assert f"{tmp_path / 'odd.yaml'} is not a regular file" in capsys.readouterr().err
+
+
 def test_links_that_form_a_circle_are_no_bug(project: Path, tmp_path: Path) -> None:
     for link in (newest(project) / "checkpoints", newest(project) / "logs" / "rank-7.log", tmp_path / "checkpoint-8"):
         shutil.rmtree(link, ignore_errors=True)

@@ -32,6 +32,8 @@ def find(folder: str | Path) -> Path:
             say("folder {folder} does not exist", folder=path),
             say("create a project there: `trainwiz init {folder}`", folder=shlex.quote(str(path))),
         )
+    if not path.is_dir():
+        raise UsageError(say("{path} is not a regular file", path=path))
     raise UsageError(
         say("{folder} is not a project: it contains no {file}", folder=path, file=PLAN_FILE),
         say(

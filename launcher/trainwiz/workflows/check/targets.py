@@ -82,7 +82,7 @@ def _is_other(path: str, read: Read) -> bool:
 
 def _in_folder(path: str, read: Read) -> tuple[list[str], list[str]]:
     """The projects and the other configurations below a folder."""
-    if not Path(path).exists():
+    if not Path(path).is_dir():
         from trainwiz.store import plans  # here, since it imports pydantic
 
         plans.find(path)  # which says so
