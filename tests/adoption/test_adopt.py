@@ -23,7 +23,10 @@ from trainwiz.script.pieces import Pieces, pieces
 HERE = Path(__file__).parents[1]
 SCRIPTS = HERE / "own_scripts"
 CPU = ("--machine", str(HERE / "machines" / "cpu.json"))
-NAMES = ("by_hand", "at_top_level", "in_main_block", "with_accelerate", "with_trainer", "with_lightning")
+NAMES = (
+    *("by_hand", "at_top_level", "in_main_block", "with_accelerate", "with_trainer", "weighted_trainer"),
+    "with_lightning",
+)
 PLANNED = ("--set", "machine.num_processes=1", "--set", "tracking.logging_steps=1", "--set", "strategy.kind=single")
 
 
@@ -440,7 +443,7 @@ def test_what_the_main_block_sets_is_set_in_its_module(folder: Path, capsys: pyt
     )
     gap = found(text).model.gap
     assert gap
-    assert str(gap.why).startswith("the main block sets n_features, n_samples, width, which it uses: n_features is")
+    assert str(gap.why).startswith("the main block sets n_features, width, which it uses: n_features is")
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import io
 import json
 import runpy
 import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -15,6 +16,7 @@ def main() -> None:
     for script in list(sys.argv[1:]):
         said = io.StringIO()
         sys.argv[:] = [script]
+        sys.path.insert(0, str(Path(script).parent))
         with contextlib.redirect_stdout(said):
             runpy.run_path(script, run_name="__main__")
         found[script] = [float(line.split()[1]) for line in said.getvalue().splitlines() if line.startswith("loss ")]

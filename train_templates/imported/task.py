@@ -7,6 +7,7 @@ else can be decided here. `trainwiz rehearse` checks whether the loss here is su
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,8 +34,9 @@ def load_train_data(config: TaskConfig) -> Dataset[Any]:
     raise NotImplementedError("write load_train_data in task.py")
 
 
+@functools.cache
 def collator() -> Any:
-    """Return the function that makes a batch of samples."""
+    """Return the function that makes a batch of samples; made once in each process."""
     return torch.utils.data.default_collate
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
+from trainwiz.adoption import lightnings, trainers
 from trainwiz.adoption.ledger import Kind, Left
 from trainwiz.message import Message, say
 from trainwiz.script import Call, Script
@@ -25,23 +26,39 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     found = [*options, *_pieces(script, pieces, as_code=as_code), *_evaluations(script, pieces)]
     found += [*_order(script, pieces.loader), *(_without_data(script, pieces) if as_code else ())]
     found += [*_rest(script, pieces), *_not_run(script), *_by_closure(script)]
+    if pieces.trainer:
+        found += [entry(script, *one) for one in trainers.entries(script, pieces.trainer)]
+    if pieces.lightning:
+        found += [entry(script, *one) for one in lightnings.entries(script, pieces.lightning)]
     if as_code and pieces.lightning:
         why = say(
             "the project's loop makes the updates: return the loss from loss_sum and the optimizers from "
             "build_optimizers; several optimizers take turns"
         )
-        found += [_entry(script, "code", "training_step", node, why) for node in pieces.lightning.by_hand]
+        found += [entry(script, "code", "training_step", node, why) for node in pieces.lightning.by_hand]
+    if pieces.divides_by_more is not None:
+        why = say(
+            "the Trainer also counts the first label of each row with a model named …LMHeadModel (GPT-2), so its loss "
+            "is lower; the project counts the labels that are predicted"
+        )
+        found.append(entry(script, "lost", "loss", pieces.divides_by_more, why))
     if pieces.sums_means is not None:
         why = say(
             "the Trainer sums this loss over the micro-batches; the project averages it over the batch of an update"
         )
-        found.append(_entry(script, "lost", "gradient_accumulation_steps", pieces.sums_means, why))
+        found.append(entry(script, "lost", "gradient_accumulation_steps", pieces.sums_means, why))
+    if pieces.weighs is not None and as_code:
+        why = say(
+            "the loss is a mean over the weights of the classes, and the project counts samples: count the weights in "
+            "count, or give one rank a micro-batch of the real batch"
+        )
+        found.append(entry(script, "code", "count", pieces.weighs, why))
     if pieces.sums is not None:
         why = say(
             "the loss is a sum over the samples, and the project divides it by their number; with SGD, multiply "
             "the learning rate by the real batch"
         )
-        found.append(_entry(script, "code", "loss", pieces.sums, why))
+        found.append(entry(script, "code", "loss", pieces.sums, why))
     return tuple(sorted(found, key=lambda one: one.place.line))
 
 
@@ -49,9 +66,9 @@ def _pieces(script: Script, pieces: Pieces, *, as_code: bool) -> Iterator[Left]:
     for piece in pieces.all:
         if as_code and piece.gap:
             why = say("{why}; task.py marks where to write it", why=_with_line(piece))
-            yield _entry(script, "code", piece.name, piece.node, why)
+            yield entry(script, "code", piece.name, piece.node, why)
         elif not as_code and not isinstance(piece.node, ast.Module):
-            yield _entry(script, "lost", piece.name, piece.node, say("the plan's task provides its own"))
+            yield entry(script, "lost", piece.name, piece.node, say("the plan's task provides its own"))
 
 
 def _with_line(piece: Piece) -> Message:
@@ -70,13 +87,13 @@ def _options(script: Script, pieces: Pieces) -> Iterator[Left]:
         if value and name not in seen:
             seen.add(name)
             why = say("the default {value} of {option} is used", value=repr(value.value), option=value.option)
-            yield _entry(script, "code", "option", node, why)
+            yield entry(script, "code", "option", node, why)
 
 
 def _evaluations(script: Script, pieces: Pieces) -> Iterator[Left]:
     why = say("the project does not evaluate; set data.eval and write load_eval_data and the metrics in task.py")
     for node in pieces.evaluation:
-        yield _entry(script, "code", "evaluation", node, why)
+        yield entry(script, "code", "evaluation", node, why)
 
 
 def _order(script: Script, loader: Call | None) -> Iterator[Left]:
@@ -100,13 +117,13 @@ def _order(script: Script, loader: Call | None) -> Iterator[Left]:
         why = say("the project also trains on the last samples of an epoch, which do not fill a batch")
         whys["drop_last"] = drop_last, why
     for name, (node, why) in whys.items():
-        yield _entry(script, "lost", f"DataLoader({name})", node, why)
+        yield entry(script, "lost", f"DataLoader({name})", node, why)
 
 
 def _without_data(script: Script, pieces: Pieces) -> Iterator[Left]:
     if pieces.updates is not None and pieces.data.taken:
         why = say("the loop goes over no data: all that an update uses is one sample, on one rank")
-        yield _entry(script, "lost", "data", pieces.updates.iter, why)
+        yield entry(script, "lost", "data", pieces.updates.iter, why)
 
 
 def _is_distributed(node: ast.AST) -> bool:
@@ -120,28 +137,36 @@ def _says(script: Script, node: ast.expr, *, said: bool) -> bool:
 
 def _rest(script: Script, pieces: Pieces) -> Iterator[Left]:
     for statement in pieces.rest:
-        yield _entry(script, "lost", "loop", statement, say("the project's loop does not do this"))
+        yield entry(script, "lost", "loop", statement, say("the project's loop does not do this"))
 
 
 def _by_closure(script: Script) -> Iterator[Left]:
     why = say("it computes a batch's loss several times through a closure; the project's loop computes it once")
     for call in script.called(*BY_CLOSURE):
-        yield _entry(script, "lost", call.method, call.node, why)
+        yield entry(script, "lost", call.method, call.node, why)
 
 
 def _not_run(script: Script) -> Iterator[Left]:
     """What stands in the way of a rank for each GPU, and commands of a notebook."""
     for call in script.tree.calls:
         if replicates(call):
-            yield _entry(script, "lost", "DataParallel", call, say("the project starts one rank for each GPU instead"))
+            yield entry(script, "lost", "DataParallel", call, say("the project starts one rank for each GPU instead"))
         elif dotted(call.func) == "get_ipython":
             node = script.tree.statement(call) or call
-            yield _entry(
+            yield entry(
                 script, "lost", "get_ipython", node, say("a command of a notebook, which a project does not run")
             )
 
 
-def _entry(script: Script, kind: Kind, path: str, node: ast.AST, why: Message) -> Left:
+def modules(node: ast.Import | ast.ImportFrom) -> set[str]:
+    """The first parts of the modules that a statement imports."""
+    if isinstance(node, ast.ImportFrom):
+        return {node.module.partition(".")[0]} if node.module and not node.level else set()
+    return {alias.name.partition(".")[0] for alias in node.names}
+
+
+def entry(script: Script, kind: Kind, path: str, node: ast.AST, why: Message) -> Left:
+    """What does not become part of the project, at a node."""
     text = "" if isinstance(node, ast.Module) else " ".join(ast.unparse(node).split())
     shown = text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
     return Left(kind=kind, path=path, value=shown, place=script.place(node), why=why)

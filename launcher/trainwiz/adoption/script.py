@@ -12,9 +12,10 @@ from trainwiz.adoption.ledger import Ledger
 from trainwiz.adoption.settings import Settings
 from trainwiz.config import Accelerate
 from trainwiz.message import Message, say
-from trainwiz.script import Script
+from trainwiz.script import Script, lightning, trainers
 from trainwiz.script.arguments import Number
 from trainwiz.script.numbers import numbers
+from trainwiz.script.pieces import weighs_classes
 from trainwiz.script.tree import dotted
 
 OPTIMIZERS = {
@@ -109,9 +110,9 @@ def read(ledger: Ledger, script: Script, accelerate: Accelerate | None, settings
 
 def _name_what_was_not_found(ledger: Ledger, script: Script) -> None:
     """Batch and length belong to every training loop: where the script's were not found, the plan has its own."""
-    if not script.training.backwards:
+    backward = _training(script)
+    if backward is None:
         return
-    backward: ast.AST = script.training.backwards[0].call
     loader = next((call.node for call in script.called("DataLoader", "torch.utils.data.DataLoader")), backward)
     known = {*ledger.carried, *(one.key for one in ledger.left)}
     for name, keys, node, why in (
@@ -121,6 +122,17 @@ def _name_what_was_not_found(ledger: Ledger, script: Script) -> None:
     ):
         if known.isdisjoint(keys):
             ledger.open(keys[0], name, _line(script, node), script.place(node), why)
+
+
+def _training(script: Script) -> ast.AST | None:
+    """Where it trains: its first backward pass, or the Trainer of a library."""
+    if script.training.backwards:
+        return script.training.backwards[0].call
+    found = lightning.of(script)
+    if found is not None:
+        return found.trainer.node
+    made = trainers.of(script)
+    return made.call.node if made is not None else None
 
 
 def _line(script: Script, node: ast.AST) -> str:
@@ -137,8 +149,10 @@ def _of_one_process(ledger: Ledger, script: Script) -> None:
     for key in _WITH["batch.real_batch_size"]:
         ledger.carried.pop(key, None)
     ledger.fill("batch.real_batch_size", size, batch.place, batch.path, why)
-    if _normalizes_batches(script):
+    weighs = weighs_classes(script)
+    if weighs or _normalizes_batches(script):
         why = say("batch normalization uses the statistics of a micro-batch")
+        why = say("its loss is a mean over the weights of a micro-batch") if weighs else why
         ledger.fill("batch.per_device_batch_size", batch.value, batch.place, batch.path, why)
 
 

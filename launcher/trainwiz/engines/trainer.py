@@ -46,3 +46,41 @@ OLD_ARGUMENTS = names(
     """
 )
 """Fields that older versions had."""
+LEARNS_THE_SAME = names(
+    """
+    average_tokens_across_devices bf16_full_eval data_seed dataloader_in_order dataloader_multiprocessing_context
+    dataloader_num_workers dataloader_persistent_workers dataloader_pin_memory dataloader_prefetch_factor ddp_backend
+    ddp_broadcast_buffers ddp_bucket_cap_mb ddp_find_unused_parameters ddp_static_graph ddp_timeout debug disable_tqdm
+    dispatch_batches do_predict do_train enable_jit_checkpoint fp16_full_eval full_determinism gradient_checkpointing
+    gradient_checkpointing_kwargs hub_always_push hub_model_id hub_private_repo hub_revision hub_strategy hub_token
+    ignore_data_skip include_num_input_tokens_seen include_tokens_per_second jit_mode_eval label_names
+    length_column_name local_rank log_level log_level_replica log_on_each_node logging_dir logging_first_step
+    logging_nan_inf_filter logging_steps logging_strategy no_cuda output_dir overwrite_output_dir past_index project
+    push_to_hub push_to_hub_model_id push_to_hub_organization push_to_hub_token ray_scope remove_unused_columns
+    report_to resume_from_checkpoint restore_callback_states_from_checkpoint run_name save_on_each_node
+    save_only_model save_safetensors save_steps save_strategy save_total_limit skip_memory_metrics torch_compile
+    torch_compile_backend torch_compile_mode torch_empty_cache_steps torchdynamo trackio_bucket_id trackio_space_id
+    trackio_static_space_id use_cache use_cpu use_ipex use_mps_device
+    """
+)
+"""Those of them that decide where, how fast and with which records a training runs, and not what is learned."""
+OF_EVALUATION = names(
+    """
+    batch_eval_metrics do_eval eval_accumulation_steps eval_delay eval_do_concat_batches eval_on_start eval_steps
+    eval_strategy eval_use_gather_object evaluation_strategy generation_config generation_max_length
+    generation_num_beams greater_is_better include_for_metrics include_inputs_for_metrics metric_for_best_model
+    per_device_eval_batch_size per_gpu_eval_batch_size predict_with_generate prediction_loss_only
+    use_legacy_prediction_loop
+    """
+)
+"""Those of evaluation."""
+ORDERS_SAMPLES = names("group_by_length sortish_sampler train_sampling_strategy")
+"""Those that choose the order of samples."""
+METHODS = names(
+    """
+    __init__ compute_loss evaluate evaluation_loop floating_point_ops get_eval_dataloader get_test_dataloader log
+    log_metrics metrics_format predict prediction_loop prediction_step push_to_hub save_metrics save_model save_state
+    _load_best_model _load_from_checkpoint _maybe_log_save_evaluate _save _save_checkpoint
+    """
+)
+"""Methods of a Trainer that are none of its training, or that are looked at on their own."""

@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import PurePath
 
 from trainwiz.fields import with_constant
 from trainwiz.render.artifact import Artifact
@@ -31,13 +32,14 @@ def files(
     script: str,
     name: str,
     lines: list[str],
+    beside: Collection[str] = (),
     decided: Collection[str] = (),
 ) -> tuple[Artifact, ...]:
     """`task.py`, and `own.py` where it uses the script itself.
 
     `example` is the task.py that the plan generates, `script` the script's path from the project's folder, `name` its
-    name for people, `lines` its text, and `decided` the optimizer's keys in the plan that the script decides; empty
-    where the strategy takes no optimizer of the script's own.
+    name for people, `lines` its text, `beside` the modules in its folder, and `decided` the optimizer's keys in the
+    plan that the script decides; empty where the strategy takes no optimizer of the script's own.
     """
     text = templates["train_templates/imported/task.py"]
     shown = _Marks(name, lines)
@@ -54,6 +56,10 @@ def files(
             wrapped = replace(taken_model, expression=f"Stepped({taken_model.expression})")
             bodies["build_model"] = _returned(replace(pieces.model, taken=wrapped), shown, "build_model")
         bodies["save_model"] = _SAVED
+    if pieces.drops_columns:
+        text, bodies = _with_columns(text, bodies, pieces)
+    if any("bare(" in part for part in bodies.values()):
+        text = text.replace("def build_model(", f"{_BARE}def build_model(")
     for function, body in bodies.items():
         text = with_body(text, function, body)
     slices = [piece.taken for piece in pieces.all if piece.taken]
@@ -67,7 +73,7 @@ def files(
         slices.append(Slice(expression="", imports=("import math",)))
     if pieces.schedule and not pieces.late_warmup:
         text = text.replace("def save_model(", f"{_schedule(pieces.schedule)}def save_model(")
-        slices += [pieces.schedule.taken, Slice(expression="", imports=("import functools",))]
+        slices.append(pieces.schedule.taken)
     if pieces.main:
         text = text.replace("def load_train_data(", f"{_main_block(pieces)}def load_train_data(")
         slices.append(pieces.main)
@@ -75,11 +81,10 @@ def files(
         text = text.replace("def save_model(", f"{function}def save_model(")
         slices += [pieces.optimizer.taken] if pieces.optimizer and pieces.optimizer.taken else []
     taken = {line: None for one in slices for line in one.imports}
-    taken |= {"import functools": None} if pieces.whole_loader else {}
     if pieces.loss.taken and pieces.loss.taken.outer:
         text = _with_surroundings(text, pieces.loss.taken)
-        taken |= {"import functools": None, "from types import SimpleNamespace": None}
-    text = _with_imports(text, [line for line in taken if line not in text])
+        taken |= {"from types import SimpleNamespace": None}
+    text = _with_imports(text, [line for line in taken if line not in text], script, beside)
     found = [Artifact("task.py", text, generated=example)]
     if f"import {OWN}" in taken:
         own = with_constant(templates["train_templates/imported/own.py"], "SCRIPT", script)
@@ -219,13 +224,13 @@ def _loader(pieces: Pieces) -> str:
 
 
 def _main_block(pieces: Pieces) -> str:
-    """What the script's main block sets before it trains, set in its module, whose functions use it."""
+    """What the script sets before it trains, set in its module, whose functions use it."""
     assert pieces.main
     given = [f"{OWN}.{name} = {name}" for name in pieces.main_names]
     body = textwrap.indent("\n".join([*pieces.main.outer, *pieces.main.inner, *given]), "    ")
     return (
         "def set_globals() -> None:\n"
-        '    """Give the script\'s module what its main block gives it; its functions and classes use it."""\n'
+        '    """Give the script\'s module what it creates as it runs; its functions and classes use it."""\n'
         f"{body}\n\n\n"
         "set_globals()\n\n\n"
     )
@@ -295,6 +300,50 @@ def _set_moments(call: ast.Call, decided: Collection[str]) -> None:
             given.value = ast.parse(value, mode="eval").body
 
 
+_BARE = '''def bare(model: nn.Module) -> Any:
+    """Return the model without what an engine or an adapter puts around it."""
+    for name in ("_orig_mod", "module"):
+        model = getattr(model, name, model)
+    return model.get_base_model() if hasattr(model, "get_base_model") else model
+
+
+'''
+_COLUMNS = '''COLUMNS: set[str] = set()
+"""The columns that are kept, as transformers' Trainer does: those that the model's forward takes, and labels."""
+
+
+def with_columns(collate: Any) -> Any:
+    """Return a function that leaves other columns out before it makes a batch."""
+
+    def collated(rows: list[Any]) -> Any:
+        if not COLUMNS:
+            raise RuntimeError("batches are made before the model: which columns it takes is not known")
+        return collate([{n: v for n, v in r.items() if n in COLUMNS} if isinstance(r, dict) else r for r in rows])
+
+    return collated
+
+
+'''
+
+
+def _with_columns(text: str, bodies: dict[str, str], pieces: Pieces) -> tuple[str, dict[str, str]]:
+    """A task that drops the columns that a Trainer would: it knows them once it has the model."""
+    if not (pieces.model.taken and pieces.collate.taken and "collator" in bodies):
+        return text, bodies
+    taken, made = pieces.model.taken, pieces.collate.taken
+    names = '("label", "label_ids")'
+    model = [
+        *(*taken.outer, *taken.inner),
+        f"built = {taken.expression}",
+        f"COLUMNS.update(inspect.signature(bare(built).forward).parameters, {names})",
+        "return built",
+    ]
+    collator = [*made.outer, *made.inner, f"return with_columns({made.expression})"]
+    text = text.replace("@functools.cache\ndef collator(", f"{_COLUMNS}@functools.cache\ndef collator(")
+    text = text.replace("import functools\n", "import functools\nimport inspect\n", 1)
+    return text, {**bodies, "build_model": "\n".join(model), "collator": "\n".join(collator)}
+
+
 _COUNT = "n_of_the_mean"
 """A name that no script has."""
 
@@ -320,12 +369,19 @@ def with_body(text: str, name: str, body: str) -> str:
     return "\n".join([*head, textwrap.indent(body, "    "), *lines[function.end_lineno or 0 :]]) + "\n"
 
 
-def _with_imports(text: str, found: list[str]) -> str:
+def _with_imports(text: str, found: list[str], script: str, beside: Collection[str]) -> str:
     """The text with more imports below its own, those of the script last."""
     if not found:
         return text
     last = max(n.end_lineno or 0 for n in ast.parse(text).body if isinstance(n, ast.Import | ast.ImportFrom))
     lines = text.splitlines()
-    others = sorted(line for line in found if line != f"import {OWN}")
-    own = ["", f"import {OWN}"] if len(others) < len(found) else []
-    return "\n".join([*lines[:last], *others, *own, *lines[last:]]) + "\n"
+    ours = {line for line in found if line.split()[1].partition(".")[0] in beside}
+    others = sorted(line for line in found if line not in ours and line != f"import {OWN}")
+    own = [f"import {OWN}"] if f"import {OWN}" in found else []
+    if ours:
+        folder = str(PurePath(script).parent)
+        path = (
+            f"sys.path.append(str(Path(__file__).resolve().parent / {folder!r}))  # for the modules beside the script"
+        )
+        others, own = sorted([*others, "import sys"]), [*own, "", path, *sorted(ours)]
+    return "\n".join([*lines[:last], *others, *([""] if own else []), *own, *lines[last:]]) + "\n"

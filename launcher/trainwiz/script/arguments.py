@@ -30,6 +30,12 @@ _OF_TRAINER = {
     "max_seq_length": "sequence_length",
 }
 
+READ_OF_TRAINER = (
+    *(*_OF_TRAINER, "adam_beta1", "adam_beta2", "adam_epsilon", "bf16", "fp16", "max_steps", "num_train_epochs"),
+    *("optim", "warmup_ratio"),
+)
+"""The arguments of a Trainer that become numbers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Number:
@@ -102,8 +108,9 @@ def is_trainer(name: str) -> bool:
     return name in _TRAINERS or (name.startswith("trl.") and name.endswith("Config"))
 
 
-def of_trainer(script: Script, call: Call) -> Iterator[Number]:
-    own = call.name in _TRAINERS
+def of_trainer(script: Script, call: Call, *, usual: bool = False) -> Iterator[Number]:
+    """What the arguments of a Trainer say; `usual`: the call is that of a Trainer without arguments."""
+    own = usual or call.name in _TRAINERS
     last, owner = call.last, "transformers"
     for argument, kind in _OF_TRAINER.items():
         inherited = (own or argument in _KEPT_BY_TRL) and not call.has_spread()

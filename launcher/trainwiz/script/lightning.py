@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from trainwiz.engines.lightning import COUNTERS
 from trainwiz.script.arguments import Number, number
-from trainwiz.script.tree import Function, dotted
+from trainwiz.script.tree import Function, constant, dotted
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
@@ -28,6 +29,7 @@ _UPDATES = (
     *(".toggle_optimizer", ".untoggle_optimizer", ".toggled_optimizer"),
 )
 """What a training_step calls that makes the updates itself."""
+_SHOWING = ("print", ".log", ".log_dict", ".info", ".debug", ".warning", ".add_scalar", ".log_metrics", ".log_image")
 _CLI = "LightningCLI"
 
 
@@ -35,6 +37,8 @@ _CLI = "LightningCLI"
 class Lightning:
     """What a script trains with Lightning."""
 
+    classes: tuple[ast.ClassDef, ...]
+    """The module's class, and those of its bases that are the script's own."""
     step: Function
     """The module's training_step."""
     trainer: Call
@@ -48,7 +52,7 @@ class Lightning:
     own_loader: bool
     """Whether the module makes its own loader of training data."""
     configures: bool
-    """Whether the module makes its optimizer."""
+    """Whether the module makes its optimizer, without asking its Trainer."""
 
     @property
     def by_classes(self) -> bool:
@@ -62,6 +66,32 @@ class Lightning:
         defaults = self.trainer.argument("trainer_defaults", 4)
         pairs = zip(defaults.keys, defaults.values, strict=True) if isinstance(defaults, ast.Dict) else ()
         return next((value for key, value in pairs if isinstance(key, ast.Constant) and key.value == name), None)
+
+    @property
+    def asks_trainer(self) -> ast.Attribute | None:
+        """Where training_step, or a method that it calls, computes with what only Lightning's Trainer knows."""
+        return self._asking("training_step")
+
+    @property
+    def optimizers_ask(self) -> ast.Attribute | None:
+        """The same of configure_optimizers."""
+        return self._asking("configure_optimizers")
+
+    def _asking(self, start: str) -> ast.Attribute | None:
+        waiting, seen = [start], set[str]()
+        while waiting:
+            name = waiting.pop()
+            seen.add(name)
+            for node in _computed(self.method(name)):
+                if isinstance(node, ast.Attribute) and dotted(node.value) == "self":
+                    if node.attr in COUNTERS:
+                        return node
+                    waiting += [node.attr] if node.attr not in seen else []
+        return None
+
+    def method(self, name: str) -> Function | None:
+        """A method of the module."""
+        return next((found for one in self.classes if (found := _method(one, name))), None)
 
     @property
     def takes_index(self) -> bool:
@@ -81,6 +111,17 @@ class Lightning:
             return ()
         inside = [node for node in ast.walk(self.step) if isinstance(node, ast.stmt) and node is not self.step]
         return tuple(node for node in inside if any(map(_updates, ast.walk(node))))
+
+
+def _computed(node: ast.AST | None) -> Iterator[ast.AST]:
+    """The nodes of a function, those of what it only logs or prints left out."""
+    if node is None:
+        return
+    yield node
+    for child in ast.iter_child_nodes(node):
+        call = child.value if isinstance(child, ast.Expr) else None
+        if not (isinstance(call, ast.Call) and dotted(call.func).endswith(_SHOWING)):
+            yield from _computed(child)
 
 
 def _updates(node: ast.AST) -> bool:
@@ -104,17 +145,8 @@ def of(script: Script) -> Lightning | None:
     data = fit.keyword("datamodule")
     if data is None and loader is not None and _is_data_module(script, loader):
         loader, data = None, loader
-    step = _method(module, "training_step")
-    assert step
-    return Lightning(
-        step=step,
-        trainer=trainer,
-        model=fit.argument("model", 0),
-        loader=loader,
-        data_module=data,
-        own_loader=_method(module, "train_dataloader") is not None,
-        configures=_method(module, "configure_optimizers") is not None,
-    )
+    model = fit.argument("model", 0)
+    return _found(script, module, trainer, model=model, loader=loader, data_module=data)
 
 
 def _by_classes(script: Script) -> Lightning | None:
@@ -125,15 +157,42 @@ def _by_classes(script: Script) -> Lightning | None:
     step = _method(module, "training_step") if module else None
     if cli is None or module is None or step is None:
         return None
-    return Lightning(
+    return _found(script, module, cli, model=given, loader=None, data_module=cli.argument("datamodule_class", 1))
+
+
+def _found(
+    script: Script,
+    module: ast.ClassDef,
+    trainer: Call,
+    *,
+    model: ast.expr | None,
+    loader: ast.expr | None,
+    data_module: ast.expr | None,
+) -> Lightning:
+    step = _method(module, "training_step")
+    assert step
+    classes = tuple(_with_bases(script, module))
+    found = Lightning(
+        classes=classes,
         step=step,
-        trainer=cli,
-        model=given,
-        loader=None,
-        data_module=cli.argument("datamodule_class", 1),
-        own_loader=_method(module, "train_dataloader") is not None,
-        configures=_method(module, "configure_optimizers") is not None,
+        trainer=trainer,
+        model=model,
+        loader=loader,
+        data_module=data_module,
+        own_loader=any(_method(one, "train_dataloader") is not None for one in classes),
+        configures=any(_method(one, "configure_optimizers") is not None for one in classes),
     )
+    return replace(found, configures=found.configures and found.optimizers_ask is None)
+
+
+def _with_bases(script: Script, module: ast.ClassDef) -> Iterator[ast.ClassDef]:
+    classes, waiting, seen = {one.name: one for one in _classes(script)}, [module.name], set[str]()
+    while waiting:
+        name = waiting.pop(0)
+        if name in classes and name not in seen:
+            seen.add(name)
+            yield classes[name]
+            waiting += [dotted(base) for base in classes[name].bases]
 
 
 def numbers(script: Script) -> Iterator[Number]:
@@ -153,6 +212,14 @@ def numbers(script: Script) -> Iterator[Number]:
     if precision and str(precision.value) in _PRECISIONS:
         ours = _PRECISIONS[str(precision.value)]
         yield Number(kind="precision", name="Trainer(precision)", node=precision.node, value=ours)
+
+
+def steps_by_update(found: Lightning) -> bool:
+    """Whether its schedule takes a step with each update, and not with each epoch, as it does if nothing is said."""
+    made = found.method("configure_optimizers")
+    dicts = [node for node in ast.walk(made) if isinstance(node, ast.Dict)] if made else []
+    pairs = [(constant(k), constant(v)) for node in dicts for k, v in zip(node.keys, node.values, strict=True)]
+    return ("interval", "step") in pairs and not any(key == "frequency" and value != 1 for key, value in pairs)
 
 
 def _from_lightning(name: str) -> bool:

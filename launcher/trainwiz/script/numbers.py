@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
-from trainwiz.script import counted_loop, lightning
+from trainwiz.script import counted_loop, lightning, trainers
 from trainwiz.script.arguments import Number, is_trainer, keyword, number, of_trainer, read
 from trainwiz.script.tree import Loop, constant, dotted
 
@@ -41,6 +41,9 @@ def numbers(script: Script) -> list[Number]:
     if trainer:
         seeds = list(_of_seeds(script))  # the model's weights come from this one, where there is another
         return [*seeds, *(n for call in trainer for n in of_trainer(script, call) if not (seeds and n.kind == "seed"))]
+    made = trainers.of(script)
+    if made is not None and made.is_usual and made.call.argument("args", 1) is None and not made.call.has_spread():
+        return [*_of_seeds(script), *of_trainer(script, made.call, usual=True), *_of_lengths(script)]
     return [
         *lightning.numbers(script),
         *_of_accelerator(script),
@@ -173,9 +176,11 @@ def _further(call: Call, last: str, defaults: Mapping[str, Any]) -> Iterator[Num
 
 
 def _of_schedules(script: Script) -> Iterator[Number]:
-    found = list(_schedules(script))
-    yield from found
     made = lightning.of(script)
+    found = list(_schedules(script))
+    if made is not None and not lightning.steps_by_update(made):
+        found = [replace(one, value=None) for one in found]  # a schedule that counts epochs
+    yield from found
     step: ast.Call | None = next(iter((*script.training.steps, *([made.trainer.node] if made else ()))), None)
     by_hand = next((node for node in script.tree.of(ast.Subscript) if _sets_rate(node)), None)
     if not found and by_hand is not None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from trainwiz.message import say
-from trainwiz.script import counted_loop, lightning, main_block, schedules
+from trainwiz.message import Message, say
+from trainwiz.script import counted_loop, lightning, main_block, schedules, trainers
 from trainwiz.script.arguments import keyword
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.numbers import numbers
 from trainwiz.script.schedules import Schedule
 from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat, only_places
+from trainwiz.script.trainers import Trainer
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk
 
@@ -33,6 +35,8 @@ zero_grad
 """Calls of a loop that the project's loop makes in its own way, or that change nothing."""
 
 
+_WITH_CLASS_WEIGHTS = ("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss")
+"""Losses whose mean is over the weights of the classes, where they are given some."""
 BY_CLOSURE = ("Optimizer.LBFGS",)
 """Optimizers, as calls name them, that compute the loss of a batch several times, by a function."""
 
@@ -71,6 +75,8 @@ class Pieces:
     """What a mean loss is averaged over."""
     sums: ast.AST | None = None
     """Where the loss is a sum over the samples and not a mean."""
+    weighs: ast.AST | None = None
+    """Where the loss is a mean over the weights of its classes."""
     loader: Call | None = None
     """The loader that the training loop goes over."""
     evaluation: tuple[ast.AST, ...] = ()
@@ -83,8 +89,14 @@ class Pieces:
     """The only schedule of torch, where its rates are known before the training."""
     lightning: Lightning | None = None
     """The LightningModule that makes loss and optimizer."""
+    trainer: Trainer | None = None
+    """The Trainer of transformers that trains."""
+    drops_columns: bool = False
+    """Whether columns are dropped that the model's forward does not take, as a Trainer does."""
     sums_means: ast.AST | None = None
     """Where a Trainer adds up the means of micro-batches, because its loss is not its own."""
+    divides_by_more: ast.AST | None = None
+    """Where a Trainer may divide the loss by labels that the model does not predict."""
     late_warmup: bool = False
     """Whether the first update has rate 0, as in the schedules of transformers."""
     definitions: tuple[str, ...] = ()
@@ -107,16 +119,13 @@ class Pieces:
 @dataclass
 class _Reader:
     script: Script
-    trainer: Call | None = field(init=False)
+    trainer: Trainer | None = field(init=False)
     lightning: Lightning | None = field(init=False)
     loop: Loop | None = field(init=False)
 
     def __post_init__(self) -> None:
         self.lightning = lightning.of(self.script)
-        classes = self.script.tree.of(ast.ClassDef)
-        own = {one.name: any(dotted(base).endswith("Trainer") for base in one.bases) for one in classes}
-        made = (call for call in self.script.calls if own.get(call.last, call.last.endswith("Trainer")))
-        self.trainer = None if self.lightning else next(made, None)
+        self.trainer = None if self.lightning else trainers.of(self.script)
         self.loop = next(iter(self.script.training.loops), None)
 
     def pieces(self) -> Pieces:
@@ -129,6 +138,11 @@ class _Reader:
         if by_hand is not None:
             why = say("its training_step makes the updates itself")
             loss = Piece(name="loss", node=found.step, gap=Gap(by_hand, why))
+        elif (asked := found.asks_trainer) is not None:
+            why = say(
+                "its training_step computes with self.{name}, which only Lightning's Trainer sets", name=asked.attr
+            )
+            loss = Piece(name="loss", node=found.step, gap=Gap(asked, why))
         given = [] if found.loader is None else [id(node) for node in self.script.names.feeding(found.loader)]
         loader = next((call for call in self._loaders() if id(call.node) in given), self._loader())
         made = found.data_module
@@ -152,6 +166,7 @@ class _Reader:
             batch="batch",
             loader=loader if whole is None else None,
             lightning=found,
+            late_warmup=lightning.steps_by_update(found) and any(_is_schedule(call) for call in self.script.calls),
             whole_loader=whole.taken if whole else None,
         )
 
@@ -163,7 +178,7 @@ class _Reader:
         dataset = self._dataset(loader)
         loss, block, batch = self._loss(name)
         updates = counted_loop.loop(self.script) if loss.taken and dataset is None else None
-        data = self._piece("data", dataset, loader.node if loader else None)
+        data = self._data(dataset, loader)
         return Pieces(
             model=self._model(models),
             data=data if updates is None else _one_sample(updates, loss),
@@ -173,6 +188,7 @@ class _Reader:
             batch=batch,
             counted=self._counted(model) if updates is None else "samples",
             sums=self._sums(loss),
+            weighs=self._weighs(loss),
             loader=loader,
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             updates=updates,
@@ -180,14 +196,21 @@ class _Reader:
             optimizer=self._optimizer(models),
             schedule=None if self.trainer else schedules.of(self.script, loader),
             sums_means=self._sums_means(),
+            divides_by_more=self._divides_by_more(model),
+            trainer=self.trainer,
+            drops_columns=self.trainer is not None and not self.trainer.keeps_columns(self.script),
             late_warmup=bool(self.trainer) or any(_is_schedule(call) for call in self.script.calls),
         )
+
+    def _divides_by_more(self, model: ast.expr | None) -> ast.AST | None:
+        usual = self.trainer is not None and self.trainer.is_usual and not self.trainer.method("compute_loss")
+        return self.trainer.call.node if self.trainer and usual and self._counted(model) == "next_labels" else None
 
     def _sums_means(self) -> ast.AST | None:
         """The accumulation of a Trainer whose compute_loss is its own: only its own loss is divided."""
         steps = [one for one in numbers(self.script) if one.kind == "accumulation"]
-        own = self.script.names.function("compute_loss")
-        return steps[0].node if self.trainer and own and steps and steps[0].value != 1 else None
+        own = self.trainer and self.trainer.method("compute_loss")
+        return steps[0].node if own and steps and steps[0].value != 1 else None
 
     def _optimizer(self, models: Mapping[str, ast.expr]) -> Piece | None:
         """The optimizer with its parameter groups; None where the plan's keys must do: several, or one unknown."""
@@ -204,8 +227,7 @@ class _Reader:
     def _models(self) -> dict[str, ast.expr]:
         """What the optimizer changes, by name: `x` of `x.parameters()`, or what a Trainer is given."""
         if self.trainer:
-            given = self.trainer.keyword("model") or next(iter(self.trainer.node.args[:1]), None)
-            return {dotted(given) or "model": given} if given is not None else {}
+            return trainers.model_of(self.trainer)
         found: dict[str, ast.expr] = {}
         for call in self.script.called("deepspeed.initialize"):
             if (given := call.argument("model", 1)) is not None:
@@ -240,6 +262,9 @@ class _Reader:
         if self.trainer is None and model is not None and not isinstance(model, ast.Name):
             gap = Gap(model, say("the optimizer gets only the parameters of {part}", part=ast.unparse(model)))
             return Piece(name="model", node=model, gap=gap)
+        if self.trainer is not None and model is not None:
+            trainer, given = self.trainer, model
+            return _cut("model", given, lambda: trainers.model(self.script, trainer, given))
         return self._piece("model", model, None)
 
     def _in_the_loop(self, model: str) -> str:
@@ -270,21 +295,41 @@ class _Reader:
             return loader.argument("dataset", 0)
         for call in self.script.called("deepspeed.initialize"):
             return call.keyword("training_data")
-        return self.trainer.keyword("train_dataset") if self.trainer else None
+        return keyword(self.script, self.trainer.call, "train_dataset") if self.trainer else None
+
+    def _data(self, dataset: ast.expr | None, loader: Call | None) -> Piece:
+        if self.trainer and self.trainer.method("get_train_dataloader"):
+            own = self.trainer.method("get_train_dataloader")
+            assert own
+            gap = Gap(own[1], say("{name} makes its own loader", name=self.trainer.name))
+            return Piece(name="data", node=own[1], gap=gap)
+        if unknown := self._prepared_by_trainer(dataset):
+            return Piece(name="data", node=dataset or unknown.node, gap=unknown)
+        return self._piece("data", dataset, loader.node if loader else None)
+
+    def _prepared_by_trainer(self, node: ast.expr | None) -> Gap | None:
+        """Why the data of a Trainer is not what it is given."""
+        if self.trainer is None or self.trainer.is_usual:
+            return None
+        node, name = node or self.trainer.call.node, self.trainer.name
+        if not self.trainer.of_trl:
+            return Gap(node, say("it is not known what {name} does with it", name=name))
+        why = say(
+            "{name} makes its samples itself: it tokenizes, masks and packs the rows, as the tasks sft, preference and "
+            "reward_model do (trainwiz init --task sft)",
+            name=name,
+        )
+        return Gap(node, why)
 
     def _collate(self, loader: Call | None) -> Piece:
-        call = loader or self.trainer
-        given = keyword(self.script, call, "collate_fn" if loader else "data_collator") if call else None
+        if loader is None and self.trainer is not None:
+            if gap := self._prepared_by_trainer(keyword(self.script, self.trainer.call, "data_collator")):
+                return Piece(name="collate", node=gap.node, gap=gap)
+            return _with_place("collate", self.trainer.call.node, partial(trainers.collate, self.script, self.trainer))
+        given = keyword(self.script, loader, "collate_fn") if loader else None
         if given is not None:
             return self._piece("collate", given, None)
-        if call is None or loader is not None:
-            return Piece(name="collate", node=self.script.tree.module, taken=Slice(expression=""))
-        words = call.keyword("processing_class") or call.keyword("tokenizer")
-        if words is not None:
-            gap = Gap(words, say("a Trainer with a processing_class pads with it"))
-            return Piece(name="collate", node=words, gap=gap)
-        usual = Slice(expression="default_data_collator", imports=("from transformers import default_data_collator",))
-        return Piece(name="collate", node=self.script.tree.module, taken=usual)
+        return Piece(name="collate", node=self.script.tree.module, taken=Slice(expression=""))
 
     def _piece(self, name: str, expression: ast.expr | None, place: ast.AST | None) -> Piece:
         if expression is None:
@@ -295,7 +340,11 @@ class _Reader:
     def _loss(self, model: str) -> tuple[Piece, list[ast.stmt], str]:
         backward = next(iter(self.script.training.backwards), None)
         if self.trainer:
-            return self._loss_of_trainer()
+            return (
+                _with_place("loss", self.trainer.call.node, partial(trainers.loss, self.script, self.trainer)),
+                [],
+                "batch",
+            )
         if backward and backward.loop is None and (called := self._called_in_a_loop(backward.call)):
             return self._loss_of_function(model, backward.loss, *called)
         loop = backward.loop if backward else None
@@ -355,42 +404,6 @@ class _Reader:
         piece = _cut("loss", loss, lambda: slicer.of(_undivided(loss)))
         return piece, [one for one in block if one is not self.script.tree.statement(loss)], shown
 
-    def _loss_of_trainer(self) -> tuple[Piece, list[ast.stmt], str]:
-        own = self.script.names.function("compute_loss")
-        assert self.trainer
-        given = own or self.trainer.keyword("compute_loss_func")
-        if given is not None:
-            return self._own_loss_of_trainer(given), [], "batch"
-        taken = Slice(expression="model(**batch).loss")
-        return Piece(name="loss", node=self.trainer.node, taken=taken), [], "batch"
-
-    def _own_loss_of_trainer(self, given: ast.AST) -> Piece:
-        """A Trainer's compute_loss, called without a Trainer, where it does not ask for one."""
-        owner = next((one for one in self.script.tree.of(ast.ClassDef) if given in one.body), None)
-        if owner is None or not isinstance(given, ast.FunctionDef) or not given.args.args:
-            return Piece(name="loss", node=given, gap=Gap(given, say("the Trainer has its own loss")))
-        own = given.args.args[0].arg
-        asked = next((n for n in ast.walk(given) if isinstance(n, ast.Name) and n.id in (own, "super")), None)
-        counts = "num_items_in_batch"
-        counted = next((n for n in ast.walk(given) if isinstance(n, ast.Name) and n.id == counts), None)
-        if asked or counted:
-            why = (
-                say("compute_loss uses the Trainer itself")
-                if asked
-                else say("compute_loss divides by num_items_in_batch")
-            )
-            return Piece(name="loss", node=given, gap=Gap(asked or counted or given, why))
-        if self.script.runs_when_imported:
-            line = self.script.runs_when_imported.lineno
-            why = say(
-                "{name} cannot be imported: the script trains on import (line {line})", name=owner.name, line=line
-            )
-            return Piece(name="loss", node=given, gap=Gap(given, why))
-        taken = Slice(
-            expression=f"{OWN}.{owner.name}.compute_loss(None, model, dict(batch))", imports=(f"import {OWN}",)
-        )
-        return Piece(name="loss", node=given, taken=taken)
-
     def _counted(self, model: ast.expr | None) -> Counted:
         """By the class of transformers that the model is made by; its own losses are means over labels that count."""
         nodes = self.script.names.feeding(model) if model is not None else ()
@@ -400,15 +413,27 @@ class _Reader:
         words = ("ForMaskedLM", "ForConditionalGeneration", "ForSeq2SeqLM", "ForTokenClassification")
         return "labels" if any(word in made for word in words) else "samples"
 
-    def _sums(self, loss: Piece) -> ast.AST | None:
-        """The loss, where it is made with `reduction="sum"` and nothing divides it."""
-        if self.trainer or loss.taken is None:
-            return None
+    def _weighs(self, loss: Piece) -> ast.AST | None:
+        """The loss, where it is a mean over weights: of several micro-batches, it is not the mean of their means."""
+        nodes, _ = self._behind(loss)
+        nodes += [*ast.walk(loss.node)] if self.trainer and isinstance(loss.node, Function) else []
+        return loss.node if any(isinstance(node, ast.Call) and _weighs_classes(node) for node in nodes) else None
+
+    def _behind(self, loss: Piece) -> tuple[list[ast.AST], dict[str, Function]]:
+        """The nodes of a loss that was taken, and of the script's functions that it calls, and these by name."""
+        if loss.taken is None:
+            return [], {}
         parts = [*loss.taken.outer, *loss.taken.inner, loss.taken.expression]
         nodes: list[ast.AST] = [node for part in parts for node in ast.walk(ast.parse(part))]
         called = {dotted(node.func).removeprefix(f"{OWN}.") for node in nodes if isinstance(node, ast.Call)}
         own = {name: function for name in called if (function := self.script.names.function(name))}
-        nodes += [node for function in own.values() for node in walk(function)]
+        return [*nodes, *(node for function in own.values() for node in walk(function))], own
+
+    def _sums(self, loss: Piece) -> ast.AST | None:
+        """The loss, where it is made with `reduction="sum"` and nothing divides it."""
+        if self.trainer or loss.taken is None:
+            return None
+        nodes, own = self._behind(loss)
         sums = _named_sums(nodes, {name for name, function in own.items() if _is_sum(function, ())})
         made = any(isinstance(node, ast.keyword) and _is_sum(node, sums) for node in nodes)
         return loss.node if made and not any(_divides_sum(node, sums) for node in nodes) else None
@@ -417,6 +442,22 @@ class _Reader:
         taken = [n for n in block if isinstance(n, ast.Assign | ast.AnnAssign | ast.AugAssign)]
         for statement in block:
             yield from (s for s in _steps(statement) if s not in taken and _does_more(s))
+
+
+def weighs_classes(script: Script) -> bool:
+    """Whether a script makes a loss with weights for the classes."""
+    return any(_weighs_classes(call) for call in script.tree.calls)
+
+
+def _weighs_classes(call: ast.Call) -> bool:
+    return dotted(call.func).rpartition(".")[2] in _WITH_CLASS_WEIGHTS and _is_given(call, "weight", 2)
+
+
+def _is_given(call: ast.Call, name: str, place: int) -> bool:
+    """Whether a call is given an argument that is not None; a class has it first, a function behind its tensors."""
+    first = place if dotted(call.func).rpartition(".")[2].islower() else 0
+    given = next((one.value for one in call.keywords if one.arg == name), None) or next(iter(call.args[first:]), None)
+    return given is not None and not (isinstance(given, ast.Constant) and given.value is None)
 
 
 def _named_sums(nodes: Sequence[ast.AST], functions: Set[str]) -> set[str]:
@@ -447,26 +488,32 @@ def _divides_sum(node: ast.AST, sums: Container[str]) -> bool:
 
 def pieces(script: Script) -> Pieces:
     """What a script trains, as far as its text says it."""
-    found = _with_main_block(script, _Reader(script).pieces())
+    found = _with_globals(script, _Reader(script).pieces())
     return replace(found, definitions=tuple(sorted(script.definitions.own)) if script.runs_when_imported else ())
 
 
-def _with_main_block(script: Script, found: Pieces) -> Pieces:
-    """With the globals that the main block sets; without the pieces that use them, where these cannot be had."""
+def _with_globals(script: Script, found: Pieces) -> Pieces:
+    """With the globals that the script sets as it runs; without the pieces that use them, where they cannot be had."""
     names = main_block.wanted(script, [piece.taken for piece in found.all if piece.taken])
     if not names:
         return found
     try:
-        taken = main_block.slice_of(script, names, found.model.node)
+        taken = main_block.slice_of(script, names, found.model.node, found.model_name)
     except Gap as gap:
-        why = say("the main block sets {name}, which it uses: {why}", name=", ".join(names), why=gap.why)
         without = {
-            piece.name: replace(piece, taken=None, gap=Gap(gap.node, why))
+            piece.name: replace(piece, taken=None, gap=Gap(gap.node, _without(script, used, gap)))
             for piece in found.all
-            if piece.taken and main_block.wanted(script, [piece.taken])
+            if piece.taken and (used := main_block.wanted(script, [piece.taken]))
         }
         return replace(found, **without)  # type: ignore[arg-type]
     return replace(found, main=taken, main_names=names)
+
+
+def _without(script: Script, names: Sequence[str], gap: Gap) -> Message:
+    shown = ", ".join(names)
+    if script.runs_when_imported:
+        return say("it uses {name}, which the script creates at run time: {why}", name=shown, why=gap.why)
+    return say("the main block sets {name}, which it uses: {why}", name=shown, why=gap.why)
 
 
 def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
@@ -474,6 +521,14 @@ def _cut(name: str, node: ast.AST, cut: Callable[[], Slice]) -> Piece:
         return Piece(name=name, node=node, taken=cut())
     except Gap as gap:
         return Piece(name=name, node=node, gap=gap)
+
+
+def _with_place(name: str, node: ast.AST, cut: Callable[[], tuple[ast.AST, Slice]]) -> Piece:
+    try:
+        place, taken = cut()
+    except Gap as gap:
+        return Piece(name=name, node=gap.node, gap=gap)
+    return Piece(name=name, node=place or node, taken=taken)
 
 
 def _made(script: Script, found: Lightning, piece: Piece) -> Piece:

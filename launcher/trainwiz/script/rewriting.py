@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,24 @@ class Edit:
     def of(cls, node: ast.expr, new: str | ast.expr, behind: str = "") -> Edit:
         """A node's replacement."""
         return cls(node, new) if isinstance(new, str) else cls(node, behind, new)
+
+
+def unparsed(node: ast.expr, edits: Iterable[Edit]) -> str:
+    """A node's text with the edits inside it, written anew. Raises `ValueError` where it cannot be written."""
+    return ast.unparse(_edited(node, {id(edit.node): edit for edit in edits}))
+
+
+def _edited(value: Any, edits: Mapping[int, Edit]) -> Any:
+    """A copy of a node, or of a field of one, with other nodes in the place of those that are edited."""
+    if isinstance(value, list):
+        return [_edited(one, edits) for one in value]
+    if not isinstance(value, ast.AST):
+        return value
+    edit = edits.get(id(value))
+    if edit is not None:
+        part = ast.unparse(_edited(edit.part, edits)) if edit.part is not None else ""
+        return ast.parse(f"{part}{edit.text}", mode="eval").body
+    return type(value)(**{name: _edited(one, edits) for name, one in ast.iter_fields(value)})
 
 
 def rewritten(lines: Sequence[str], node: ast.expr | ast.stmt, edits: Iterable[Edit]) -> str:

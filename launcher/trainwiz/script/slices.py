@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz.message import Message, say
 from trainwiz.script.names import parameters
-from trainwiz.script.rewriting import Edit, rewritten
+from trainwiz.script.rewriting import Edit, rewritten, unparsed
 from trainwiz.script.tree import Function, dotted, is_main_guard, method, walk
 
 if TYPE_CHECKING:
@@ -141,7 +141,11 @@ class Slicer:
             self._visit(child, at, known)
         if isinstance(node, ast.JoinedStr) and len(self._edits) > before:
             # Before Python 3.12, the parts of an f-string have no places of their own.
-            raise Gap(node, say("an f-string would have to be rewritten"))
+            edits, self._edits = self._edits[before:], self._edits[:before]
+            try:
+                self._edits.append(Edit.of(node, unparsed(node, edits)))
+            except ValueError:
+                raise Gap(node, say("an f-string would have to be rewritten")) from None
 
     def _without_engine(self, call: ast.Call, at: ast.AST, known: frozenset[str]) -> bool:
         """Leave placing, `accelerator.unwrap_model(x)` and `DataParallel(x)` to the engine: only `x` remains.
@@ -188,6 +192,8 @@ class Slicer:
         if not (self._is_parameter(root) or self._is_options(root)):
             return False
         value = self.script.values.of(node)
+        if value is None and isinstance(node, ast.Attribute) and self.script.values.of(node.value) is not None:
+            return False  # a method of what an option holds: `args.file.split(".")`
         if value is None:
             is_free = self._is_parameter(root) and not self.script.engines.kind(root)
             if is_free and (given := self.script.values.passed(root)):
@@ -251,14 +257,7 @@ class Slicer:
 
     def _is_definition(self, name: ast.Name) -> bool:
         """Whether a script that trains on import defines a name, which can be had without the training."""
-        found = self.script.definitions
-        if name.id not in found.own:
-            return False
-        if missing := found.missing(name.id):
-            raise Gap(
-                name, say("{name} uses {missing}, which the script creates at run time", name=name.id, missing=missing)
-            )
-        return True
+        return name.id in self.script.definitions.own
 
     def _body_of(self, name: ast.Name) -> Sequence[ast.stmt] | None:
         """The statements of the function around a name, or of the main block, that give it a value."""

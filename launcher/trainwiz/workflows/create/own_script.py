@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from trainwiz import strategies, tasks
@@ -20,6 +20,7 @@ from trainwiz.script import Script
 from trainwiz.script.pieces import Pieces, pieces
 from trainwiz.store import templates
 
+_MODULES = ("train_templates/loops/", "train_templates/parts/", "train_templates/tasks/", "train_templates/imported/")
 _HOOK = "build_optimizers"
 _RATE = "optimizer.learning_rate"
 _SHAPE, _WARMUP = "schedule.lr_scheduler_type", "schedule.n_warmup_steps"
@@ -56,7 +57,23 @@ class OwnScript:
     @property
     def left(self) -> tuple[Left, ...]:
         """What of its code the project does not have."""
-        return own_code.left(self.script, self.pieces, as_code=self.as_code)
+        found = own_code.left(self.script, self.pieces, as_code=self.as_code)
+        return (*found, *self._hidden()) if self.as_code else found
+
+    def _hidden(self) -> Iterator[Left]:
+        """The script's own modules that the project's modules of the same name would hide."""
+        taken = {PurePath(path).stem for path in templates.load() if path.startswith(_MODULES)} - {"own"}
+        beside = self._beside
+        for node in self.script.tree.outlines[-1].imports:
+            for name in sorted(own_code.modules(node) & beside & taken):
+                why = say("the project has a module of this name, too; rename yours")
+                yield own_code.entry(self.script, "code", f"import {name}", node, why)
+
+    @property
+    def _beside(self) -> frozenset[str]:
+        """The modules beside the script."""
+        folder = Path(os.path.realpath(self.script.file)).parent
+        return frozenset(path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir())
 
     @property
     def taken(self) -> dict[str, int]:
@@ -102,6 +119,7 @@ class OwnScript:
             script=path,
             name=Path(self.script.file).name,
             lines=self.script.lines,
+            beside=self._beside,
             decided=("optimizer", *carried) if self.makes_optimizer(plan) else (),
         )
 

@@ -1,0 +1,277 @@
+"""`trainwiz adopt` on scripts for transformers' Trainer, TRL and Lightning: what cannot be taken over is named."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from trainwiz.adoption import own_code
+from trainwiz.cli import run
+from trainwiz.script import Script, read
+from trainwiz.script.numbers import numbers
+from trainwiz.script.pieces import Pieces, pieces
+
+HERE = Path(__file__).parents[1]
+CPU = ("--machine", str(HERE / "machines" / "cpu.json"))
+WEIGHTED = (HERE / "own_scripts" / "weighted_trainer.py").read_text()
+LIGHTNING = (HERE / "own_scripts" / "with_lightning.py").read_text()
+TRAINER = """\
+from datasets import load_dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingArguments
+from trl import DPOTrainer, SFTConfig, SFTTrainer
+from theirs import OddTrainer
+
+dataset = load_dataset("json", data_files="a.json", split="train")
+model = AutoModelForCausalLM.from_pretrained("org/model")
+arguments = TrainingArguments("out", per_device_train_batch_size=8)
+trainer = Trainer(model=model, args=arguments, train_dataset=dataset)
+trainer.train()
+"""
+
+
+def script_of(text: str) -> Script:
+    return read("train.py", textwrap.dedent(text))
+
+
+def found(text: str) -> Pieces:
+    return pieces(script_of(text))
+
+
+def gap(text: str, name: str) -> str:
+    piece = getattr(found(text), name)
+    return str(piece.gap.why) if piece.gap else ""
+
+
+def left(text: str) -> dict[str, tuple[str, int, str]]:
+    script = script_of(text)
+    entries = own_code.left(script, pieces(script), as_code=True)
+    return {one.path: (one.kind, one.place.line, str(one.why)) for one in entries}
+
+
+def numbers_of(text: str, kind: str) -> list[object]:
+    return [one.value for one in numbers(script_of(text)) if one.kind == kind]
+
+
+def test_samples_that_trl_makes_are_not_taken_raw() -> None:
+    """They were: the rows went to the model as they are, without tokens, masks, packing and the adapter."""
+    text = TRAINER.replace("= Trainer(", "= SFTTrainer(")
+    assert gap(text, "data").startswith("SFTTrainer makes its samples itself")
+    assert gap(text, "collate").startswith("SFTTrainer makes its samples itself")
+    assert found(text).loss.taken
+    assert gap(text.replace("SFTTrainer(", "DPOTrainer("), "loss") == "DPOTrainer has its own loss"
+    other = text.replace("SFTTrainer(", "OddTrainer(")
+    assert gap(other, "data") == "it is not known what OddTrainer does with it"
+    assert gap(other, "loss") == "OddTrainer has its own loss"
+    adapted = text.replace("args=arguments", "args=arguments, peft_config=LoraConfig(r=4), packing=True")
+    model = found(adapted.replace("from trl", "from peft import LoraConfig\nfrom trl")).model.taken
+    assert model
+    assert model.expression == "get_peft_model(model, LoraConfig(r=4))"
+    assert left(adapted)["SFTTrainer(packing)"][0] == "lost"
+    named = found(text.replace("model=model", 'model="org/other"')).model.taken
+    assert named
+    assert named.expression == 'AutoModelForCausalLM.from_pretrained("org/other")'
+
+
+def test_a_trainer_of_ones_own_is_followed_to_its_base() -> None:
+    text = TRAINER.replace("dataset = ", "class Mine(OddTrainer):\n    pass\n\n\ndataset = ").replace(
+        "= Trainer(", "= Mine("
+    )
+    assert gap(text, "data") == "it is not known what Mine does with it"
+    assert not gap(text.replace("(OddTrainer)", "(Trainer)"), "data")
+
+
+def test_arguments_of_a_trainer_are_accounted_for() -> None:
+    """None of these was named, and the loss was taken as if nothing were smoothed."""
+    said = (
+        "dataloader_drop_last=True, group_by_length=True, neftune_noise_alpha=5, torch_compile=True, save_steps=5, "
+        "lr_scheduler_kwargs={'num_cycles': 2}, eval_steps=7, weight_decay=0.1, optim_args='a=1', jit_mode_eval=False"
+    )
+    text = TRAINER.replace("_batch_size=8", f"_batch_size=8, {said}").replace("dataset)", "dataset, callbacks=[Own()])")
+    names = {"dataloader_drop_last", "group_by_length", "neftune_noise_alpha", "lr_scheduler_kwargs", "optim_args"}
+    told = left(text)
+    assert {path for path in told if path.startswith("Training")} == {f"TrainingArguments({name})" for name in names}
+    assert told["Trainer(callbacks)"] == ("lost", 9, "the project calls no callbacks")
+    stops = left(text.replace("[Own()]", "[EarlyStoppingCallback(3)]"))["Trainer(callbacks)"][2]
+    assert "evaluation.patience" in stops
+    smoothed = TRAINER.replace("_batch_size=8", "_batch_size=8, label_smoothing_factor=0.1")
+    assert gap(smoothed, "loss") == "label_smoothing_factor changes the loss of the model"
+    assert "TrainingArguments(**)" in left(TRAINER.replace("_batch_size=8", "_batch_size=8, **more"))
+    assert "Trainer(args)" in left(TRAINER.replace("TrainingArguments(", "parsed(TrainingArguments, "))
+    assert "evaluation" in left(TRAINER.replace("dataset)", "dataset, eval_dataset=dataset)"))
+    assert "loss" in left(TRAINER), "GPT-2's Trainer divides by more labels"
+
+
+def test_a_trainer_without_arguments_has_its_defaults() -> None:
+    text = TRAINER.replace("args=arguments, ", "").replace("arguments = ", "# ")
+    assert numbers_of(text, "micro_batch") == [8]
+    assert numbers_of(text, "learning_rate") == [5e-5]
+    assert numbers_of(text, "epochs") == [3.0]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("def create_optimizer(self): ...", "WeightedTrainer.create_optimizer"),
+        ("def get_train_dataloader(self): ...", "WeightedTrainer.get_train_dataloader"),
+        ("def training_step(self, model, inputs): ...", "WeightedTrainer.training_step"),
+    ],
+)
+def test_methods_that_change_the_training_are_named(method: str, path: str) -> None:
+    text = WEIGHTED.replace("    def compute_loss(", f"    {method}\n\n    def compute_loss(")
+    assert left(text)[path][0] == "code"
+    assert path not in left(WEIGHTED)
+    if "dataloader" in method:
+        assert gap(text, "data") == "WeightedTrainer makes its own loader"
+
+
+def test_what_compute_loss_takes_from_its_trainer() -> None:
+    loss = found(WEIGHTED).loss.taken
+    assert loss
+    assert "SimpleNamespace(model=bare(model), class_weights=a_trainer_class_weights)" in loss.expression
+    assert loss.outer == ("a_trainer_class_weights = own.weights.to(device)",)
+    popped = WEIGHTED.replace("*args, class_weights=None, **kwargs):\n", "*args, **kwargs):\n").replace(
+        "= class_weights.to(self.args.device)", '= kwargs.pop("class_weights", None)'
+    )
+    taken = found(popped).loss.taken
+    assert taken
+    assert taken.outer == ("a_trainer_class_weights = own.weights",)
+    for change in (
+        ("self.class_weights = class_weights", "self.class_weights = 2 * class_weights"),
+        ("        labels = inputs", "        self.seen = 1\n        labels = inputs"),
+        ("outputs = model(**inputs)", "outputs = super().compute_loss(model, inputs, True)[1]"),
+        ("        labels = inputs", "        print(self.args)\n        labels = inputs"),
+    ):
+        assert change[0] in WEIGHTED
+        assert gap(WEIGHTED.replace(*change), "loss") == "compute_loss uses the Trainer itself", change
+
+
+def test_a_mean_over_class_weights_is_named_and_keeps_its_micro_batch(tmp_path: Path) -> None:
+    """Halves of a batch weigh differently, so that the mean of their means is another one."""
+    assert left(WEIGHTED)["count"][:2] == ("code", 23)
+    assert "count" not in left(WEIGHTED.replace("weight=self.class_weights", ""))
+    for name in ("weighted_trainer.py", "short_texts.py"):
+        (tmp_path / name).write_text((HERE / "own_scripts" / name).read_text())
+    one = ("--set", "machine.num_processes=1", "--set", "strategy.kind=single")
+    assert run(["adopt", str(tmp_path / "weighted_trainer.py"), "--yes", *CPU, *one]) == 0
+    assert "per_device_batch_size: 24  # file" in (tmp_path / "weighted_trainer-adopted" / "trainwiz.yaml").read_text()
+
+
+def test_modules_beside_the_script_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """task.py imported them before anything made them known."""
+    for name in ("weighted_trainer.py", "short_texts.py"):
+        (tmp_path / name).write_text((HERE / "own_scripts" / name).read_text())
+    script = tmp_path / "weighted_trainer.py"
+    assert run(["adopt", str(script), "--yes", *CPU]) == 0
+    task = (tmp_path / "weighted_trainer-adopted" / "task.py").read_text()
+    assert task.index("sys.path.append(") < task.index("from short_texts import rows")
+    assert "import short_texts" not in capsys.readouterr().err
+    (tmp_path / "metrics.py").write_text("def rows(): return []\n")
+    script.write_text(script.read_text().replace("short_texts import", "metrics import"))
+    assert run(["adopt", str(script), "--yes", *CPU, "--dry-run"]) == 0
+    assert "import metrics: from metrics import WORDS, rows the project has a module of this name, too" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_globals_that_a_script_makes_as_it_runs() -> None:
+    """A tokenizer above all; a second model, optimizer or loader would not be the one that trains."""
+    script = found(WEIGHTED)
+    assert script.main_names == ("tokenizer",)
+    assert script.main
+    assert 'tokenizer.pad_token = "#"' in "\n".join(script.main.outer)
+    own = WEIGHTED.replace("truncation=True", "truncation=model.config.truncate")
+    told = gap(own, "data")
+    assert (
+        told == "it uses model, tokenizer, which the script creates at run time: model is what the project makes itself"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "path"),
+    [
+        (("max_epochs=6", "max_epochs=6, limit_train_batches=1"), "Trainer(limit_train_batches)"),
+        (("max_epochs=6", 'max_epochs=6, gradient_clip_algorithm="value"'), "Trainer(gradient_clip_algorithm)"),
+        (("max_epochs=6", "max_epochs=6, callbacks=[Average()]"), "Trainer(callbacks)"),
+        (("    def configure_opt", "    def on_train_batch_end(self):\n        self.ema()\n\n    def configure_opt"),
+         "Net.on_train_batch_end"),
+        (("    def configure_opt", "    def validation_step(self, batch, i):\n        pass\n\n    def configure_opt"),
+         "evaluation"),
+        (("return torch.optim", "self.trainer.estimated_stepping_batches\n        return torch.optim"),
+         "configure_optimizers"),
+    ],
+)  # fmt: skip
+def test_what_lightning_is_told_is_accounted_for(change: tuple[str, str], path: str) -> None:
+    """None of these was named."""
+    assert change[0] in LIGHTNING
+    path = path.replace("Net", found(LIGHTNING).lightning.classes[0].name)  # type: ignore[union-attr]
+    assert path in left(LIGHTNING.replace(*change))
+    assert path not in left(LIGHTNING)
+    usual = "limit_train_batches=1.0, callbacks=[ModelCheckpoint(), LearningRateMonitor()], enable_progress_bar=False"
+    assert left(LIGHTNING.replace("max_epochs=6", f"max_epochs=6, {usual}")) == left(LIGHTNING)
+
+
+def test_a_step_that_counts_with_lightning_is_marked() -> None:
+    """Outside of Lightning's Trainer, its counters are 0 for ever."""
+    step = "        return loss\n"
+    assert step in LIGHTNING
+    text = LIGHTNING.replace(step, f"        loss = loss * min(1, self.global_step / 10)\n{step}")
+    assert gap(text, "loss") == "its training_step computes with self.global_step, which only Lightning's Trainer sets"
+    logged = LIGHTNING.replace(step, f'        self.log("step", self.global_step)\n{step}')
+    assert not gap(logged, "loss")
+
+
+def test_a_schedule_of_lightning_counts_epochs_unless_it_says_otherwise() -> None:
+    """It was taken for one that counts updates."""
+    body = "        optimizer = torch.optim.AdamW(self.parameters(), lr=0.1)\n"
+    body += "        schedule = get_linear_schedule_with_warmup(optimizer, 2, 10)\n"
+    head, _, _ = LIGHTNING.partition("        return torch.optim")
+    _, _, tail = LIGHTNING.partition("        return torch.optim")
+    rest = tail[tail.index("\n") :]
+    imported = "from transformers import get_linear_schedule_with_warmup\n"
+    text = f"{imported}{head}{body}        return [optimizer], [RETURN]{rest}"
+    assert numbers_of(text.replace("RETURN", "schedule"), "schedule") == [None]
+    by_update = text.replace("RETURN", '{"scheduler": schedule, "interval": "step"}')
+    assert numbers_of(by_update, "schedule") == ["linear"]
+    assert found(by_update).late_warmup
+
+
+def test_options_in_f_strings_and_their_methods() -> None:
+    text = """
+        import argparse
+        from datasets import load_dataset
+        from torch.utils.data import DataLoader
+        from own_model import Net
+        import torch
+
+        def main():
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--part", type=int, default=5)
+            parser.add_argument("--file", default="a.json")
+            args = parser.parse_args()
+            data = load_dataset(args.file.split(".")[-1], data_files=args.file, split=f"train[{args.part}%:]")
+            model = Net()
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for x in DataLoader(data, batch_size=4):
+                loss = model(x).mean()
+                loss.backward()
+                optimizer.step()
+
+        if __name__ == "__main__":
+            main()
+    """
+    data = found(text).data.taken
+    assert data
+    assert """load_dataset('a.json'.split(".")[-1], data_files='a.json', split=f'train[{5}%:]')""" in data.outer[0]
+
+
+def test_the_collate_function_is_made_once(tmp_path: Path) -> None:
+    """It was made for each micro-batch: with a tokenizer, and with a model that the collator was given."""
+    for name in ("weighted_trainer.py", "short_texts.py"):
+        (tmp_path / name).write_text((HERE / "own_scripts" / name).read_text())
+    assert run(["adopt", str(tmp_path / "weighted_trainer.py"), "--yes", *CPU]) == 0
+    task = (tmp_path / "weighted_trainer-adopted" / "task.py").read_text()
+    assert "@functools.cache\ndef collator(" in task
+    assert "return with_columns(" in task
+    assert "COLUMNS.update(" in task
