@@ -162,6 +162,21 @@ def test_what_is_right_is_no_error(stops: list[str]) -> None:
     assert {key for key, _, _ in wrong} - later <= types.COUNTS
 
 
+def test_a_word_that_counts_as_true_is_not_made_false_unasked(stops: list[str]) -> None:
+    read = {
+        key: not stopped
+        for (key, value, _), stopped in zip(CASES, stops, strict=True)
+        if value == "false" and key in types.BARE_TRUTH
+    }
+    assert {key for key, counts_as_true in read.items() if not counts_as_true} - {"aio.use_gds"} <= types.NO_WORD
+    for key, value, values in CASES:
+        if value == "false" and key in read:
+            document = config.read("ds.json", json.dumps(values))
+            found = Files(documents={"ds.json": document}, versions={"deepspeed": deepspeed.TRIED}).findings([], [])
+            fixes = [finding.fix for finding in found if finding.where == key and finding.fix]
+            assert all(fix.safe is (key in types.NO_WORD) for fix in fixes if fix.changes == {key: False}), key
+
+
 PLAIN: dict[str, Any] = {
     "compute_environment": "LOCAL_MACHINE",
     "distributed_type": "MULTI_GPU",

@@ -157,6 +157,8 @@ BARE_TRUTH = names(
     """
 )
 """Truth values that are read from no word in quotes: "false" acts as true, or stops the engine."""
+NO_WORD = names("checkpoint.parallel_write.pipeline_stage flops_profiler.enabled wall_clock_breakdown")
+"""Those at which a word in quotes stops the engine; at the others, every word counts as true."""
 BARE_TRUTH_MAY_BE_NULL = BARE_TRUTH - names(
     "checkpoint.parallel_write.pipeline_stage flops_profiler.enabled optimizer.params.differentiable "
     "wall_clock_breakdown"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trainwiz.config import DeepSpeed
@@ -89,7 +90,8 @@ def _block(deepspeed: DeepSpeed, path: str) -> Violations:
         pair = json.dumps(inside)[1:].partition(",")[0].rstrip("}")
         # Without its parameters an optimizer would train at its class's own learning rate.
         fix = remedy("make it a block that contains {pair}", {path: inside}, pair=pair)
-        fix = safe(fix, path not in ("optimizer", "scheduler"))
+        other = {"fp16": "bf16", "bf16": "fp16"}.get(path)
+        fix = safe(fix, path not in ("optimizer", "scheduler") and not (other and deepspeed.enabled(other)))
     yield violation("{key} is {value}; DeepSpeed expects a block of keys", fix, where=path, key=path)
 
 
@@ -125,6 +127,8 @@ def _truth(path: str, value: Any) -> Violations:
         return
     meant = {"true": True, "false": False, "yes": True, "no": False}.get(word)
     fix = _deleted(path) if value is None else None if meant is None else _put(path, meant)
+    if fix and meant is False and bare and path not in types.NO_WORD:
+        fix = replace(fix, safe=False)  # the engine has read it as true
     yield violation("{key} is {value}; DeepSpeed expects true or false", fix, where=path, key=path)
 
 
