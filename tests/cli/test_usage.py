@@ -216,6 +216,25 @@ def test_the_language_may_stand_behind_the_command(capsys: pytest.CaptureFixture
     assert "--lang" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_shell_of_a_completion_can_be_named(
+    lang: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was taken from the process that started this, and a word behind the option was not looked at."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with language.spoken(lang):
+        assert run(["--install-completion", "zsh", "--lang", lang]) == 0
+        said = capsys.readouterr()
+    assert (tmp_path / ".zfunc" / "_trainwiz").read_text().startswith("#compdef trainwiz")
+    assert not said.out
+    assert ("终端" in said.err) == (lang == "zh")
+    assert run(["--show-completion", "fish"]) == 0
+    assert "complete --command trainwiz" in capsys.readouterr().out
+    for words in (["tcsh"], ["bash", "zsh"]):
+        assert run(["--install-completion", *words]) == 2
+        assert f"does not know the shell {' '.join(words)}" in capsys.readouterr().err
+
+
 def test_the_guide_for_agents_names_what_can_be_typed(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["agent-guide"]) == 0
     shown = capsys.readouterr().out

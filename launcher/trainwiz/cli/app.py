@@ -68,6 +68,7 @@ def command(arguments: Sequence[str]) -> Any:
     fast_options.install(built)
     help_text.install(built)
     completion.install(built)
+    completion.accept_shell(built, arguments)
     _tell_of_interruption(built)
     return built
 

@@ -98,9 +98,9 @@ def _in_language(words: str) -> str:
     if words == "Show this message and exit.":
         return t("Show this help.")
     if words.startswith("Install completion"):
-        return t("Install Tab completion for the current shell.")
+        return t("Install Tab completion for the current shell, or for the one named behind it.")
     if words.startswith("Show completion"):
-        return t("Print the completion script of the current shell.")
+        return t("Print the completion script of the current shell, or of the one named behind it.")
     if words.endswith("[required]"):
         return f"{words.removesuffix('[required]').rstrip()} {t('[required]')}"
     default = _DEFAULT.search(words)
