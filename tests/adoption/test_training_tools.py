@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from trainwiz import config
 from trainwiz.adoption import adopt
 from trainwiz.adoption.ledger import leaves
 from trainwiz.config import tools
@@ -473,3 +474,22 @@ def test_the_components_of_torchtune(
     """Its names of models, optimizers and schedules say what other tools have keys for, and so do its defaults."""
     found = carried(TORCHTUNE.format(model=model, optimizer=optimizer, lines=lines), tmp_path)
     assert {key: found.get(key) for key in said} == said
+
+
+TRL_KEYS = "model_name_or_path: a/m\ndataset_name: a/b\nlearning_rate: 1e-5\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        (f"{TRL_KEYS}logging_step: 1\n", "tool_file"),
+        (f"{TRL_KEYS}refresh: true\ndata_tag: x\nhf_learning_rate: 1\nlora_only: true\n", "unknown"),
+        ("base_model: a/m\ndatasets: []\nadapter: lora\n", "tool_file"),
+        ("_wandb: {value: {}}\nbase_model: {value: a/m}\ndatasets: {value: []}\nadapter: {value: lora}\n", "unknown"),
+        ("zero_optimization: {stage: 2}\ntrain_micro_batch_size_per_gpu: 1\n", "deepspeed"),
+        ("zero_optimization: {stage: 2}\ntrain_micro_batch_size_per_gpu: ${batch}\n", "unknown"),
+    ],
+)
+def test_files_that_only_look_like_a_tools(text: str, kind: str) -> None:
+    """A script's own arguments beside TRL's, what wandb keeps of a run, and what Hydra fills in before it is read."""
+    assert config.kind_of(config.read("train.yaml", text)) == kind

@@ -171,6 +171,8 @@ def kind_of(document: Document) -> Kind:
     deepspeeds = bool(keys & DEEPSPEED_MARKS) and len(others) <= len(keys & TOP_LEVEL_KEYS)
     if document.syntax == "json" and deepspeeds:
         return "deepspeed"
+    # Hydra and OmegaConf fill these in before any engine reads them.
+    deepspeeds = deepspeeds and "${" not in document.text
     # So do graphical trainers (kohya's) with accelerate's.
     accelerates = keys & (CLUSTER_KEYS | SAGEMAKER_KEYS | OLD_KEYS | REMOVED_KEYS | set(COMMAND_LINE_ONLY))
     if keys & ACCELERATE_MARKS and ("distributed_type" in keys or len(keys - accelerates) <= 2 * len(accelerates)):

@@ -12,6 +12,9 @@ from trainwiz.config.tools.tool import Tool, ToolFile
 __all__ = ["Tool", "ToolFile", "load", "of_tool", "tool_of"]
 
 
+_OF_WANDB = "_wandb"
+
+
 @functools.cache
 def load() -> dict[str, Tool]:
     """Every tool by the name of its module."""
@@ -25,7 +28,8 @@ def load() -> dict[str, Tool]:
 
 def tool_of(document: Document) -> Tool | None:
     """The tool that a document is for; None where it is for none of them."""
-    if document.problem:
+    # wandb keeps the settings of a run under the tool's keys, each with its value in a block.
+    if document.problem or _OF_WANDB in document.values:
         return None
     return next((tool for tool in load().values() if tool.recognized(document)), None)
 

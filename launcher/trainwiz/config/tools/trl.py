@@ -13,13 +13,20 @@ from trainwiz.engines.trainer import ARGUMENTS, OLD_ARGUMENTS
 from trainwiz.engines.trl import OWN_ARGUMENTS, TRIED
 
 _DATA = ("dataset_name", "dataset_mixture", "datasets")
+_FEW = 3
+_SHARE = 6
+"""More unknown keys than these, and than one in so many, are no misspellings."""
 _OTHERS = ("stage", "finetuning_type", "template", "base_model", "tuner_type")
 
 
 def _recognized(document: Document) -> bool:
     values = document.values
     own = "model_name_or_path" in values and any(key in values for key in _DATA)
-    return own and not any(key in values for key in _OTHERS)
+    if not own or any(key in values for key in _OTHERS):
+        return False
+    # TRL refuses a key that it does not know; a file with many is for a script with arguments of its own.
+    unknown = len({key for key in values if isinstance(key, str)} - OWN_ARGUMENTS - ARGUMENTS - OLD_ARGUMENTS)
+    return unknown <= _FEW or unknown * _SHARE <= len(values)
 
 
 def _quantized(document: Document) -> str | None:
