@@ -117,6 +117,11 @@ REFUSED = {
     "quotes.jsonl": ("\n".join(map(str, ROWS)).encode(), "is not a JSON object"),
     "cut_off.jsonl": (by_line(ROWS)[:-2], "is not a JSON object"),
     "half.json": (json.dumps([{"instruction": "\ud83d", "output": "a"}]).encode(), "a character is cut in half"),
+    "twice.jsonl": (b'{"instruction": "a", "output": "b", "output": "c"}\n', 'the key "output" is given twice'),
+    "twice.json": (
+        b'[{"instruction": "a", "instruction": "b", "output": "c"}]',
+        'the key "instruction" is given twice',
+    ),
     "pointer.jsonl": (b"version https://git-lfs.github.com/spec/v1\noid sha256:a\nsize 1\n", "a pointer of Git LFS"),
     "page.ndjson": (b"<!DOCTYPE html><html></html>", "its content is HTML"),
 }

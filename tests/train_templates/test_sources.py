@@ -212,6 +212,8 @@ def test_classes_with_numbers_are_in_their_order(tmp_path: Path) -> None:
         ("a.parquet", b"no parquet", "a.parquet: cannot be read"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": "caf\xe9"}\n', "a.jsonl:2: not a JSON object: 'utf-8' codec"),
         ("a.jsonl", b'{"text": "fine"}\n{"text": 5}\n', 'a.jsonl:2: column "text" is 5, which is not text'),
+        ("a.jsonl", b'{"text": "a"}\n{"text": "b", "n": 1, "text": "c"}\n', 'a.jsonl:2: the key "text" is given twice'),
+        ("a.json", b'[{"text": "a"},\n {"text": "b"},\n {"t": {"x": 1, "x": 2}}]', 'a.json:3: item 3: the key "x" is'),
         ("a.jsonl", b"[1]", "a.jsonl: item 1: not a JSON object, but 1"),
         ("a.csv", b"text\nfine\ncaf\xe9\n", "a.csv:3: not valid UTF-8"),
         ("a.csv", b'text,n\n"one\ntwo",1\nthree\n', "a.csv:4: fields: 1, but line 1 names 2 columns"),

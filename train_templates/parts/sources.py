@@ -33,7 +33,7 @@ import splits
 from class_names import with_names
 
 # end: labels
-from json_rows import json_rows, parsed
+from json_rows import RepeatedKey, json_rows, parsed
 
 Row = tuple[str, Any]  # its place, for errors, and its columns: a dict, or the JSON of one, as read from the file
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
@@ -266,6 +266,8 @@ def columns(row: Row) -> dict[str, Any]:
     place, value = row
     try:
         value = parsed(value) if isinstance(value, bytes | str) else value
+    except RepeatedKey as error:
+        raise SystemExit(f'{place}: the key "{error}" is given twice; only one value would be read') from None
     except ValueError as error:
         raise SystemExit(f"{place}: not a JSON object: {error}") from None
     if not isinstance(value, dict):

@@ -7,6 +7,8 @@ import json
 import re
 from typing import Any
 
+from json_rows import RepeatedKey
+
 ROLES = {"Human": "user", "Assistant": "assistant"}
 SAID = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
 MEDIA = {"image", "video", "audio", "file", "document"}
@@ -87,6 +89,8 @@ def not_read(error: Exception) -> str:
         return f"not a JSON object: {error}"
     if isinstance(error, UnicodeDecodeError):
         return f"not valid UTF-8 at byte {error.start}: {error.reason}"
+    if isinstance(error, RepeatedKey):
+        return f'the key "{error}" is given twice; only one value would be read'
     return str(error) if type(error) is ValueError else repr(error)
 
 

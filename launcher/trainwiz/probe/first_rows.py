@@ -210,13 +210,28 @@ def _only_object(start: bytes) -> dict[str, Any] | None:
 
 def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
     try:
-        row = _of_messages(json.loads(line))
+        row = _of_messages(json.loads(line, object_pairs_hook=_with_each_key_once))
+    except _RepeatedKey as error:
+        raise unreadable.repeated_key(file, number, str(error)) from None
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
         raise unreadable.not_an_object(file, number, line)
     _refuse_halves(file, number, row)
     return row
+
+
+class _RepeatedKey(ValueError):
+    """An object that gives a key twice."""
+
+
+def _with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Python's json would keep the last value of a key that is given twice, and lose the others."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _RepeatedKey(next(name for name in names if names.count(name) > 1))
+    return made
 
 
 def _refuse_halves(file: Path, number: int, row: Mapping[str, Any]) -> None:
@@ -235,7 +250,9 @@ def _items(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
                 yield number, _object(file, number, line.encode())
         return
     try:
-        items = json.loads(text) if whole else _first_items(text)
+        items = json.loads(text, object_pairs_hook=_with_each_key_once) if whole else _first_items(file, text)
+    except _RepeatedKey:
+        items = _first_items(file, text)  # which knows the item
     except (ValueError, RecursionError) as error:
         raise unreadable.not_a_list(file, text, error) from None
     for number, item in enumerate(items, start=1):
@@ -263,12 +280,15 @@ def _of_messages(row: Any) -> Any:
     return {"messages": row} if said else row
 
 
-def _first_items(text: str) -> Iterator[Any]:
+def _first_items(file: Path, text: str) -> Iterator[Any]:
     """The items at the beginning of a list; the last one may be cut off."""
-    decoder, at = json.JSONDecoder(), 1
+    decoder, at, number = json.JSONDecoder(object_pairs_hook=_with_each_key_once), 1, 0
     while between := _BETWEEN.match(text, at):
+        number += 1
         try:
             item, at = decoder.raw_decode(text, between.end())
+        except _RepeatedKey as error:
+            raise unreadable.repeated_key(file, number, str(error)) from None
         except (ValueError, RecursionError):
             return
         yield item

@@ -172,6 +172,14 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
     return Unreadable(t("{file}: line {line} is not a JSON object", file=file.name, line=number))
 
 
+def repeated_key(file: Path, number: int, key: str) -> Unreadable:
+    """Of a row with an object that gives a key twice: only one of the values would be read."""
+    return Unreadable(
+        t('{file}: row {number}: the key "{key}" is given twice', file=file.name, number=number, key=key),
+        say("rename one of them, or write both values in one list"),
+    )
+
+
 def half_a_character(file: Path, number: int, half: str) -> Unreadable:
     """Of a row with half of a character that JSON writes as two escapes."""
     return Unreadable(

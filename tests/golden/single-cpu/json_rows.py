@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import re
 from collections.abc import Iterator
@@ -10,6 +11,19 @@ from pathlib import Path
 from typing import IO, Any
 
 HALF = re.compile(rb"\\u[dD][89a-fA-F]")  # of a character that JSON writes in two parts
+
+
+class RepeatedKey(ValueError):
+    """A JSON object that gives this key twice."""
+
+
+def with_each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object. Raises `RepeatedKey`: Python's json would keep the last value, and lose the others."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise RepeatedKey(next(name for name in names if names.count(name) > 1))
+    return made
 
 
 def json_lines(path: Path, content: IO[bytes]) -> Iterator[tuple[str, Any]]:
@@ -27,7 +41,10 @@ def json_rows(path: Path, content: IO[bytes]) -> Iterator[tuple[str, Any]]:
         yield from json_lines(path, content)
         return
     try:
-        items = json.loads(whole := content.read())
+        items = json.loads(whole := content.read(), object_pairs_hook=with_each_key_once)
+    except RepeatedKey as error:
+        place = place_in(whole.decode("utf-8-sig"))
+        raise SystemExit(f'{path}:{place}: the key "{error}" is given twice; only one value would be read') from None
     except ValueError as error:
         if str(error).startswith("Extra data: line 2 "):  # a list in each line
             for place, line in json_lines(path, io.BytesIO(whole)):
@@ -39,9 +56,21 @@ def json_rows(path: Path, content: IO[bytes]) -> Iterator[tuple[str, Any]]:
     yield from ((f"{path}: item {number}", row) for number, row in enumerate(rows, start=1))
 
 
+def place_in(text: str) -> str:
+    """Return the line and the number of the first item of a list that gives a key twice."""
+    decoder, at = json.JSONDecoder(object_pairs_hook=with_each_key_once), text.index("[") + 1
+    for number in itertools.count(1):
+        at += len(text[at:]) - len(text[at:].lstrip(" \t\r\n,"))
+        try:
+            _, at = decoder.raw_decode(text, at)
+        except RepeatedKey:
+            return f"{text.count(chr(10), 0, at) + 1}: item {number}"
+    raise AssertionError
+
+
 def parsed(line: bytes | str) -> Any:
     """Return the value of a JSON text. Raises `ValueError` if it is none, or has a character that cannot be read."""
-    value = json.loads(line)
+    value = json.loads(line, object_pairs_hook=with_each_key_once)
     if HALF.search(line if isinstance(line, bytes) else line.encode()):
         try:
             json.dumps(value, ensure_ascii=False).encode()
