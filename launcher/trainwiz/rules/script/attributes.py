@@ -41,13 +41,13 @@ def wrappers_have_no_attributes_of_the_model(script: Script) -> Violations:
     a method of the module that computes the loss bypasses the averaging of gradients.
     Source: seen with torch 2.13 on two ranks
     """
-    wrapped = script.engines.prepared_names - {"self"}
-    if not wrapped or script.says(_FORWARDS):
+    if not script.engines.prepared_names or script.says(_FORWARDS):
         return
     told: set[str] = set()
     for node in script.tree.of(ast.Attribute):
         name = dotted(node.value)
-        if name not in wrapped or node.attr in told or not isinstance(node.ctx, ast.Load):
+        # A model that went through a list has a name of its own where it is used.
+        if name in ("", "self") or node.attr in told or not isinstance(node.ctx, ast.Load):
             continue
         wrap = _wrap(script, node.value) if node.attr in _INSIDE or node.attr in script.once(_own_attributes) else None
         if wrap is not None and (node.attr in _INSIDE or _is_own(script, node, wrap)):
