@@ -121,3 +121,17 @@ def test_every_word_and_number_of_a_key_that_people_set_is_tried() -> None:
     keys = {key for key in plans.fields() if key.partition(".")[0] in sections}
     assert keys - {*WORDS, *NUMBERS, *TEXTS, *SWITCHES} == {"tracking.run_name"}
     assert plans.defaults()["model.lora_targets"] == v.ALL_LINEAR
+
+
+@pytest.mark.parametrize(
+    ("written", "stage"),
+    [("zero2", 2), ("ZeRO-3", 3), ("zero3+offload", 3), ("deepspeed_zero1", 1), ("zero stage 0", 0)],
+)
+def test_a_stage_in_place_of_the_kind_is_told_as_its_two_keys(written: str, stage: int) -> None:
+    """Lists show strategies so, and `--strategy` takes them."""
+    with pytest.raises(PlanError) as refused:
+        plans.parse_value("strategy.kind", written)
+    (problem,) = refused.value.problems
+    assert text(problem).endswith(f"is two keys: strategy.kind=deepspeed and strategy.zero_stage={stage}")
+    with pytest.raises(PlanError, match="is not one of"):
+        plans.parse_value("strategy.kind", "zero4")

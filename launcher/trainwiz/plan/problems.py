@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Sequence
 
 from pydantic_core import ErrorDetails
@@ -83,6 +84,8 @@ _EXAMPLES = {
 }
 _OF_KUBERNETES = ("cluster.job_name", "cluster.queue", "cluster.namespace", "cluster.volume")
 """Names of RFC 1123: https://kubernetes.io/docs/concepts/overview/working-with-objects/names/"""
+_ZERO = re.compile(r"(?:deepspeed[-_ ]*)?zero[-_ ]*(?:stage)?[-_ ]*([0-3])(?:\+offload)?", re.IGNORECASE)
+"""How a person names a stage, and lists show it."""
 _KEY_OF = {word: key for key, words in OTHER_WORDS.items() for word in words}
 
 
@@ -118,6 +121,13 @@ def problem(error: ErrorDetails) -> Message:
         case "extra_forbidden":
             return unknown_key(key)
         case "literal_error":
+            if key == "strategy.kind" and (zero := _ZERO.fullmatch(str(error["input"]).strip())):
+                return say(
+                    "strategy.kind: {value} is two keys: strategy.kind=deepspeed and strategy.zero_stage={stage}",
+                    key=key,
+                    value=value,
+                    stage=zero[1],
+                )
             return say("{key}: {value} is not one of {legal}", key=key, value=value, legal=context["expected"])
         case "greater_than":
             return say("{key}: {value} must be greater than {limit}", key=key, value=value, limit=context["gt"])
