@@ -257,6 +257,24 @@ def test_attention_that_drops_at_random_drops_the_same_again(kind: str) -> None:
         assert all(map(torch.equal, found, gradients)), how
 
 
+@pytest.mark.parametrize("experts", ["eager", "grouped_mm"])
+def test_experts_with_biases_are_computed_again(experts: str) -> None:
+    """GPT-OSS adds them in place to results that would be kept: `Tensor cached during … has been mutated`."""
+    sizes = {**SHARED, **TINY, "num_hidden_layers": 2, "num_local_experts": 4, "num_experts_per_tok": 2}
+    found = []
+    for how in ("none", "selective"):
+        torch.manual_seed(0)
+        model = AutoModel.from_config(CONFIG_MAPPING["gpt_oss"](**sizes, experts_implementation=experts)).train()
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, 0, 0.2)
+        recompute(model, how)
+        loss = forward(model, "gpt_oss").square().mean()
+        loss.backward()
+        found.append([loss, *(p.grad for p in model.parameters())])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
 @pytest.mark.filterwarnings("default")  # of dynamo itself
 @pytest.mark.parametrize("how", ["full", "selective", "offload"])
 def test_compiled_layers_are_recomputed_too(how: Checkpointing) -> None:

@@ -61,12 +61,19 @@ KEPT = {
     *("_varlen_attn", "_flash_attn_forward", "_flash_attn_varlen_forward", "flex_attention"),
 }
 """Names of the operators whose results are kept: they take nearly all of a layer's time."""
+OF_EXPERTS = {"_grouped_mm", "bmm"}
+"""Those that transformers' experts add their biases to in place (GPT-OSS), which a kept result must not be."""
 
 
-def policy(_context: Any, operator: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
+def kept_of(layer: nn.Module) -> set[str]:
+    """Return the names of the operators of a layer whose results are kept."""
+    return KEPT - OF_EXPERTS if any(getattr(part, "has_bias", False) for part in layer.modules()) else KEPT
+
+
+def policy(kept: set[str], _context: Any, operator: Any, *_arguments: Any, **_options: Any) -> CheckpointPolicy:
     """Return whether an operator's result is kept."""
     name = operator.__name__.partition(".")[0]  # of mm.default, for example
-    return CheckpointPolicy.MUST_SAVE if name in KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if name in kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 # end: selective
@@ -118,8 +125,9 @@ def from_host(kept: Tensor | tuple[Tensor, torch.device]) -> Tensor:
 # feature: selective
 def recompute_layers(model: nn.Module, class_names: tuple[str, ...]) -> None:
     """Make each repeated layer keep its input and what `KEPT` computed, and the rest be computed again."""
-    kept = functools.partial(create_selective_checkpoint_contexts, policy)
     for layer in recomputable(model, class_names):
+        own = functools.partial(policy, kept_of(layer))
+        kept = functools.partial(create_selective_checkpoint_contexts, own)
         layer.forward = functools.partial(checkpoint, layer.forward, use_reentrant=False, context_fn=kept)
 
 
