@@ -193,7 +193,7 @@ def test_the_loss_over_rows_is_that_of_each_document_by_itself(kind: str, tmp_pa
 
 
 # docs/decisions/tasks.md: rows.py makes the attention mask itself
-@pytest.mark.parametrize("kind", ["mamba", "bloom", "qwen3_next"])
+@pytest.mark.parametrize("kind", ["mamba", "bloom", "qwen3_next", "openai-gpt"])
 def test_a_model_that_would_mix_documents_is_refused(kind: str, tmp_path: Path) -> None:
     config = AutoConfig.for_model(kind, vocab_size=37, hidden_size=32, num_hidden_layers=1, num_attention_heads=2)
     with torch.device("meta"):

@@ -324,8 +324,9 @@ def given(
 
 NEED_MASKS = {"nemotron", "phimoe"}
 """Families whose attention learns only from its mask where documents end, and how wide a window is."""
-MIXING = {"doge", "moshi"}
-"""Families that choose among all tokens of a row (Doge), or have a window in their config and do not use it (Moshi)."""
+MIXING = {"doge", "moshi", "openai-gpt"}
+"""Families that choose among all tokens of a row (Doge), have a window in their config and do not use it (Moshi), or
+take no mask for each pair of tokens (GPT-1)."""
 
 
 # feature: bounds

@@ -42,9 +42,10 @@ MIXING = names(
     """
     axk2 bailing_hybrid bamba bloom camembert cpmant data2vec-text deepseek_v32 deepseek_v4 doge dots3_note
     dots3_note_text falcon_h1 falcon_mamba glm_moe_dsa granitemoehybrid hy_v4 inkling2_text inkling_text jamba
-    kimi_linear lfm2 lfm2_moe lfm3 llama4 llama4_text mamba mamba2 minimax moshi mpt nemotron_h olmo_hybrid qwen3_5
-    qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text recurrent_gemma roberta
-    roberta-prelayernorm roformer rwkv trocr whisper xlm-roberta xlm-roberta-xl xlnet xlstm xmod zamba zamba2 zaya
+    kimi_linear lfm2 lfm2_moe lfm3 llama4 llama4_text mamba mamba2 minimax moshi mpt nemotron_h olmo_hybrid
+    openai-gpt qwen3_5 qwen3_5_moe qwen3_5_moe_text qwen3_5_text qwen3_next qwen4_exp qwen4_exp_text recurrent_gemma
+    roberta roberta-prelayernorm roformer rwkv trocr whisper xlm-roberta xlm-roberta-xl xlnet xlstm xmod zamba zamba2
+    zaya
     """
 )
 """Model types that pass more between tokens than a mask can stop (5.23), such as states or convolutions."""
