@@ -90,6 +90,8 @@ class ModelFacts:
     """Whether a folder holds a tokenizer's files; None where nobody looked."""
     quantized: str = ""
     """The method that its weights are quantized by, as its config.json names it (gptq, fp8); empty: none is known."""
+    nested_nf4: bool = False
+    """They are in 4 bits as QLoRA makes them with bitsandbytes: NF4, with scales that are quantized, too."""
     max_positions: int | None = None
     """The longest sequence in tokens, for models that learn their positions; others have no such limit."""
     detail: str = ""

@@ -33,13 +33,22 @@ def adapted(**values: Any) -> Plan:
     return make(**{**_VALUES, "model__adapter": "qlora", **values})
 
 
-@pytest.mark.parametrize(("strategy", "ranks"), [("ddp", 1), ("fsdp", 8)])
-def test_experts_stay_in_16_bits(strategy: str, ranks: int) -> None:
+@pytest.mark.parametrize(("strategy", "ranks", "each"), [("ddp", 1, 2), ("fsdp", 8, 4.127 / 8)])
+def test_experts_stay_in_16_bits_unless_fsdp_packs_them(strategy: str, ranks: int, each: float) -> None:
     work = work_of(adapted(strategy__kind=strategy, machine__num_processes=8), shape().parameters, shape())
     frozen = replace(work, trained=0, frozen_experts=True)
     kept = needs(labeled(strategy), frozen).state * ranks
     others = shape().parameters - _EXPERTS
-    assert 2 * _EXPERTS + 0.5 * others < kept < 2 * _EXPERTS + 2 * others
+    assert each * _EXPERTS + 0.5 * others < kept < each * _EXPERTS + 2 * others
+
+
+def test_the_experts_of_a_layer_are_whole_while_it_computes() -> None:
+    """Beside two layers that are gathered in four bits, and the modules outside of them in 16."""
+    training = replace(training_of(work_of(adapted(), shape().parameters, shape())), whole_gradients=False)
+    assert training.unpacked_bytes == pytest.approx(2 * _EXPERTS / 48, rel=0.001)
+    assert training.packed_layer == pytest.approx(4.127 / 8 * shape().largest_layer, rel=0.01)
+    fsdp = labeled("fsdp")
+    assert fsdp.buffer_bytes(training) == 2 * training.root + 2 * training.packed_layer + training.unpacked_bytes
 
 
 def test_zero_3_loads_experts_in_16_bits_onto_each_gpu() -> None:

@@ -303,7 +303,12 @@ def test_a_local_model_is_measured_by_its_headers(tmp_path: Path) -> None:
     assert found.quantized == ""
     for told, method in ({"quant_method": "gptq", "bits": 4}, "gptq"), ({"load_in_4bit": True}, "bitsandbytes"):
         write(tmp_path / "mine/config.json", json.dumps({**config, "quantization_config": told}))
-        assert model(tmp_path, "mine", model__from_scratch=False).quantized == method
+        found = model(tmp_path, "mine", model__from_scratch=False)
+        assert (found.quantized, found.nested_nf4) == (method, False)
+    qlora = {"load_in_4bit": True, "bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True}
+    for changed, nested in ({}, True), ({"bnb_4bit_quant_type": "fp4"}, False), ({"load_in_4bit": False}, False):
+        write(tmp_path / "mine/config.json", json.dumps({**config, "quantization_config": {**qlora, **changed}}))
+        assert model(tmp_path, "mine", model__from_scratch=False).nested_nf4 is nested
 
 
 def test_a_local_model_without_or_with_damaged_weights(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
+import peft
 import pytest
 import torch
 import transformers
@@ -94,11 +96,25 @@ def test_the_same_layers_get_four_bits_as_by_transformers(four_bits: Any) -> Non
         assert "lm_head" not in wanted
 
 
+def in_four_bits(model: Path, folder: Path, **options: Any) -> Path:
+    """The same model as some publish it: its matrices as bitsandbytes rounds them, with their scales."""
+    settings = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, **options}
+    rounded = transformers.AutoModelForCausalLM.from_pretrained(
+        model, dtype="bfloat16", quantization_config=transformers.BitsAndBytesConfig(load_in_4bit=True, **settings)
+    )
+    shutil.copytree(model, folder, ignore=shutil.ignore_patterns("*.safetensors*"))
+    rounded.save_pretrained(folder, max_shard_size="3MB")
+    return folder
+
+
 @pytest.mark.train
 @pytest.mark.parametrize("loading", ["read", "sent"])
-def test_no_rank_holds_more_than_its_part_of_the_bytes(loading: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("files", [16, 4])
+def test_no_rank_holds_more_than_its_part_of_the_bytes(loading: str, files: int, tmp_path: Path) -> None:
     """Each matrix is rounded by one rank as a whole: all bytes are those that one rank alone would have."""
     model = published(tmp_path / "model", tied=True, layers=12)
+    if files == 4:
+        model = in_four_bits(model, tmp_path / "rounded")
     adapted = {"model.adapter": "qlora", "model.lora_rank": 4, "precision.mixed_precision": "bf16"}
     adapted |= {"model.modules_to_save": "model.norm"} if loading == "sent" else {}
     ignored = {"TW305": "the stand-in shards on CPU ranks", "TW201": "FSDP2 computes in what its policy says"}
@@ -148,7 +164,131 @@ def test_sharded_weights_of_four_bits_train_as_on_one_rank_and_go_on_bit_for_bit
 
 
 @pytest.mark.train
-def test_experts_in_16_bits_are_sharded_beside_four(tmp_path: Path) -> None:
+def test_a_model_published_in_four_bits_trains_as_in_16_that_are_rounded_and_as_its_own_layers(tmp_path: Path) -> None:
+    """The same numbers, whoever rounded them: to the last bit under FSDP2, and beside the layers of bitsandbytes."""
+    whole = instructed(tmp_path / "whole", CHATML, hidden_size=64, intermediate_size=64)  # on a CPU, multiples of 64
+    shape = transformers.AutoModelForCausalLM.from_pretrained(whole, dtype="bfloat16")
+    shape.save_pretrained(whole)
+    rounded = in_four_bits(whole, tmp_path / "rounded")
+    data = {"data.train": str(conversations_file(tmp_path))}
+    ignored = {"TW305": "the stand-in shards on CPU ranks", "TW533": "a test", "TW201": "FSDP2's policy says it"}
+    curves, hashes = list[list[Any]](), []
+    half = {"precision.mixed_precision": "bf16"}  # so that those that are rounded here have the numbers of the files
+    for name, model, way in (
+        ("here", whole, {**STRATEGIES["fsdp"], **half}),
+        ("there", rounded, {**STRATEGIES["fsdp"], **half}),
+        ("sharded", rounded, STRATEGIES["fsdp"]),
+        ("one", rounded, SINGLE),
+    ):
+        values = {**QLORA, **data, **way, "model.name": str(model), "schedule.n_steps": 3, "ignore": ignored}
+        folder = make(tmp_path / name, values)
+        done = launch(folder, env=ON_STANDIN if way is not SINGLE else None)
+        assert done.code == 0, done.err
+        curves.append([(r["loss"], r["grad_norm_pre_clip"]) for r in metrics(folder)])
+        hashes.append(adapter_hash((folder / "runs" / "latest").resolve()))
+    assert curves[0] == curves[1]
+    assert hashes[0] == hashes[1]
+    # There, transformers leaves everything beside the matrices in the type of the files.
+    assert curves[3] == [pytest.approx(one, rel=2e-3) for one in curves[2]]
+
+
+MIXTURES: dict[str, dict[str, Any]] = {
+    "qwen3_moe": {"num_experts": 4, "moe_intermediate_size": 16, "head_dim": 16, "intermediate_size": 48},
+    "mixtral": {"num_local_experts": 4, "intermediate_size": 48},
+    "gpt_oss": {"num_local_experts": 4, "head_dim": 16, "intermediate_size": 48},  # saved with their inputs first
+}
+
+
+def mixture(kind: str, experts: str) -> Any:
+    small = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+    shape = transformers.AutoConfig.for_model(
+        kind, vocab_size=64, pad_token_id=0, num_experts_per_tok=2, use_cache=False, **small, **MIXTURES[kind]
+    )
+    torch.manual_seed(0)
+    model = transformers.AutoModelForCausalLM.from_config(shape, experts_implementation=experts)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, 0, 0.2)
+    return model
+
+
+def as_rounded(weight: torch.Tensor) -> torch.Tensor:
+    """What bitsandbytes makes of a tensor. On a CPU, it unpacks tensors of several dimensions by rows of blocks."""
+    made = bitsandbytes.functional
+    numbers, state = made.quantize_4bit(weight, blocksize=64, compress_statistics=True, quant_type="nf4")
+    state.shape = torch.Size((weight.numel(),))
+    return torch.Tensor(made.dequantize_4bit(numbers, state)).view(weight.shape)
+
+
+# docs/decisions/tasks.md: FSDP packs routed experts, too
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", MIXTURES)
+@pytest.mark.parametrize("targets", ["o_proj", "all-linear"])
+@pytest.mark.parametrize("experts", ["eager", "grouped_mm"])
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_packed_experts_compute_what_their_rounded_weights_do(
+    kind: str, targets: str, experts: str, recompute: str, tmp_path: Path
+) -> None:
+    """To the last bit: the loss, and the gradient of each adapter, in the second pass too."""
+    values = {**SHARDED, "strategy__kind": "fsdp", "machine__num_processes": 2}
+    values |= {"model__activation_checkpointing": recompute}
+    again = load(tmp_path / "code", "sft", "recompute", **values) if recompute != "none" else None
+    four_bits: Any = load(tmp_path / "code", "sft", "four_bits", **values)
+    mine, plain = mixture(kind, experts), mixture(kind, experts)
+    joined = [weight for weight in plain.parameters() if weight.dim() == 3]
+    assert joined
+    for weight in joined:
+        weight.data = as_rounded(weight.detach())
+    for model in (mine, plain):
+        torch.manual_seed(1)
+        named = targets if targets == "all-linear" else [targets]
+        model.add_adapter(peft.LoraConfig(r=4, target_modules=named, init_lora_weights=False))
+    four_bits.pack_experts(mine, [])
+    four_bits.as_numbers(mine, torch.float32)
+    assert not [weight for weight in mine.parameters() if weight.dim() == 3], "they are whole at no other time"
+    for model in (mine, plain) if again else ():
+        again.recompute_layers(model, ())
+    ids = torch.randint(0, 64, (2, 16), generator=torch.Generator().manual_seed(0))
+    found = []
+    for model in (plain, mine):
+        for _ in range(2):
+            model.zero_grad()
+            loss = model(input_ids=ids, labels=ids).loss
+            loss.backward()
+        found.append([loss, *(weight.grad for weight in model.parameters() if weight.requires_grad)])
+    adapted = [name for name, weight in mine.named_parameters() if weight.requires_grad and "experts" in name]
+    assert bool(adapted) == (targets == "all-linear" and kind != "gpt_oss")
+    assert len(found[0]) == len(found[1])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_experts_without_an_adapter_are_kept_by_no_layer(four_bits: Any) -> None:
+    """For the backward pass, they are unpacked again: until then, nothing that is kept is as large."""
+    model = mixture("qwen3_moe", "grouped_mm")
+    model.add_adapter(peft.LoraConfig(r=4, target_modules=["o_proj"]))
+    four_bits.pack_experts(model, [])
+    kept = list[torch.Tensor]()
+
+    def note(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    whole, places = four_bits.without_numbers, list[Any]()
+
+    def seen(*given: Any) -> Any:
+        found = whole(*given)
+        (note if isinstance(found, torch.Tensor) else places.append)(found)
+        return found
+
+    four_bits.without_numbers = seen
+    model(input_ids=torch.zeros(1, 8, dtype=torch.long)).logits.sum().backward()
+    assert len(places) == 4, "two tensors of each of two layers"
+    assert kept
+    assert all(tensor.untyped_storage().nbytes() < 4 * 4 * 32 * 16 for tensor in kept)
+
+
+@pytest.mark.train
+def test_experts_are_sharded_in_four_bits_and_train_as_their_rounded_weights(tmp_path: Path) -> None:
     model = instructed(tmp_path / "model", CHATML)
     small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     small |= {"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512}
@@ -157,21 +297,28 @@ def test_experts_in_16_bits_are_sharded_beside_four(tmp_path: Path) -> None:
     ends = {"bos_token_id": None, "eos_token_id": 256}
     shape = transformers.Qwen3MoeConfig(vocab_size=vocabulary, **small, **experts, **ends)
     torch.manual_seed(0)
-    transformers.AutoModelForCausalLM.from_config(shape).save_pretrained(model)
-    named = {"model.name": str(model), "data.train": str(conversations_file(tmp_path))}
+    whole = transformers.AutoModelForCausalLM.from_config(shape)
+    whole.save_pretrained(model)
+    rounded = shutil.copytree(model, tmp_path / "rounded")
+    for weight in whole.parameters():
+        if weight.dim() == 3:
+            weight.data = as_rounded(weight.detach())
+    whole.save_pretrained(rounded)  # which bitsandbytes leaves as they are
+    data = {"data.train": str(conversations_file(tmp_path))}
     ignored = {"TW305": "the stand-in shards on CPU ranks", "TW533": "a test"}
     curves = []
-    for name, way in (("one", SINGLE), ("two", STRATEGIES["fsdp"])):
-        folder = make(tmp_path / name, {**QLORA, **named, **way, "ignore": ignored})
+    for name, published_as, way in (("one", rounded, SINGLE), ("two", model, STRATEGIES["fsdp"])):
+        values = {**QLORA, **data, **way, "model.name": str(published_as), "ignore": ignored}
+        folder = make(tmp_path / name, values)
         done = launch(folder, env=ON_STANDIN if name == "two" else None)
         assert done.code == 0, done.err
         curves.append([(r["loss"], r["grad_norm_pre_clip"]) for r in metrics(folder)])
     assert curves[1] == [pytest.approx(one, rel=1e-6) for one in curves[0]]
-    adapted = {**QLORA, **STRATEGIES["fsdp"], **named, "ignore": ignored}
-    found = asked(make(tmp_path / "held", adapted), "loading", 2)
-    experts_whole = shape.num_hidden_layers * experts["num_experts"] * 3 * 32 * experts["moe_intermediate_size"]
+    found = asked(make(tmp_path / "held", values), "loading", 2)
+    weights = shape.num_hidden_layers * experts["num_experts"] * 3 * 32 * experts["moe_intermediate_size"]
     for rank in found:
-        part = 4 * (experts_whole + 2 * vocabulary * 32 + rank["trained"]) / 2
+        assert rank["digest"] == found[0]["rounded"]
+        part = (0.516 * weights + 4 * (2 * vocabulary * 32 + rank["trained"])) / 2
         assert part < rank["held"] < part + 6000, "a rank has its half, and little else: matrices in 4 bits, norms"
 
 
@@ -195,12 +342,51 @@ def test_what_cannot_be_sharded_is_refused(tmp_path: Path, monkeypatch: pytest.M
     loader = sharding.Loader(transformers.AutoModelForCausalLM)
     saved = published(tmp_path / "model", tied=False, width=64, file_size="100KB")
     told = transformers.AutoConfig.from_pretrained(saved)
-    told.quantization_config = {"quant_method": "bitsandbytes", "load_in_4bit": True}
-    told.save_pretrained(saved)
-    monkeypatch.setattr(sharding, "blank", "meta")
+    by_bitsandbytes = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
     asked_for: dict[str, Any] = {"dtype": "bfloat16", "spared": [], "output_loading_info": True}
-    with pytest.raises(SystemExit, match="is quantized already"):
-        loader.from_pretrained(str(saved), **asked_for)
+    for method, settings in {
+        "gptq": {"quant_method": "gptq", "bits": 4},
+        "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        "fp4": {**by_bitsandbytes, "bnb_4bit_quant_type": "fp4", "bnb_4bit_use_double_quant": True},
+        "nf4": by_bitsandbytes,  # whose scales are in fp32
+    }.items():
+        told.quantization_config = settings
+        told.save_pretrained(saved)
+        for blank in ("meta", ""):
+            monkeypatch.setattr(sharding, "blank", blank)
+            with pytest.raises(SystemExit, match=f"is quantized already, by {method}; FSDP2 needs"):
+                loader.from_pretrained(str(saved), **asked_for)
+    monkeypatch.setattr(sharding, "blank", "meta")
     monkeypatch.setattr(sharding.torch, "__version__", "2.8.0+cu126")
     with pytest.raises(SystemExit, match=r"torch 2\.8\.0\+cu126: FSDP2 shards"):
         loader.from_pretrained(str(saved), **asked_for)
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"blocksize": 128}, "128, 256 numbers share a scale"),
+        ({"shape": [64, 32]}, r"is \[64, 32\] there"),
+        ({}, "the model has no layers for 1 weights in 4 bits"),
+    ],
+    ids=["blocks", "shape", "names"],
+)
+def test_files_whose_four_bits_are_others_are_refused(four_bits: Any, changed: dict[str, Any], told: str) -> None:
+    state = {"blocksize": 64, "nested_blocksize": 256, "shape": [32, 64], "dtype": "bfloat16", **changed}
+    model = torch.nn.ModuleDict({"layer": torch.nn.Linear(64, 32)})
+    model.base_model_prefix = "model"  # type: ignore[assignment]
+    keys = [f"model.{'layer' if changed else 'layers.0.expert'}.weight.{four_bits.STATE}"]
+    if changed:
+        keys = [key.removeprefix("model.") for key in keys]
+    with pytest.raises(SystemExit, match=told):
+        four_bits.replace_published(
+            model, "org/m", keys, lambda _: torch.tensor([*json.dumps(state).encode()]), torch.bfloat16
+        )
+
+
+def test_numbers_that_stand_for_other_values_are_refused(four_bits: Any) -> None:
+    _, state = four_bits.quantized(torch.randn(32, 64))
+    assert four_bits.same_codes("org/m", state) is state
+    state.code = state.code * 1.01
+    with pytest.raises(SystemExit, match="they stand for other values"):
+        four_bits.same_codes("org/m", state)

@@ -30,6 +30,10 @@ from safetensors.torch import save_file
 # end: enlarged_base
 from torch import Tensor
 
+# feature: sharded_4bit
+import four_bits
+
+# end: sharded_4bit
 # feature: judges
 import heads
 
@@ -66,7 +70,7 @@ def product_type() -> torch.dtype:
 
 # end: qlora
 # feature: whole_4bit
-def four_bits(spared: list[str]) -> dict[str, Any]:
+def in_four_bits(spared: list[str]) -> dict[str, Any]:
     """Return arguments that load the frozen model in 4-bit NormalFloat (https://arxiv.org/abs/2305.14314)."""
     from accelerate import PartialState
     from transformers import BitsAndBytesConfig
@@ -93,7 +97,7 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     head, arguments = arguments, heads.loading(config.model_name, arguments)
     # end: judges
     # feature: whole_4bit
-    arguments |= four_bits([*whole, *heads_of(loader, config)])
+    arguments |= in_four_bits([*whole, *heads_of(loader, config)])
     # end: whole_4bit
     # feature: sharded_4bit
     arguments["spared"] = [*whole, *heads_of(loader, config)]  # of the matrices that get 4 bits
@@ -116,6 +120,9 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     new = new_tokens.fit(model, config)
     # end: new_tokens
     add(model, config, whole)
+    # feature: sharded_4bit
+    four_bits.pack_experts(model, arguments["spared"])
+    # end: sharded_4bit
     # feature: built_by_all
     refuse_rows_of_zeros(model, config.model_name)
     # end: built_by_all

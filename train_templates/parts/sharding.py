@@ -25,7 +25,7 @@ from collections.abc import Callable
 from collections.abc import Callable, Iterator
 
 # end: sharded_4bit
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -81,10 +81,15 @@ class Loader:
             )
             # end: not_sharded_4bit
             # feature: sharded_4bit
+            if in_four_bits := four_bits.without_quantization(transformers.AutoConfig.from_pretrained(name), name):
+                options["device_map"] = {"": "cpu"}  # no GPU holds all of them
             model, told = self.auto_class.from_pretrained(
                 name, dtype=dtype, attn_implementation=attn_implementation, **options
             )
-            four_bits.replace(model, spared, adapter.product_type())
+            if in_four_bits:
+                four_bits.take_over(model, adapter.product_type())
+            else:
+                four_bits.replace(model, spared, adapter.product_type())
             return model, told
             # end: sharded_4bit
         # feature: lora
@@ -92,10 +97,7 @@ class Loader:
         # end: lora
         shape = transformers.AutoConfig.from_pretrained(name, **options)
         # feature: sharded_4bit
-        if hasattr(shape, "quantization_config"):
-            raise SystemExit(
-                f"{name} is quantized already; FSDP2 needs its weights in 16 bits, which are quantized here"
-            )
+        in_four_bits = four_bits.without_quantization(shape, name)
         # end: sharded_4bit
         with init_empty_weights():
             model = self.from_config(shape, dtype=dtype, attn_implementation=attn_implementation)
@@ -110,7 +112,10 @@ class Loader:
         # feature: lora
         model.tie_weights()
         # feature: sharded_4bit
-        four_bits.replace(model, spared, adapter.product_type())
+        if in_four_bits:
+            four_bits.replace_published(model, name, tensors_in(name), read_whole, adapter.product_type())
+        else:
+            four_bits.replace(model, spared, adapter.product_type())
         # end: sharded_4bit
         if blank == "cpu":
             replace(model, lambda parameter: torch.empty_like(parameter, device="cpu"))
@@ -254,12 +259,7 @@ def found_in(model: Any, name: str) -> Places:
     with_names = list(model.named_parameters(remove_duplicate=False))
     if changed_by_loading(model) or saved_buffers(model):
         return {}
-    parts = {}
-    for path in files_of(name):
-        with safetensors.safe_open(path, "pt") as file:
-            for key in file.keys():  # noqa: SIM118 - it is no mapping
-                part = file.get_slice(key)
-                parts[key] = (path, part.get_dtype(), tuple(part.get_shape()))
+    parts = tensors_in(name)
     # feature: sharded_4bit
     packed = dict(four_bits.matrices(model))
     # end: sharded_4bit
@@ -280,12 +280,25 @@ def found_in(model: Any, name: str) -> Places:
             return {}
         # end: not_sharded_4bit
         # feature: sharded_4bit
-        expected = packed[names[0]].saved_shape if names[0] in packed else parameter.shape
-        if kind not in PLAIN or shape != expected:
+        matrix = packed.get(names[0])
+        expected = matrix.saved_shape if matrix else parameter.shape
+        if not (matrix and matrix.published) and (kind not in PLAIN or shape != expected):
             return {}
         # end: sharded_4bit
         found.update(dict.fromkeys(names, (path, there[0])))
     return found
+
+
+@cache
+def tensors_in(name: str) -> dict[str, tuple[Path, str, tuple[int, ...]]]:
+    """Return the tensors in the safetensors files of a model: where they lie, their types and their shapes."""
+    parts = {}
+    for path in files_of(name):
+        with safetensors.safe_open(path, "pt") as file:
+            for key in file.keys():  # noqa: SIM118 - it is no mapping
+                part = file.get_slice(key)
+                parts[key] = (path, part.get_dtype(), tuple(part.get_shape()))
+    return parts
 
 
 def changed_by_loading(model: Any) -> bool:
@@ -393,17 +406,23 @@ def packed_shards(
     for begin in range(0, len(names), mesh.size() if mesh else 1):
         turn = names[begin : begin + mesh.size()]
         mine = dict(enumerate(turn)).get(mesh.get_local_rank())
-        own = None if mine is None else packed[mine].packed(whole_in_file(mine), device)
+        own = None if mine is None else bytes_of(packed[mine], mine, device)
         for source, name in enumerate(turn):
             cut = state[name]
             sent = own.view(cut.dtype) if name == mine else torch.empty(cut.shape, dtype=cut.dtype, device=device)
             yield name, distribute_tensor(sent, mesh, cut.placements, src_data_rank=source)
 
 
-def whole_in_file(name: str) -> Tensor:
-    """Read a parameter."""
-    path, key = places[name]
-    with safetensors.safe_open(path, "pt") as file:
+def bytes_of(matrix: four_bits.Matrix, name: str, device: torch.device) -> Tensor:
+    """Read a matrix, and round it unless its files have 4 bits."""
+    if matrix.published:
+        return four_bits.published(matrix, read_whole).to(device)
+    return matrix.packed(read_whole(places[name][1]), device)
+
+
+def read_whole(key: str) -> Tensor:
+    """Read a tensor of the model's files by its name there."""
+    with safetensors.safe_open(tensors_in(published)[key][0], "pt") as file:
         return file.get_tensor(key)
 
 

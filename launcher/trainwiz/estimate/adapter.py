@@ -43,8 +43,8 @@ def frozen_bytes_per_rank(
 ) -> int:
     """Device memory of weights that are not trained.
 
-    Four bits are for the `matrices` of linear layers (None: for all); the embeddings, the head and routed experts keep
-    16. `each` is the size of the others where it is not what the strategy makes of them.
+    Four bits are for the `matrices` (`experts.rounded_weights`; None: for all); embeddings and head keep 16. `each` is
+    the size of the others where it is not what the strategy makes of them.
     """
     if strategy.partitions_weights and training.parameters_offloaded:
         return 0

@@ -193,6 +193,7 @@ def training_of(work: Work) -> Training:
         if work.trained is None
         else work.trained
     )
+    widest = experts.widest(shape) if shape else 0
     return Training(
         parameters=trained,
         world=work.world,
@@ -209,8 +210,8 @@ def training_of(work: Work) -> Training:
         model_parameters=work.parameters,
         layer=shape.largest_layer if shape else 0,
         packed_layer=_packed_layer(work),
-        unpacked_bytes=_half_or_single(work) * shape.largest_matrix if shape and work.adapter == "qlora" else 0,
-        widest=max([shape.largest_matrix, *(block.joined_weights for block in shape.blocks)]) if shape else 0,
+        unpacked_bytes=_half_or_single(work) * widest if work.adapter == "qlora" else 0,
+        widest=widest,
         table=shape.largest_table if shape else 0,
         frozen_head=shape.vocab_size * shape.hidden_size if shape and work.frozen_head else 0,
         root=shape.parameters - sum(b.count * b.parameters for b in shape.blocks) if shape else 0,
@@ -219,11 +220,11 @@ def training_of(work: Work) -> Training:
 
 
 def _packed_layer(work: Work) -> int:
-    """Bytes of the largest layer in four bits."""
+    """Bytes of the largest layer in four bits, its routed experts too."""
     if work.transformer is None or work.adapter != "qlora":
         return 0
     dense = _half_or_single(work)
-    return max(four_bit_bytes(block.parameters, block.linear_weights, dense) for block in work.transformer.blocks)
+    return max(four_bit_bytes(block.parameters, block.matrix_weights, dense) for block in work.transformer.blocks)
 
 
 def _half_or_single(work: Work) -> int:
@@ -280,17 +281,17 @@ def _frozen(strategy: Strategy, work: Work, training: Training) -> int:
     return frozen_bytes_per_rank(
         strategy,
         parameters=work.parameters - training.parameters,
-        matrices=_matrices(work),
+        matrices=_matrices(strategy, work),
         adapter=work.adapter,
         training=training,
         each=work.frozen_bytes,
     )
 
 
-def _matrices(work: Work) -> int | None:
-    """The weights of the layers' linear layers, of as many parameters as the model has."""
+def _matrices(strategy: Strategy, work: Work) -> int | None:
+    """The weights that four bits are for, of as many parameters as the model has."""
     shape = work.transformer
-    return work.parameters * shape.linear_weights // shape.parameters if shape else None
+    return work.parameters * experts.rounded_weights(strategy, shape) // shape.parameters if shape else None
 
 
 def _head_gradient_bytes(strategy: Strategy, work: Work, training: Training) -> int:

@@ -6,7 +6,12 @@ matrices to the whole tensor, and each layer keeps the sum for its backward pass
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from trainwiz.models import Transformer
+
+if TYPE_CHECKING:
+    from trainwiz.strategies import Strategy
 
 EVERYWHERE = "all-linear"
 _OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
@@ -15,6 +20,20 @@ _OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj",
 def left_out(targets: str) -> bool:
     """Whether the layers that an adapter is for (`model.lora_targets`) are those of attention alone."""
     return targets != EVERYWHERE and all(name.strip() in _OF_ATTENTION for name in targets.split(","))
+
+
+# docs/decisions/tasks.md: FSDP packs routed experts, too
+def rounded_weights(strategy: Strategy, model: Transformer) -> int:
+    """Weights that QLoRA rounds to four bits: those of linear layers, and of routed experts where they are packed.
+
+    The routers, a thousandth of these, stay in 16 bits, and are counted with their experts.
+    """
+    return model.linear_weights + (model.joined_weights if strategy.packs_experts else 0)
+
+
+def widest(model: Transformer) -> int:
+    """The weights of the largest tensor of a layer, or of its routed experts, which are whole together where packed."""
+    return max([model.largest_matrix, *(block.joined_weights for block in model.blocks)])
 
 
 # docs/decisions/tasks.md: The sum of experts and their adapter is counted

@@ -15,6 +15,7 @@ from trainwiz.estimate import dora
 from trainwiz.estimate.activations import arithmetic
 from trainwiz.estimate.datasheets import GpuModel
 from trainwiz.estimate.device import Work, stream_bytes, training_of
+from trainwiz.estimate.experts import rounded_weights
 from trainwiz.models import Transformer
 from trainwiz.models.activations import input_bytes, layer_bytes
 from trainwiz.strategies import Strategy
@@ -162,7 +163,7 @@ def pace(
         forward = _rounds(work) - 2
         memory += (forward * dora.pass_bytes(model) + _rounds(work) * tokens * dora.token_bytes(model)) / gpu.bandwidth
     if work.adapter == "qlora":
-        memory += _rounds(work) * _DEQUANTIZED_BYTES * model.linear_weights / gpu.bandwidth
+        memory += _rounds(work) * _DEQUANTIZED_BYTES * rounded_weights(strategy, model) / gpu.bandwidth
     if work.checkpointing == "offload":  # out in the forward pass, back in the backward pass, in the same queue
         number = work.stream_bytes or stream_bytes(strategy, work)
         inputs = input_bytes(model, work.arithmetic or arithmetic(strategy, work.precision), number)
@@ -173,7 +174,7 @@ def pace(
         compute=accumulation * (products + attention),
         memory=accumulation * memory,
         launches=accumulation * launches * model.num_hidden_layers * _rounds(work),
-        communication=strategy.link_bytes(training, accumulation) * _frozen_share(work) / link
+        communication=strategy.link_bytes(training, accumulation) * _frozen_share(strategy, work) / link
         + accumulation * _host_seconds(work, training.compute_bytes),
         step=_step_seconds(strategy, work, gpu),
         tokens=accumulation * tokens,
@@ -259,11 +260,11 @@ def _traffic(model: Transformer, work: Work) -> float:
     return _rounds(work) * layers + logits
 
 
-def _frozen_share(work: Work) -> float:
-    """Frozen weights in four bits travel as they are; experts do so in 16."""
+def _frozen_share(strategy: Strategy, work: Work) -> float:
+    """Frozen weights in four bits travel as they are; others do so in 16."""
     if work.adapter != "qlora" or work.transformer is None:
         return 1
-    joined = work.transformer.joined_weights / work.transformer.parameters
+    joined = 0 if strategy.packs_experts else work.transformer.joined_weights / work.transformer.parameters
     return _PACKED * (1 - joined) + joined
 
 

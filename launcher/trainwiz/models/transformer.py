@@ -124,7 +124,7 @@ class Transformer:
 
     @property
     def joined_weights(self) -> int:
-        """The weights of all routed experts and their routers, which QLoRA leaves in 16 bits."""
+        """The weights of all routed experts and their routers, which bitsandbytes leaves in 16 bits."""
         return sum(block.count * block.joined_weights for block in self.blocks)
 
     @property

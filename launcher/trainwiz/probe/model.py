@@ -92,7 +92,7 @@ def _on_hub(name: str, looking: Looking) -> ModelFacts:
     return ModelFacts(
         name=name,
         kind="hub",
-        quantized=_quantized(name, looking),
+        **_quantized(name, looking),
         **_of_family(config if config or found.parameters else _asked(name, looking)),
         max_positions=_learned(config),
         cached=looking.cache.holds("models", name),
@@ -218,7 +218,7 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         # transformers loads the model that the adapter names, and the adapter.
         found = _of_base(str(base), looking)
         quantized = _quantized(str(base), looking)
-        return ModelFacts(name=name, kind="folder", has_tokenizer=has_tokenizer, quantized=quantized, **_fields(found))
+        return ModelFacts(name=name, kind="folder", has_tokenizer=has_tokenizer, **quantized, **_fields(found))
     try:
         config = files.read_json(folder / "config.json")
     except OSError:
@@ -236,15 +236,15 @@ def _folder(name: str, folder: Path, looking: Looking, from_scratch: bool) -> Mo
         name=name,
         kind="folder",
         has_tokenizer=has_tokenizer,
-        quantized=_quantized(name, looking),
+        **_quantized(name, looking),
         **_of_family(config),
         max_positions=_learned(config),
         **_fields(found if found.parameters else _elsewhere(folder.name, looking, on_hub=False)),
     )
 
 
-def _quantized(name: str, looking: Looking, beside: tuple[str, ...] = ()) -> str:
-    """The method of a model whose weights are quantized; empty for others.
+def _quantized(name: str, looking: Looking, beside: tuple[str, ...] = ()) -> dict[str, Any]:
+    """The method of a model whose weights are quantized, as fields of `ModelFacts`; empty for others.
 
     For a model that is not here, the hub is asked, as for its size; for an adapter, its base counts. `beside` are the
     adapters that led here.
@@ -261,7 +261,11 @@ def _quantized(name: str, looking: Looking, beside: tuple[str, ...] = ()) -> str
         config = dict(_asked(name, looking))
     text = config.get("text_config")  # transformers looks there, too
     told = config.get("quantization_config") or (text.get("quantization_config") if isinstance(text, Mapping) else None)
-    return str(told.get("quant_method") or "bitsandbytes") if isinstance(told, Mapping) else ""
+    if not isinstance(told, Mapping):
+        return {}
+    four_bits = told.get("load_in_4bit") and told.get("bnb_4bit_quant_type") == "nf4"
+    nested = bool(four_bits and told.get("bnb_4bit_use_double_quant"))
+    return {"quantized": str(told.get("quant_method") or "bitsandbytes"), "nested_nf4": nested}
 
 
 def _learned(config: Mapping[str, Any]) -> int | None:

@@ -123,6 +123,8 @@ def features(plan: Plan) -> frozenset[str]:
         "compiled_loss": plan.model.compile or liger,
         "uncompiled_loss": not (plan.model.compile or liger),
         "recompute": plan.model.activation_checkpointing != "none",
+        "recomputed": plan.model.activation_checkpointing != "none",
+        "keeps_activations": plan.model.activation_checkpointing == "none",
         "full": plan.model.activation_checkpointing == "full",
         "selective": plan.model.activation_checkpointing == "selective",
         "offload": plan.model.activation_checkpointing == "offload",

@@ -154,7 +154,7 @@ def tell_experts(plan: Plan, shape: Transformer) -> None:
     if plan.model.adapter == "qlora" and shape.joined_weights:
         console.talk(
             t(
-                "the routed experts of {model} stay in 16 bits: {size} are not quantized",
+                "the routed experts of {model} stay in 16 bits, but under FSDP: elsewhere, {size} are not quantized",
                 model=plan.model.name,
                 size=quantities.size(2 * shape.joined_weights),
             ),

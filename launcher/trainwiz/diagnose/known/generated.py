@@ -227,7 +227,9 @@ SIGNATURES = {
         remedy="save it with a tokenizer.json: AutoTokenizer.from_pretrained(…, use_fast=True).save_pretrained(…)",
     ),
     "quantized_already": Signature(
-        r"(?<!\S)(?P<model>\S+) is quantized already; FSDP2 needs its weights in 16 bits",
+        r"(?<!\S)(?P<model>\S+) is quantized already, by [^;\n]+; FSDP2 needs its weights in 16 bits",
+        r"(?<!\S)(?P<model>\S+): the model has no layers for \d+ weights in 4 bits",
+        r"(?<!\S)(?P<model>\S+): its 4 bits are not those that FSDP2 shards",
         cause="the files of {model} hold quantized weights, which FSDP2 cannot shard",
         remedy="set model.name to the same model in 16 bits, which is quantized while it is loaded; or, if each GPU "
         "can hold all of it, set strategy.kind to ddp",

@@ -137,29 +137,41 @@ def four_bits_need_cuda(plan: Plan) -> Violations:
         yield violation("model.adapter is qlora, but machine.device is {device}", setting("model.adapter", "lora"))
 
 
+# docs/decisions/loop.md: A model published in four bits keeps its bytes
 @rule("TW534", level=Level.ERROR, field="strategy.kind")
 def four_bits_are_made_where_they_are_sharded(plan: Plan, machine: Machine, project: Project) -> Violations:
-    """QLoRA under FSDP needs a model in 16 bits and torch 2.9 or newer.
+    """QLoRA under FSDP needs torch 2.9 or newer, and a model in 16 bits or in NF4 with double quantization.
 
     Without it: with qlora, every rank stops while it loads the model, and says what is missing. With lora on a 4-bit
     model, it trains, but writing the adapter at the end fails: `RuntimeError: Attempted to access the data pointer on
     an invalid python storage`.
     Why: FSDP2 shards parameters, but bitsandbytes keeps the scales of a 4-bit weight beside it. The generated
-    four_bits.py packs both into one parameter when it quantizes a weight; it does not read models whose files have 4
-    bits. Before 2.9, FSDP2 shards parameters of one type alone, and the adapter is in fp32.
+    four_bits.py, part of projects with qlora, packs both into one parameter, if the scales are quantized as QLoRA does
+    it. transformers loads the experts of a layer as one tensor, where their files have a matrix for each. Before 2.9,
+    FSDP2 shards parameters of one type alone, and the adapter is in fp32.
     Instead: use the model in 16 bits, which is quantized while it is loaded, or install a newer torch; or use ddp, if
     each GPU can hold all of the 4-bit weights.
     Source: the generated four_bits.py and sharding.py; https://huggingface.co/docs/bitsandbytes/main/en/fsdp_qlora
     """
     if plan.model.adapter == "none" or plan.model.from_scratch or not strategies.of(plan).builds_once:
         return
-    if project.model and project.model.quantized == _IN_FOUR_BITS:
-        yield violation(
-            "{name} is already quantized by {method}, which FSDP cannot shard",
-            remedy("use the model in 16 bits, or set strategy.kind to ddp", {"strategy.kind": "ddp"}),
-            name=plan.model.name,
-            method=project.model.quantized,
-        )
+    model = project.model
+    if model and model.quantized == _IN_FOUR_BITS:
+        joined = model.transformer is not None and model.transformer.joined_weights > 0
+        if not model.nested_nf4 or joined:
+            yield violation(
+                "{name} is already quantized by {method}, which FSDP cannot shard",
+                remedy("use the model in 16 bits, or set strategy.kind to ddp", {"strategy.kind": "ddp"}),
+                name=plan.model.name,
+                method=model.quantized,
+            )
+        elif plan.model.adapter != "qlora":
+            yield violation(
+                "{name} is already quantized by {method}, which FSDP can shard only with model.adapter qlora",
+                setting("model.adapter", "qlora"),
+                name=plan.model.name,
+                method=model.quantized,
+            )
     if plan.model.adapter != "qlora":
         return
     torch = machine.interpreter.packages.get("torch") if machine.interpreter else None
@@ -311,22 +323,24 @@ def dora_reads_the_weights_itself(plan: Plan, project: Project) -> Violations:
 # docs/decisions/tasks.md: Routed experts stay in 16 bits under QLoRA
 @rule("TW563", level=Level.HINT, field="model.adapter")
 def experts_are_not_quantized(plan: Plan, machine: Machine, project: Project) -> Violations:
-    """QLoRA leaves the routed experts of a mixture of experts in 16 bits.
+    """QLoRA leaves the routed experts of a mixture of experts in 16 bits, except under FSDP.
 
     Without it: nothing fails, and the estimates count it. But such a model needs nearly the memory that it needs with
     lora: Qwen3-30B-A3B takes 56 GiB, and not 16.
     Why: transformers 5 keeps the experts of a layer as one tensor, and bitsandbytes quantizes linear layers alone.
-    Before 5, each expert was made of linear layers, which were in 4 bits.
-    Instead: use lora, with fsdp if one GPU cannot hold the model, or a dense model.
+    Before 5, each expert was made of linear layers, which were in 4 bits. Under FSDP, the generated four_bits.py packs
+    experts, too.
+    Instead: use fsdp with several GPUs; or use lora, or a dense model.
     Source: seen with transformers 5.23 and bitsandbytes 0.50.2 on Qwen3-MoE, Mixtral and GPT-OSS
     """
     shape = project.model.transformer if project.model else None
     if plan.model.adapter != "qlora" or plan.model.from_scratch or shape is None or not _joins_experts(machine):
         return
-    if 2 * shape.joined_weights > shape.parameters:
+    if 2 * shape.joined_weights > shape.parameters and not strategies.of(plan).packs_experts:
+        several = plan.machine.num_processes > 1
         yield violation(
             "model.adapter is qlora, but the routed experts of {name} stay in 16 bits: {size} are not quantized",
-            setting("model.adapter", "lora"),
+            setting("strategy.kind", "fsdp") if several else setting("model.adapter", "lora"),
             size=quantities.size(2 * shape.joined_weights),
             name=plan.model.name,
         )
