@@ -288,6 +288,30 @@ def settings_of_an_adapter_have_one(plan: Plan) -> Violations:
         )
 
 
+@rule("TW566", level=Level.WARNING, field="model.lora_targets")
+def modules_are_adapted_or_trained_whole(plan: Plan) -> Violations:
+    """A module is either adapted (model.lora_targets) or trained in full (model.modules_to_save), not both.
+
+    Without it: the modules that both keys name get no adapter, without a word; if nothing else is adapted, the training
+    ends at its start with an error of peft that names neither key.
+    Why: peft leaves modules out of the adapter that it trains and saves as a whole.
+    Instead: name each module in one of the keys. all-linear adapts all other linear layers.
+    Source: peft 0.21, seen with both keys
+    """
+    targets = [name for name in (plan.model.lora_targets or "").split(",") if name]
+    whole = [name.strip() for name in (plan.model.modules_to_save or "").split(",")]
+    both = [name for name in map(str.strip, targets) if name in whole]
+    if plan.model.adapter != "none" and both:
+        rest = ",".join(name for name in map(str.strip, targets) if name not in whole)
+        yield violation(
+            "{modules}: named in model.lora_targets and in model.modules_to_save; trained in full, without an adapter",
+            remedy("set model.lora_targets to {targets}", {"model.lora_targets": rest}, targets=rest)
+            if rest
+            else remedy("remove them from model.modules_to_save, or adapt other modules"),
+            modules=", ".join(both),
+        )
+
+
 @rule("TW559", level=Level.ERROR, field="model.lora_dora")
 def dora_reads_the_weights_itself(plan: Plan, project: Project) -> Violations:
     """DoRA works neither on GPTQ or AWQ weights, nor on 4-bit weights under ZeRO 3 or FSDP.
