@@ -164,6 +164,25 @@ def test_sharded_weights_of_four_bits_train_as_on_one_rank_and_go_on_bit_for_bit
 
 
 @pytest.mark.train
+def test_dora_of_four_bits_goes_on_bit_for_bit(tmp_path: Path) -> None:
+    named = {
+        "model.name": str(instructed(tmp_path / "model", CHATML)),
+        "data.train": str(conversations_file(tmp_path)),
+        "model.lora_dora": True,
+    }
+    one = make(tmp_path / "one", {**QLORA, **named, **SINGLE, "ignore": {"TW533": "a test", "TW535": "a test"}})
+    assert (done := launch(one)).code == 0, done.err
+    whole = metrics(one)
+    assert whole[-1]["loss"] < whole[0]["loss"] - 0.3
+    latest = (one / "runs" / "latest").resolve()
+    first = adapter_hash(latest)
+    shutil.rmtree(latest / "checkpoints" / "checkpoint-00000006")
+    assert (done := launch(one, "--resume")).code == 0, done.err
+    assert [r["loss"] for r in metrics(one)] == [r["loss"] for r in whole[3:]]
+    assert adapter_hash(one / "runs" / "latest") == first
+
+
+@pytest.mark.train
 def test_a_model_published_in_four_bits_trains_as_in_16_that_are_rounded_and_as_its_own_layers(tmp_path: Path) -> None:
     """The same numbers, whoever rounded them: to the last bit under FSDP2, and beside the layers of bitsandbytes."""
     whole = instructed(tmp_path / "whole", CHATML, hidden_size=64, intermediate_size=64)  # on a CPU, multiples of 64
