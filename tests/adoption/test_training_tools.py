@@ -476,6 +476,17 @@ def test_the_components_of_torchtune(
     assert {key: found.get(key) for key in said} == said
 
 
+@pytest.mark.parametrize(("key", "value"), [("model", "true"), ("model", "[a]"), ("checkpointer", "7")])
+def test_what_is_no_component_of_torchtune_builds_nothing(key: str, value: str, tmp_path: Path) -> None:
+    """Another value in the place of one is passed over."""
+    components = {"model": "{_component_: torchtune.models.x}", "checkpointer": "{_component_: x}", key: value}
+    lines = "".join(f"{name}: {said}\n" for name, said in components.items())
+    assert "model.name" not in carried(
+        f"{lines}tokenizer: {{_component_: torchtune.models.x}}\ndataset: {{_component_: torchtune.datasets.y}}\n",
+        tmp_path,
+    )
+
+
 TRL_KEYS = "model_name_or_path: a/m\ndataset_name: a/b\nlearning_rate: 1e-5\n"
 
 

@@ -64,8 +64,9 @@ def _data(tool_file: ToolFile) -> Iterator[NamedData]:
         )
 
 
-def _builder(entry: Mapping[str, Any]) -> str:
-    return str(entry.get("_component_", "")).rpartition(".")[2]
+def _builder(entry: object) -> str:
+    """The last name of what an entry builds; empty for what is no entry."""
+    return str(entry.get("_component_", "")).rpartition(".")[2] if isinstance(entry, Mapping) else ""
 
 
 def _mapped(entry: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,9 +117,9 @@ _OPTIMIZERS = {
 
 def _of_plan(document: Document) -> Iterator[tuple[str, str, Any]]:
     """The model, its adapter, and what the names of its components stand for."""
-    built = _builder(document.values.get("model") or {})
+    built = _builder(document.values.get("model"))
     found = _LORA.match(built)
-    if _builder(document.values.get("checkpointer") or {}) == _FULL and document.get("checkpointer.checkpoint_dir"):
+    if _builder(document.values.get("checkpointer")) == _FULL and document.get("checkpointer.checkpoint_dir"):
         yield "checkpointer.checkpoint_dir", "model.name", str(document.get("checkpointer.checkpoint_dir")).rstrip("/")
         yield "checkpointer.checkpoint_dir", "model.from_scratch", False
     if found:
