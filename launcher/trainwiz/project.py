@@ -60,6 +60,8 @@ class DataFacts:
     """The columns of its first row, with their values; empty where they are not known."""
     packages: tuple[str, ...] = ()
     """Packages that read it."""
+    picture_size: int | None = None
+    """Pixels along each edge of the pictures in arrays, which are not resized; None: there are none, or not square."""
     amount: Amount | None = None
     """About how much it is; None for embedded data, and where that would take long to find out."""
 

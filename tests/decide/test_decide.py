@@ -862,3 +862,20 @@ def test_offloaded_inputs_leave_host_memory_to_offloaded_state() -> None:
     less = replace(here, memory=replace(here.memory, total_bytes=1700 * 2**30))
     plan = decide({"model.name": facts.name, "batch.sequence_length": 65_536}, less, model=facts).plan
     assert plan.model.activation_checkpointing == "full"
+
+
+def test_arrays_are_counted_in_their_own_size() -> None:
+    answers = {"task": "image_classification", "model.name": "timm/resnet50", "data.train": "a.npz"}
+    sizes = (64, 512)
+    small, large = (
+        decide(
+            {**answers, "batch.real_batch_size": 256},
+            machine("1xt4"),
+            model=sized(25_560_000),
+            data=DataFacts(name="a.npz", kind="file", samples=10**4, picture_size=size),
+        )
+        for size in sizes
+    )
+    assert (small.plan.data.image_size, large.plan.data.image_size) == sizes
+    assert why(small, "data.image_size") == "the size of the arrays, which are not resized"
+    assert small.plan.batch.per_device_batch_size > large.plan.batch.per_device_batch_size

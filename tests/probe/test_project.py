@@ -120,6 +120,15 @@ def test_kinds_of_data(tmp_path: Path, name: str, kind: str, detail: str) -> Non
     assert bool(found.detail) == bool(detail)
 
 
+@pytest.mark.parametrize(("shape", "edge"), [((2, 48, 48, 3), 48), ((2, 28, 28), 28), ((2, 48, 64, 3), None)])
+def test_the_size_of_square_arrays_is_read(tmp_path: Path, shape: tuple[int, ...], edge: int | None) -> None:
+    np.savez(tmp_path / "rows.npz", images=np.zeros(shape, dtype=np.uint8), labels=np.array([0, 1]))
+    asked = plans.with_changes(BASE, {"task": "image_classification", "data.train": str(tmp_path / "rows.npz")})
+    found = project(asked, tmp_path).train
+    assert found
+    assert found.picture_size == edge
+
+
 def test_paths_count_from_a_folder_that_is_yet_to_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`trainwiz init new --data ../rows.jsonl`, and what is typed as it is from here, where the shell is."""
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
     return Work(
         parameters=d.parameters,
         transformer=d.transformer,
-        network=network(d.task, values["model.name"], data),
+        network=network(d.task, values["model.name"]),
         picture_size=picture_size(data, values.get("data.image_size", 0)),
         generates=d.task.generative,
         fused_head=d.task.packs and values["precision.mixed_precision"] != "fp16",

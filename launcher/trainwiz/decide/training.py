@@ -34,6 +34,7 @@ _FINE_TUNING_RATE = 2e-5
 _PICTURES = 64
 """Of pictures on a GPU, where it is known how many fit: their samples are small, and a GPU is idle with few."""
 _MICRO_BATCH = 8
+_SMALLEST_PICTURE = 4
 _BACKBONE_SIZE = 224
 """Pixels of a side, which most networks of timm were trained with."""
 _BACKBONE_RATE = 1e-4
@@ -70,7 +71,9 @@ def decide_data(d: Decision) -> None:
 
 def decide_pictures(d: Decision) -> None:
     """How large pictures are, and how training pictures are changed."""
-    if d.task.backbones and d.task.shape(d.values["model.name"]) is None:
+    if d.data and d.data.picture_size and d.data.picture_size >= _SMALLEST_PICTURE:
+        d.settle("data.image_size", d.data.picture_size, say("the size of the arrays, which are not resized"))
+    elif d.task.backbones and d.task.shape(d.values["model.name"]) is None:
         d.settle("data.image_size", _BACKBONE_SIZE, say("what most networks of timm were trained with"))
     else:
         d.settle_default("data.image_size", say("small pictures for a small network"))

@@ -108,7 +108,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
     return Work(
         parameters=parameters,
         transformer=shape,
-        network=network(task, plan.model.name, plan.data.train),
+        network=network(task, plan.model.name),
         picture_size=picture_size(plan.data.train, plan.data.image_size),
         trained=trained,
         frozen_bytes=weight_bytes if frozen else None,
@@ -179,12 +179,9 @@ def picture_size(data: str, asked: int) -> int:
     return _DIGITS if data == "embedded" else asked
 
 
-def network(task: tasks.Task, name: str, data: str) -> PictureNetwork | None:
-    """The layers of a network for pictures: a preset's, or those of timm's that is known by this name.
-
-    None for arrays, too (.npz): they keep their own size, which is not known here.
-    """
-    if task.samples != "pictures" or data.endswith(".npz"):
+def network(task: tasks.Task, name: str) -> PictureNetwork | None:
+    """The layers of a network for pictures: a preset's, or those of timm's that is known by this name."""
+    if task.samples != "pictures":
         return None
     preset = task.shape(name)
     return preset if isinstance(preset, NetworkShape) else network_of_timm(name)

@@ -29,6 +29,7 @@ _DIGITS = {"train": 1438, "validation": 359}
 """scikit-learn's 1797 pictures, of which every fifth is used for evaluation."""
 _SECONDS = 0.2
 """If counting takes longer, the number of samples stays unknown."""
+_DIGITS_OF_A_SIZE = 5
 _HEADER_BYTES = 1000
 Wrong = Callable[[list[Any], bool], str]
 """Why labels are not those of a task; whether they are all of the training data."""
@@ -136,8 +137,20 @@ def _arrays(path: Path, reading: Reading, *, classes: bool) -> DataFacts:
     if dtype[1] != b"|u1":
         detail = t("its images have dtype {dtype}, not uint8", dtype=dtype[1].decode())
     number = int(count[1])
-    amount = Amount(documents=number, different=number, tokens=0)
-    return DataFacts(name=path.name, kind="file", samples=number, detail=detail, amount=amount)
+    return DataFacts(
+        name=path.name,
+        kind="file",
+        samples=number,
+        detail=detail,
+        picture_size=_edge(heads["images"]),
+        amount=Amount(documents=number, different=number, tokens=0),
+    )
+
+
+def _edge(head: bytes) -> int | None:
+    """Pixels along each edge, of arrays with height and width behind the number of pictures."""
+    shape = re.search(rb"'shape': \(\d+, (\d+), (\d+)[,)]", head)
+    return int(shape[1]) if shape and shape[1] == shape[2] and len(shape[1]) < _DIGITS_OF_A_SIZE else None
 
 
 def _table(table: Path, reading: Reading, wrong: Wrong) -> DataFacts:

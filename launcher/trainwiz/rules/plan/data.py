@@ -388,6 +388,28 @@ def all_files_of_a_folder_are_read(project: Project) -> Violations:
             )
 
 
+@rule("TW565", level=Level.WARNING, field="data.image_size")
+def arrays_keep_their_size(plan: Plan, project: Project) -> Violations:
+    """data.image_size should be the size of the pictures in an .npz file, which are not resized.
+
+    Without it: the forecast of memory and time is that of other pictures, and so is the micro-batch that is chosen by
+    it; transformers such as timm/vit_base_patch16_224 are built for that size and stop: `AssertionError: Input height
+    (64) doesn't match model (224)`.
+    Why: arrays are used as they are; only images from files are resized.
+    Instead: set data.image_size to the size in the file.
+    Source: the generated task.py and network.py; timm/layers/patch_embed.py in timm 1.0.31
+    """
+    data = project.train
+    if data and data.picture_size and data.picture_size != plan.data.image_size and plan.data.train.endswith(".npz"):
+        yield violation(
+            "data.image_size is {size}, but the pictures in {name} have {edge} pixels along each edge",
+            setting("data.image_size", data.picture_size),
+            size=plan.data.image_size,
+            name=data.name,
+            edge=data.picture_size,
+        )
+
+
 @rule("TW518", level=Level.ERROR, field="data.num_workers")
 def workers_fit_shared_memory(plan: Plan, machine: Machine) -> Violations:
     """/dev/shm must have room for the batches that the data workers prefetch.
