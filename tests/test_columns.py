@@ -5,7 +5,7 @@ import pytest
 import wcwidth
 
 from trainwiz import columns
-from trainwiz.columns import cut, pad, width, wrap
+from trainwiz.columns import cut, pad, shortened, width, wrap
 
 MIXED = (
     "一个 rank 的权重、梯度和 optimizer 状态放得进它的 GPU（单位：GiB）。启动容器时加 `--shm-size 8g`，或减少 worker。"
@@ -33,6 +33,12 @@ def test_combining_marks_take_no_column() -> None:
 )
 def test_cutting_counts_columns(text: str, room: int, kept: str) -> None:
     assert cut(text, room) == kept
+
+
+def test_what_is_shortened_says_so_within_the_columns() -> None:
+    assert shortened("更新", 4) == "更新"
+    assert shortened("更新 3", 5) == "更新…"
+    assert shortened("abc", 2) == "a…"
 
 
 def test_padding_counts_columns() -> None:

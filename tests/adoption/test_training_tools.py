@@ -277,6 +277,11 @@ def test_the_layers_that_get_an_adapter(lines: str, targets: str | None, left: s
 
 
 # docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's
+@pytest.mark.parametrize(("bits", "adapter"), [("load_in_4bit: true", "qlora"), ("load_in_8bit: true", "lora")])
+def test_only_four_bits_are_qlora(bits: str, adapter: str, tmp_path: Path) -> None:
+    assert carried(AXOLOTL_LORA + bits + "\n", tmp_path)["model.adapter"] == adapter
+
+
 def test_what_a_file_leaves_out_is_as_its_tool_has_it(tmp_path: Path) -> None:
     usual = {
         "batch.per_device_batch_size": 8,

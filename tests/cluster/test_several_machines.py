@@ -46,6 +46,13 @@ def test_the_rank_comes_from_the_option_then_from_slurm() -> None:
         cluster.place(planned(), 2, {})
 
 
+def test_each_machine_has_its_own_ranks() -> None:
+    plan = planned(num_machines=3, num_processes=6)
+    places = [cluster.place(plan, rank, {}) for rank in range(3)]
+    assert [list(cluster.ranks(plan, place)) for place in places] == [[0, 1], [2, 3], [4, 5]]
+    assert list(cluster.ranks(plan, None)) == [0, 1, 2, 3, 4, 5]
+
+
 def test_every_target_follows_the_protocol() -> None:
     targets = cluster.every()
     assert {target.PREFIX for target in targets} >= {"MASTER_", "SLURM_"}

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from trainwiz import plan as plans
 from trainwiz import rules, strategies
-from trainwiz.decide import Decided, Source, decide
+from trainwiz.decide import Decided, Source, decide, memory_bar
 from trainwiz.decide.earlier_answers import carry, without_replaced
 from trainwiz.errors import PlanError
 from trainwiz.estimate import estimate
+from trainwiz.estimate.device import Needs
 from trainwiz.estimate.forecast import forecast
 from trainwiz.machine import Cpu, Gpu, Machine, Memory
 from trainwiz.message import say
@@ -879,3 +880,10 @@ def test_arrays_are_counted_in_their_own_size() -> None:
     assert (small.plan.data.image_size, large.plan.data.image_size) == sizes
     assert why(small, "data.image_size") == "the size of the arrays, which are not resized"
     assert small.plan.batch.per_device_batch_size > large.plan.batch.per_device_batch_size
+
+
+def test_a_bar_of_memory_is_as_long_as_the_memory() -> None:
+    parts = {"state": 10, "buffers": 5, "activations": 1}
+    need = Needs(state=10, moments={"loss": {"state": 10}, "backward": parts})
+    assert memory_bar.bar(need, 20) == "██████████▓▓▓▓▓▒····"
+    assert memory_bar.bar(need, 8) == "█" * 20
