@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import multiprocessing
 import os
@@ -14,10 +15,12 @@ from trainwiz.process import termination
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+_SMALLEST = 8
+"""Items in a part, at least."""
 _LEAST = 64
 """Fewer items are done before other processes would have started."""
-_CHUNKS = 10
-"""Parts per process: neighboring items share work, and no process should have much left at the end."""
+_SHARE = 8
+"""Each part is an eighth of what is left for a process: neighboring items share work, and all end together."""
 
 
 def mapped(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
@@ -28,7 +31,21 @@ def mapped(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterato
         return
     # Forked, so that nothing is imported again.
     with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin) as pool:
-        yield from pool.map(function, items, chunksize=max(1, len(items) // (workers * _CHUNKS)))
+        for results in pool.map(functools.partial(_all, function), list(_parts(items, workers))):
+            yield from results
+
+
+def _parts(items: Sequence[Item], workers: int) -> Iterator[Sequence[Item]]:
+    """The items in parts that become smaller and smaller."""
+    start = 0
+    while start < len(items):
+        size = max(_SMALLEST, (len(items) - start) // (workers * _SHARE))
+        yield items[start : start + size]
+        start += size
+
+
+def _all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+    return [function(item) for item in items]
 
 
 @contextlib.contextmanager

@@ -255,15 +255,15 @@ class Script:
 
     def calls_named(self, names: Set[str]) -> list[Call]:
         """The calls of what is written with one of these dotted names."""
-        return self._chosen(names, [outline.callees for outline in self.tree.outlines])
+        return self._chosen(names, (outline.callees for outline in self.tree.outlines))
 
     def calls_given(self, names: Set[str]) -> list[Call]:
         """The calls that are given something of one of these dotted names."""
-        return self._chosen(names, [outline.given for outline in self.tree.outlines])
+        return self._chosen(names, (outline.given for outline in self.tree.outlines))
 
-    def _chosen(self, names: Set[str], groups: Sequence[Mapping[str, list[ast.Call]]]) -> list[Call]:
+    def _chosen(self, names: Set[str], groups: Iterable[Mapping[str, list[ast.Call]]]) -> list[Call]:
         found: list[Call] = []
-        for calls_of in groups:
+        for calls_of in groups if names else ():
             calls = {call for name in calls_of.keys() & names for call in calls_of[name]}
             found += self._wrapped(sorted(calls, key=order))
         return found

@@ -6,10 +6,11 @@ import ast
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import NamedTuple
 
-from trainwiz.script.outline import Outline
+from trainwiz.script.outline import Assignment, Outline
 from trainwiz.script.tree import Function, Tree, children, dotted, walk
+
+__all__ = ["MODULE_ALIASES", "RENAMED", "Assignment", "Names", "parameters"]
 
 MODULE_ALIASES = {
     "accelerate.accelerator": "accelerate",
@@ -37,21 +38,6 @@ MODULE_ALIASES = {
 """Modules whose names are known by another one as well: everything is looked for by its public name."""
 RENAMED = tuple(f"{module}." for module in MODULE_ALIASES)
 """What names of these modules begin with."""
-
-
-class Assignment(NamedTuple):
-    """A binding where it stands in a script."""
-
-    name: str
-    """The name that is bound."""
-    value: ast.expr
-    """The expression that it is bound to, or to a part of."""
-    node: ast.AST
-    """The statement that binds it."""
-    alone: bool
-    """Whether the name is bound to all of `value`, and not to a part of it."""
-    scope: ast.AST
-    """The function or module that it is in."""
 
 
 class Names:
@@ -84,9 +70,12 @@ class Names:
     def all_of(self, name: str) -> list[Assignment]:
         """The assignments of a name anywhere, in order."""
         if name not in self._assigned:
-            bindings = [b for outline in self.tree.outlines for b in outline.bindings.get(name, ())]
+            module, known = self.tree.module, [o.bindings[name] for o in self.tree.outlines if name in o.bindings]
+            # Modules of one program count as one.
             self._assigned[name] = [
-                Assignment(b.name, b.value, b.node, b.alone, self.tree.scope(b.node)) for b in bindings
+                one._replace(scope=module) if type(one.scope) is ast.Module and one.scope is not module else one
+                for group in known
+                for one in group
             ]
         return self._assigned[name]
 

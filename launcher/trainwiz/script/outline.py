@@ -26,10 +26,12 @@ DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 _NAMING: tuple[type[ast.AST], ...] = (ast.Name, ast.Attribute, ast.alias)
 """Kinds of nodes that name something."""
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_ENDS = frozenset((*SCOPES, ast.Module))
 _ASSIGNING = (ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.AugAssign, ast.With)
 
 
-class Binding(NamedTuple):
+class Assignment(NamedTuple):
     """A name that a statement gives a value. Of several targets, each is assigned the whole value."""
 
     name: str
@@ -40,6 +42,8 @@ class Binding(NamedTuple):
     """The statement."""
     alone: bool
     """Whether the whole value goes to this name, and is not unpacked into several."""
+    scope: ast.AST
+    """The function that it is in, or the module."""
 
 
 class Outline:
@@ -220,7 +224,7 @@ class Outline:
         return self.of(ast.FunctionDef, ast.AsyncFunctionDef)
 
     @cached_property
-    def bindings(self) -> dict[str, list[Binding]]:
+    def bindings(self) -> dict[str, list[Assignment]]:
         """What gives names a value, by name, in order."""
         found = defaultdict(list)
         for node in self.of(*_ASSIGNING):
@@ -229,7 +233,7 @@ class Outline:
         return found
 
     @cached_property
-    def bound(self) -> dict[ast.expr, list[Binding]]:
+    def bound(self) -> dict[ast.expr, list[Assignment]]:
         """The same by what the value is."""
         found = defaultdict(list)
         for group in self.bindings.values():
@@ -248,6 +252,18 @@ def branches(kind: type[ast.AST]) -> tuple[str, ...]:
 def own_branches(kind: type[ast.AST]) -> tuple[str, ...]:
     """Those from last to first, without what nodes share."""
     return tuple(name for name in reversed(branches(kind)) if name not in _SHARED)  # type: ignore[arg-type]
+
+
+def scope(node: ast.AST) -> ast.AST:
+    """The function that contains a node (a lambda counts), or its module."""
+    known = node.__dict__
+    above: ast.AST | None = known.get("_scope")
+    if above is None:
+        above = known.get("_parent")
+        while above is not None and type(above) not in _ENDS:
+            above = above.__dict__.get("_parent")
+        known["_scope"] = above
+    return above  # type: ignore[return-value]
 
 
 def dotted(node: ast.AST) -> str:
@@ -272,7 +288,7 @@ def skipping(value: ast.expr) -> ast.expr | None:
     return value.args[0] if skips else None  # type: ignore[attr-defined]
 
 
-def _bindings(node: ast.AST, module: ast.Module) -> Iterator[Binding]:
+def _bindings(node: ast.AST, module: ast.Module) -> Iterator[Assignment]:
     if isinstance(node, ast.Assign):
         for target in node.targets:
             yield from _bound(target, node.value, node)
@@ -288,10 +304,10 @@ def _bindings(node: ast.AST, module: ast.Module) -> Iterator[Binding]:
                 yield from _bound(item.optional_vars, item.context_expr, node)
 
 
-def _bound(target: ast.expr, value: ast.expr, node: ast.AST) -> Iterator[Binding]:
+def _bound(target: ast.expr, value: ast.expr, node: ast.AST) -> Iterator[Assignment]:
     parts = target.elts if isinstance(target, ast.Tuple | ast.List) else None
     pairs = parts is not None and isinstance(value, ast.Tuple) and len(value.elts) == len(parts)
     for i, part in enumerate([target] if parts is None else parts):
         own = value.elts[i] if pairs else value  # type: ignore[attr-defined]
         if name := dotted(part):
-            yield Binding(name, own, node, parts is None or own is not value)
+            yield Assignment(name, own, node, parts is None or own is not value, scope(node))

@@ -9,7 +9,7 @@ import re
 from trainwiz.engines.names import names
 from trainwiz.script.names import Assignment, Names, parameters
 from trainwiz.script.origins import Origins
-from trainwiz.script.tree import Function, Guard, Tree, constant, dotted, walk
+from trainwiz.script.tree import Function, Guard, Tree, constant, dotted, walk, written
 
 MAIN = names(
     """
@@ -104,11 +104,11 @@ class Ranks:
         if isinstance(test, ast.BoolOp):
             needs_all = isinstance(test.op, ast.And) != positive
             # `not is_initialized() or rank == 0`: without other ranks there is nothing to tell apart.
-            known = [value for value in test.values if not needs_all or not _ALONE.search(ast.unparse(value))]
+            known = [value for value in test.values if not needs_all or not _ALONE.search(written(value))]
             answers = [self.differs(value, positive) for value in known or test.values]
             return all(answers) if needs_all else any(answers)
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            if isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.Gt) and ast.unparse(test.comparators[0]) == "-1":
+            if isinstance(test.ops[0], ast.Eq | ast.NotEq | ast.Gt) and written(test.comparators[0]) == "-1":
                 return False  # `local_rank != -1` is true on all ranks, or there is one process
             if isinstance(test.ops[0], ast.IsNot if positive else ast.Is) and constant(test.comparators[0]) is None:
                 return _WRITER.search(dotted(test.left)) is not None or self._is_made_on_one(test.left)

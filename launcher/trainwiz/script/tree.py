@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
 
-from trainwiz.script.outline import Outline, branches, dotted, own_branches
+from trainwiz.script.outline import SCOPES, Outline, branches, dotted, own_branches, scope
 
 __all__ = ["Function", "Guard", "Loop", "Tree", "branches", "dotted"]
 
@@ -19,9 +19,7 @@ Node = TypeVar("Node", bound=ast.AST)
 Found = TypeVar("Found")
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _WITHOUT_GRADIENT = ("no_grad", "inference_mode")
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_FRAMES = (*_SCOPES, ast.ClassDef)
-_ENDS = frozenset((*_SCOPES, ast.Module))
+_FRAMES = (*SCOPES, ast.ClassDef)
 _FRAME_ENDS = frozenset((*_FRAMES, ast.Module))
 _LEAVING = (ast.Return, ast.Raise, ast.Continue, ast.Break)
 _BLOCKS = ("body", "handlers", "orelse", "finalbody", "cases")
@@ -162,13 +160,7 @@ class Tree:
 
     def scope(self, node: ast.AST) -> ast.AST:
         """The function that contains a node (a lambda counts), or the module."""
-        known = node.__dict__
-        above = known.get("_scope")
-        if above is None:
-            above = known.get("_parent")
-            while above is not None and type(above) not in _ENDS:
-                above = above.__dict__.get("_parent")
-            known["_scope"] = above
+        above = node.__dict__.get("_scope") or scope(node)
         return self.module if above is None or type(above) is ast.Module else above
 
     def inside(self, node: ast.AST) -> Iterator[ast.AST]:
@@ -291,7 +283,7 @@ def leaves(body: list[ast.stmt]) -> bool:
     """Whether a block never falls through to what follows it."""
     last = body[-1]
     if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call):
-        return ast.unparse(last.value.func) in _EXITS
+        return dotted(last.value.func) in _EXITS
     return isinstance(last, _LEAVING)
 
 
@@ -301,7 +293,15 @@ def is_main_guard(node: ast.AST) -> bool:
         return False
     known: bool | None = node.__dict__.get("_is_main_guard")
     if known is None:
-        known = node._is_main_guard = "__name__" in ast.unparse(node.test)  # type: ignore[attr-defined]
+        known = node._is_main_guard = "__name__" in written(node.test)  # type: ignore[attr-defined]
+    return known
+
+
+def written(node: ast.AST) -> str:
+    """What `ast.unparse` gives, kept on the node: conditions are asked about again and again."""
+    known: str | None = node.__dict__.get("_written")
+    if known is None:
+        known = node._written = ast.unparse(node)  # type: ignore[attr-defined]
     return known
 
 

@@ -28,7 +28,7 @@ _MOST_BYTES = 200_000
 _MOST_TOGETHER = 300_000
 """The most bytes of all modules of one script; the imports of a library itself may be endless."""
 _MOST_KEPT = 1_200_000
-"""Bytes of modules that are kept for the next script; their trees take a hundred times as much."""
+"""Bytes of modules that are kept for the next script, together with it; trees and indexes take forty times as much."""
 _MOST_NAMED = 1000
 """Scripts that are looked at for one to name where a folder was given."""
 _FOLLOWED = re.compile(
@@ -61,8 +61,8 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
     It is valid until the next one is read. `text` counts in place of what is in the file. None where neither it nor
     they have a word about training.
     """
-    _MODULES.forget()
     given, text = text, read_text(path) if text is None else text
+    _MODULES.forget(len(text))
     # A text that is not in the file, or is too long for a module, cannot be imported by another script.
     shared = given is None and Path(path).stat().st_size <= _MOST_BYTES
     own = _MODULES.of(Path(path), text) if shared else Module(Path(path), text, _NEVER)
@@ -170,9 +170,9 @@ class Modules:
         self._kept[file] = found
         return found
 
-    def forget(self) -> None:
-        """Drop those that were not read for long; no script that was read before may be in use."""
-        while self._bytes > _MOST_KEPT:
+    def forget(self, coming: int) -> None:
+        """Drop those that were not read for long, for so many bytes; no script that was read before may be in use."""
+        while self._kept and self._bytes + coming > _MOST_KEPT:
             first = self._kept.pop(next(iter(self._kept)))
             self._bytes -= len(first.text)
             first.release()

@@ -44,12 +44,15 @@ def wrappers_have_no_attributes_of_the_model(script: Script) -> Violations:
     if not script.engines.prepared_names or script.says(_FORWARDS):
         return
     told: set[str] = set()
+    own = script.once(_own_attributes)
     for node in script.tree.of(ast.Attribute):
+        if (node.attr not in _INSIDE and node.attr not in own) or node.attr in told:
+            continue
         name = dotted(node.value)
         # A model that went through a list has a name of its own where it is used.
-        if name in ("", "self") or node.attr in told or not isinstance(node.ctx, ast.Load):
+        if name in ("", "self") or not isinstance(node.ctx, ast.Load):
             continue
-        wrap = _wrap(script, node.value) if node.attr in _INSIDE or node.attr in script.once(_own_attributes) else None
+        wrap = _wrap(script, node.value)
         if wrap is not None and (node.attr in _INSIDE or _is_own(script, node, wrap)):
             told.add(node.attr)
             yield violation(

@@ -25,6 +25,8 @@ _SHARES_WEIGHTS = re.compile(r"broadcast|sync_(params|weights|parameters)|load_s
 _MAY_WRAP = re.compile(r"wrap|boost|initialize|setup|prepare|sync_(grad|model|param)|parallel|distribut", re.IGNORECASE)
 _SEEDS = names("torch.manual_seed transformers.set_seed accelerate.utils.set_seed torch.cuda.manual_seed_all")
 _GRADIENTS = re.compile(r"grad(s|ients?)?\b|grad_|gradient|param|weights|bucket|model\b|net\b")
+_MADE_OF = 3
+"""How often what something is made of is asked for what that is made of."""
 _CRITERION = re.compile(r"loss|crit|metric", re.IGNORECASE)
 
 
@@ -215,11 +217,18 @@ def _left_out(script: Script) -> Violations:
             return
 
 
-def _parts(script: Script, value: ast.expr, depth: int = 3) -> set[str]:
+def _parts(script: Script, value: ast.expr) -> set[str]:
     """The names of a model, and of those that it was made of: `model = Both(encoder, decoder)`."""
-    found = {name for n in walk(value) if (name := dotted(n))}
-    made = [one for name in found for one in script.names.assigned(name, value) if one.alone] if depth else []
-    return found.union(*(_parts(script, one.value, depth - 1) for one in made if isinstance(one.value, ast.Call)))
+    found, values = _names_in(value), {value}
+    for _ in range(_MADE_OF):
+        made = (a for one in values for name in _names_in(one) for a in script.names.assigned(name, one) if a.alone)
+        values = {a.value for a in made if isinstance(a.value, ast.Call)}
+        found = found.union(*map(_names_in, values))
+    return found
+
+
+def _names_in(value: ast.expr) -> set[str]:
+    return {name for node in walk(value) if (name := dotted(node))}
 
 
 def _may_be_wrapped(script: Script, name: str, at: ast.AST) -> bool:

@@ -90,9 +90,8 @@ def _collects(value: ast.expr, model: str) -> bool:
 
 def _replaced(script: Script) -> Iterator[tuple[Call, ast.Call, str]]:
     """What replaces a model's parameters, where the script calls it or a function of its own for it, and the model."""
-    shards = any(_FABRIC_SHARDS.search(part.text) for part in script.parts)
     for call in script.called(*_REPLACES):
-        if call.name.startswith("Fabric") and (not shards or len(call.node.args) > 1):
+        if call.name.startswith("Fabric") and (len(call.node.args) > 1 or not script.says(_FABRIC_SHARDS)):
             continue
         name = dotted(call.node.args[0]) if call.node.args else ""
         yield call, call.node, name

@@ -199,8 +199,8 @@ def devices_have_the_local_rank(script: Script) -> Violations:
 
 def _number_of_gpu(text: ast.JoinedStr) -> ast.expr | None:
     """The number in `f"cuda:{rank}"`."""
-    first, *rest = text.values
-    number = rest[0] if len(rest) == 1 and constant(first) == "cuda:" else None
+    parts = text.values  # none of f""
+    number = parts[1] if len(parts) == 2 and constant(parts[0]) == "cuda:" else None
     return number.value if isinstance(number, ast.FormattedValue) else None
 
 
