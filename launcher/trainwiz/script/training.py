@@ -85,6 +85,22 @@ class Training:
         return found
 
     @cached_property
+    def passes(self) -> list[Backward]:
+        """The backward passes; those of a function that is given the loss, where it is called."""
+        found: list[Backward] = []
+        for backward in self.backwards:
+            function, name = self.tree.scope(backward.call), dotted(backward.loss)
+            given = name in parameters(function) and backward.loop is None
+            sites = self.origins.sites(function) if given else []
+            for site in sites:
+                loss, loop = argument(function, name, site), next(iter(self.tree.loops(site)), None)
+                if loss is not None:
+                    found.append(Backward(site, loss, backward.by, loop))
+            if not sites:
+                found.append(backward)
+        return list({(b.call, b.loop): b for b in found}.values())
+
+    @cached_property
     def distinct(self) -> list[Backward]:
         """Of the backward passes of one function that go back from the same name, the first."""
         found = {(self.tree.scope(b.call), dotted(b.loss) or b.call): b for b in reversed(self.backwards)}

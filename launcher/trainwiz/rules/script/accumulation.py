@@ -22,6 +22,8 @@ _RANKS = re.compile(r"(^|[._])(world_?size|num_gpus|n_?gpus?|get_world_size\(\))
 """Numbers of ranks, by which DDP divides the gradients itself."""
 _DIVISORS = re.compile(r"accum|acc_|steps?\b|micro|num_|count|total|tokens|batch", re.IGNORECASE)
 """In what a function may divide a loss by, so that an update has the mean of its micro-batches."""
+_KEPT = re.compile(r"^accum\w*_(features?|outputs?|logits|embed\w*)$")
+"""The names of what is kept of all micro-batches, for a loss of all of them."""
 _OWN_DIVISION = ("Accelerator", "DeepSpeedEngine")
 
 
@@ -225,7 +227,7 @@ def losses_are_divided_once(script: Script) -> Violations:
 
 def _inner_windows(script: Script) -> Violations:
     """Windows that are loops of their own, `for _ in range(accumulation): …`, with the step after them."""
-    for backward in script.training.backwards:
+    for backward in script.training.passes:
         loop, by = next(iter(script.origins.loops(backward.call)), None), backward.by
         if by not in ("Tensor", "GradScaler", "Accelerator", "Fabric") or not isinstance(loop, ast.For):
             continue
@@ -323,6 +325,8 @@ def _is_scaled(script: Script, window: Window, within: Loop | None = None) -> bo
 
     What stands outside of `within` in its function is another loss of the same name.
     """
+    if any(isinstance(n, ast.Name) and _KEPT.search(n.id) for n in walk(window.loop)):
+        return True  # a loss of all micro-batches at once, as contrastive losses are
     size = ast.unparse(window.size)
     losses = dict.fromkeys((window.backward.loss, *script.training.losses(window.backward)))
     for node in (n for one in losses for n in script.names.feeding(one, past=lambda n: _is_forward(script, n))):

@@ -44,7 +44,7 @@ def wrappers_have_no_attributes_of_the_model(script: Script) -> Violations:
     if not script.engines.prepared_names or script.says(_FORWARDS):
         return
     told: set[str] = set()
-    own = script.once(_own_attributes)
+    own = script.once(_own_attributes) | script.once(_asked_inside)
     for node in script.tree.of(ast.Attribute):
         if (node.attr not in _INSIDE and node.attr not in own) or node.attr in told:
             continue
@@ -78,7 +78,7 @@ def _wrap(script: Script, value: ast.expr, depth: int = 4) -> ast.Call | None:
     ):
         given = script.origins.given(dotted(value), value) if latest is None and "." not in dotted(value) else []
         return _only([_wrap(script, one, depth - 1) if dotted(one) else None for one in given])
-    made = latest.value
+    made = _unmoved(latest.value)
     if isinstance(made, ast.Name) and not latest.alone:  # `generator, critic = models`
         parts = [_part(one, latest) for one in script.origins.given(made.id, made)]
         return _only([_wrap(script, one, depth - 1) if one is not None else None for one in parts])
@@ -114,11 +114,19 @@ def _may_be_model(name: str) -> bool:
 
 def _is_own(script: Script, node: ast.Attribute, wrap: ast.Call) -> bool:
     """Whether an attribute is one of the project's class that makes the model, and not one of nn.Module or DDP."""
+    if node.attr in script.once(_asked_inside):
+        return True
     for kind in _kinds(script, wrap):
         bases = {script.names.resolved(base) for base in kind.bases}
         if node.attr in _attributes(kind) - _OF_MODULES and bases <= {"torch.nn.Module", "nn.Module"}:
             return True
     return False
+
+
+def _asked_inside(script: Script) -> frozenset[str]:
+    """What the script itself asks the model inside a wrapper for: `head` of `model.module.head`."""
+    inside = (script.tree.parent(node) for node in script.tree.mentions("module"))
+    return frozenset(n.attr for n in inside if isinstance(n, ast.Attribute)) - _OF_MODULES
 
 
 def _own_attributes(script: Script) -> frozenset[str]:

@@ -161,7 +161,7 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Violations:
     """
     yield from _clipped_in_windows(script)
     yield from _clipped_in_inner_loops(script)
-    if script.accumulation is None:
+    if script.accumulation is None and script.makers("Accelerator"):
         return
     for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
         blocks = [w for w in script.tree.withs(call.node) if opened(w, "accumulate")]
@@ -216,7 +216,7 @@ def _cleared_in_windows(script: Script) -> Violations:
                     place=script.place(call.node),
                 )
                 return
-    for backward in script.training.backwards:
+    for backward in script.training.passes:
         stepped = {dotted(s.func.value) for s in _steps_after(script, backward)}  # type: ignore[attr-defined]
         for call in clears if stepped else ():
             here = script.tree.loops(call.node)[:1] == [backward.loop]
@@ -301,7 +301,7 @@ def _clips_beside(script: Script, clip: ast.Call, window: Window) -> bool:
 
 def _clipped_in_inner_loops(script: Script) -> Violations:
     """Clipping beside the backward pass, in a loop over micro-batches that the step comes after."""
-    for backward in script.training.backwards:
+    for backward in script.training.passes:
         if not _steps_after(script, backward):
             continue
         for call in script.methods("clip_grad_norm_", "clip_grad_value_"):

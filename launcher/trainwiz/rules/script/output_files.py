@@ -44,7 +44,7 @@ _LOADS = r"(?i)(^|_)(load|resume|restart|restore|auto_load|set(_optimizer)?_stat
 """Functions that load a checkpoint."""
 _WORDS = {"Optimizer": re.compile(r"opt", re.IGNORECASE), "Scheduler": re.compile(r"sched|\blr", re.IGNORECASE)}
 """In the names of what is loaded: the states that nobody loads who only begins with the weights of another training."""
-_SCALER = re.compile(r"scaler", re.IGNORECASE)
+_SCALER = re.compile(r"scaler|(^|\.)amp$", re.IGNORECASE)
 _RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
 _WRITERS = ("numpy.save", "numpy.savez")
 _LINKS = ("os.symlink", "os.rename", "os.replace", "shutil.copytree")
@@ -207,11 +207,19 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
 def _saved_only(script: Script) -> Violations:
     """The state of an optimizer or a schedule that is saved, but not loaded beside the others that are."""
     states = [c for c in script.methods("state_dict") if isinstance(c.node.func, ast.Attribute)]
+    # What a function is given, its callers may have loaded under any name.
+    states = [
+        c for c in states if dotted(c.node.func).split(".")[0] not in parameters(script.tree.scope(c.node)) - {"self"}
+    ]
     kinds = [(c, script.engines.kind(c.node.func.value)) for c in states]  # type: ignore[attr-defined]
-    if not any(kind in _WORDS for _, kind in kinds) or script.has_attribute("load_state", "load_checkpoint"):
+    trains = script.training.steps or any(b.by == "NativeScaler" for b in script.training.backwards)
+    if not any(kind in _WORDS for _, kind in kinds) or not (trains or _trains_elsewhere(script)):
+        return
+    if script.has_attribute("load_state", "load_checkpoint"):
         return
     given = {dotted(v) for c in script.calls_like(_LOADS) for v in c.arguments if dotted(v)}
     given |= {dotted(c.node.func).rpartition(".")[0] for c in script.methods("load_state_dict")}
+    yield from _one_not_loaded(script, [c for c, kind in kinds if kind == "Optimizer"], given)
     for wanted, words in _WORDS.items():
         saved = next((c for c, kind in kinds if kind == wanted), None)
         others = [other for kind, other in _WORDS.items() if kind != wanted]
@@ -219,11 +227,26 @@ def _saved_only(script: Script) -> Violations:
         if saved is None or not resumed or any(words.search(name) for name in given):
             continue
         name = dotted(saved.node.func.value)  # type: ignore[attr-defined]
+        if not script.origins.makers(saved.node.func.value):  # type: ignore[attr-defined]
+            continue  # an object gets it from somewhere
         yield violation(
             "{name} is saved, but not loaded again when the training continues",
             remedy("load it beside the other states: {name}.load_state_dict", name=name),
             name=name,
             place=script.place(saved.node),
+        )
+
+
+def _one_not_loaded(script: Script, saved: Sequence[Call], given: set[str]) -> Violations:
+    """Of several optimizers that are saved, one that is not loaded, while another is."""
+    names = {dotted(c.node.func).rpartition(".")[0]: c for c in saved}
+    loaded = {name for name in names if name in given}
+    for name in sorted(names.keys() - loaded) if loaded else ():
+        yield violation(
+            "{name} is saved, but not loaded again when the training continues",
+            remedy("load it beside the other states: {name}.load_state_dict", name=name),
+            name=name,
+            place=script.place(names[name].node),
         )
 
 

@@ -439,7 +439,7 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     own = any(k.arg in ("batch_sampler", *unsaid) for k in loader.keywords) or len(loader.args) > 3
     if own or any(not is_of_one_rank(script, sampler) for sampler in samplers):
         return True
-    fed = [n for value in _data(loader) for n in script.names.feeding(value)]
+    fed = [n for v in _data(loader) for n in script.names.feeding(v, past=_places) if not _places(n)]
     words = {n.id for n in fed if isinstance(n, ast.Name)} | {n.attr for n in fed if isinstance(n, ast.Attribute)}
     if any(_SHARES.search(word) or _OWN_MADE.search(word) for word in words):
         return True
@@ -450,7 +450,7 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     if _data(loader) and not made:
         return constant(next((k.value for k in loader.keywords if k.arg == "shuffle"), None)) is not True
     for maker in made:
-        if not isinstance(maker, ast.Call) or script.ranks.mentions_rank(maker):
+        if not isinstance(maker, ast.Call) or any(map(script.ranks.mentions_rank, _given_data(maker))):
             return True
         kind = next((n for n in script.tree.of(ast.ClassDef) if n.name == dotted(maker.func)), None)
         if kind is not None and ((_says_shares(kind) and not _is_told_one(maker)) or _is_random(script, kind)):
@@ -461,6 +461,18 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         if any(isinstance(t, ast.Call) and script.names.resolved(t.func) in _RANDOM for t in inside):
             return True
     return False
+
+
+def _places(node: ast.AST) -> bool:
+    """Whether this only says on which device something is, which the rank decides."""
+    if isinstance(node, ast.keyword):
+        return node.arg == "device"
+    return dotted(node) == "device"
+
+
+def _given_data(maker: ast.Call) -> list[ast.expr]:
+    """What a dataset is made from, but not its device."""
+    return [maker.func, *(v for v in (*maker.args, *(k.value for k in maker.keywords)) if dotted(v) != "device")]
 
 
 def _of_all_splits(maker: ast.expr) -> ast.expr:

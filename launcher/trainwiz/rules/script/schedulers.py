@@ -217,7 +217,8 @@ def _total(call: Call) -> ast.expr | None:
 def _divides_by_ranks(script: Script, total: ast.expr) -> bool:
     """Whether a number of samples is divided by what all ranks see in an update, and never multiplied by the ranks."""
     nodes = list(script.names.feeding(total, past=lambda n: operates(n, ast.Div, ast.FloorDiv)))
-    divisions = [n for n in nodes if operates(n, ast.Div, ast.FloorDiv)]
+    found = [n for n in nodes if operates(n, ast.Div, ast.FloorDiv)]
+    divisions = [n for n in found if not script.tree.is_before(total, n)]  # and not what the name is for later
     names = " ".join(dotted(n) for n in nodes if isinstance(n, ast.Name | ast.Attribute))
     others = any(isinstance(n, ast.IfExp) for n in nodes)
     divisors = [n for division in divisions for n in walk(division.right)]  # type: ignore[attr-defined]

@@ -214,8 +214,8 @@ def _is_last(test: ast.expr, positive: bool) -> bool:
     """Whether a condition says by its name that this is the last micro-batch."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         return _is_last(test.operand, not positive)
-    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) and positive:
-        return any(_is_last(value, True) for value in test.values)
+    if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == positive:
+        return any(_is_last(value, positive) for value in test.values)
     return positive and re.search(r"(^|[._])(is_)?last(_|$)", dotted(test)) is not None
 
 
