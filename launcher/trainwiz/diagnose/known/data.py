@@ -130,6 +130,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:named twice among the sources|which of its folders are for training).*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: \S+ and \S+ are two texts that belong together, and only .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:these labels cannot be [a-z0-9 ]+:|this conversation cannot be used).*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+: the key \".*\" is given twice; .*)$",
         r"\b(?:json\.decoder\.)?JSONDecodeError: (?P<place>.+)$",
         r"UnicodeDecodeError: (?P<place>.+)$",
         r"\b(?:pyarrow\.lib\.)?ArrowInvalid: (?P<place>.+)$",
