@@ -231,12 +231,18 @@ class Answers(http.server.BaseHTTPRequestHandler):
         with pod.log.open("rb") as stream:
             while True:
                 is_over = pod.process.poll() is not None or asked.get("follow") != "true"
-                self.wfile.write(stream.read())
+                self.wfile.write(self._dated(pod, stream.read()) if asked.get("timestamps") else stream.read())
                 self.wfile.flush()
                 if is_over:
                     break
                 time.sleep(0.1)
         self.close_connection = True
+
+    def _dated(self, pod: Pod, text: bytes) -> bytes:
+        """The lines with times in front: those of one pod before those of the next."""
+        minute = list(self.cluster.pods).index(pod.name)
+        lines = text.splitlines(keepends=True)
+        return b"".join(b"2026-01-01T00:%02d:00.%06dZ " % (minute, i) + line for i, line in enumerate(lines))
 
     def _say(self, found: dict[str, Any], status: int = 200) -> None:
         body = json.dumps(found).encode()

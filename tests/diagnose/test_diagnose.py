@@ -2,6 +2,7 @@
 
 import functools
 import inspect
+import io
 import re
 import string
 import time
@@ -18,6 +19,7 @@ from trainwiz.diagnose.general import EXPLANATIONS
 from trainwiz.diagnose.launchers import first_failure
 from trainwiz.diagnose.subject import SUBJECTS
 from trainwiz.outcome import Outcome
+from trainwiz.ui import diagnosis as shown
 
 LOGS = {file.stem: file.read_text() for file in sorted((Path(__file__).parents[1] / "logs").glob("*.log"))}
 FAILED = [name for name in LOGS if not name.startswith(("good--", "unknown--"))]
@@ -324,6 +326,25 @@ def test_what_a_launcher_reports_is_no_word_of_the_script() -> None:
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n"
     )
     assert log_text.last_of_script(log_text.read(own + report)) == "no space left for the day"
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+def test_the_card_of_a_launch_is_no_cause_of_its_own(lang: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whole output of a launch, as a pod's log has it, and the card alone, as people paste it."""
+    monkeypatch.setenv("TRAINWIZ_LANG", lang)
+    log = (
+        'step 1\nTraceback (most recent call last):\n  File "/a/train.py", line 3, in <module>\n    import task\n'
+        "  File \"/a/task.py\", line 1, in <module>\n    raise RuntimeError('no data')\nRuntimeError: no data\n"
+    )
+    first = of_log(log, log="x")
+    assert first is not None
+    card = "".join(f"{line}\n" for line in shown.card(first, log="x", fix=None, stream=io.StringIO()))
+    for text in (log + card + "all files of this run are in runs/1\n", card):
+        again = of_log(text, log="x")
+        assert again is not None
+        assert (again.name, again.exception, str(again.cause)) == (first.name, first.exception, str(first.cause))
+    group = '  + Exception Group Traceback (most recent call last):\n  |   File "a.py", line 1, in f\n  | OSError: 5\n'
+    assert "  | OSError: 5" in [line.text for line in log_text.read(group)]
 
 
 def test_a_spawned_rank_that_was_killed_is_named() -> None:

@@ -388,6 +388,17 @@ def test_what_slurms_accounting_says(lines: str, phase: Phase | None) -> None:
     assert (seen.phase if seen else None) is phase
 
 
+def test_lines_of_several_pods_are_put_in_the_order_of_their_times() -> None:
+    """kubectl goes over the pods of a selector in an order of chance, and leaves out zeros at the end of a time."""
+    printed = (
+        "2026-11-27T22:10:05.5Z failed\n2026-11-27T22:10:05.25Z \n2026-11-27T22:10:05.123456789Z resumed\n"
+        "2026-11-27T22:09:59Z stopped\nwithout a time\n2026-11-27T22:09:58.9Z begun\n"
+    )
+    expected = "begun\nstopped\nwithout a time\nresumed\n\nfailed\n"
+    assert schedulers.named("kubernetes").in_order(printed) == expected  # type: ignore[union-attr]
+    assert schedulers.named("skypilot").in_order(printed) == printed  # type: ignore[union-attr]
+
+
 @pytest.mark.parametrize(
     ("status", "phase"),
     [

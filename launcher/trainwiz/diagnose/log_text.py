@@ -62,6 +62,8 @@ _BEGUN_BOX = re.compile(r"^(?:│ )?(?!│)\S.*?:\d+ in(?: [\w<>]+)?\s+│$")
 _BEGINNING = re.compile(r"(?<=[^\s:─])\s*((?:\[rank\d+\]: )?Traceback \(most recent call last\))")
 # torchrun's report quotes the traceback that a rank recorded, two columns further to the right.
 _RECORDED = re.compile(r"^  traceback : (Traceback \(most recent call last\):)$")
+# The card of `trainwiz launch`, in any language: lines that it quotes, cause and evidence, and the remedy.
+_CARD_QUOTES, _CARD_ADVISES, _CARD_LINES = "  | ", "→ ", 60
 # tqdm does not end the line of its bar, and what is printed next follows on the same line.
 _BAR = re.compile(r"(\| *[\d.]+\w?/[\d.]+\w? \[[^\]\r\n]{0,300}\])(?=[^\s\r])")
 _FRAME = re.compile(r'^\s+File "(?P<file>[^"<]+)", line (?P<line>\d+), in (?P<function>.+)$')
@@ -200,7 +202,7 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
                 rank, cleaned = int(match[1]), cleaned[match.end() :]
                 match = _BRACKETED.match(cleaned)
             lines.append(Line(number, rank, _unboxed(cleaned, rank, boxed)))
-    return tuple(line for line in _straightened(_without_report(lines)) if line.text)
+    return tuple(line for line in _straightened(_without_report(_without_cards(lines))) if line.text)
 
 
 def _unjoined(words: str) -> str:
@@ -283,6 +285,19 @@ def _wrapped_text(line: str) -> str | None:
         return None
     found = (values.get(key) for key in _JSON_KEYS)
     return next((text.rstrip("\r\n") for text in found if isinstance(text, str)), None)
+
+
+def _without_cards(lines: Sequence[Line]) -> Iterator[Line]:
+    """The lines, of a card of `trainwiz launch` only those that it quotes: the others explain them already."""
+    ends = -1
+    for i, line in enumerate(lines):
+        if line.text.startswith(_CARD_QUOTES) and i > ends:
+            ahead = range(i, min(i + _CARD_LINES, len(lines)))
+            ends = next((n for n in ahead if lines[n].text.startswith(_CARD_ADVISES)), ends)
+        if i > ends:
+            yield line
+        elif line.text.startswith(_CARD_QUOTES):
+            yield replace(line, text=line.text[len(_CARD_QUOTES) :])
 
 
 def _without_report(lines: Iterable[Line]) -> Iterator[Line]:

@@ -30,6 +30,7 @@ _CONTAINER = "node"
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 _JOB_LABEL = "batch.kubernetes.io/job-name"
+_STAMPED = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z ?")
 _INDEX = f"metadata.annotations['{_INDEX_LABEL}']"
 _JOBSET_NAME = f"metadata.labels['{_JOBSET_LABEL}']"
 _JOB_NAME = f"metadata.labels['{_JOB_LABEL}']"
@@ -62,6 +63,7 @@ class Kubernetes(Scheduler):
     program = "kubectl"
     traces = ("$KUBECONFIG", "~/.kube/config")
     id_pattern = rf"(?:{_NAME}:)?(?:{'|'.join(map(re.escape, _TYPES.values()))})/{_NAME}"
+    dated = True
     file = "trainjob.yaml"
     keys = frozenset(
         {
@@ -128,12 +130,24 @@ class Kubernetes(Scheduler):
         return pods.told(seen, items, restarted=seen.again)
 
     def output(self, job: Job, machine: int, *, follow: bool, since: str) -> Argv:
-        """By labels, where a restarted pod has another name; kubectl would show ten lines."""
+        """By labels, where a restarted pod has another name; kubectl would show ten lines.
+
+        kubectl prints one pod after the other, in an order of chance, so that only times say what was last.
+        """
         space, labels = _pods_of(job)
         indexed = "" if labels.startswith(_JOB_LABEL) else f",{_INDEX_LABEL}={machine}"
-        more = (*(("--follow",) if follow else ()), *((f"--since-time={since}",) if since else ()))
+        more = ("--follow" if follow else "--timestamps", *((f"--since-time={since}",) if since else ()))
         chosen = ("--selector", labels + indexed, "--container", _CONTAINER)
         return ("kubectl", "logs", *space, *chosen, "--tail=-1", f"--max-log-requests={2 * _MOST_RESTARTS}", *more)
+
+    def in_order(self, printed: str) -> str:
+        """By the time in front of each line; one without stays behind the line before it."""
+        at, lines = "", []
+        for line in printed.splitlines(keepends=True):
+            stamped = _STAMPED.match(line)
+            at = f"{stamped[1]}.{stamped[2] or '':0<9}" if stamped else at
+            lines.append((at, line[stamped.end() :] if stamped else line))
+        return "".join(line for _, line in sorted(lines, key=lambda each: each[0]))
 
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:  # noqa: ARG002 (the same for both)
         """Its pods get SIGTERM and their grace. A suspended job would be started again by Kueue."""

@@ -70,6 +70,8 @@ class Scheduler:
     """Files and variables ($NAME) that are there once a person has set it up; empty: the program is enough."""
     id_pattern: str = r"[0-9]{1,18}"
     """All of a job's id. Ids also come from a project's files, and become arguments of commands."""
+    dated: bool = False
+    """What `output` prints without following has times in front, for `in_order`."""
     keys: frozenset[str]
     """The keys of `cluster:` that its file needs, beside `kind`, `job_name` and `grace`."""
     file: str
@@ -127,6 +129,10 @@ class Scheduler:
         `since` is a time as RFC 3339 has it: only what was written after it; empty for all.
         """
         return ()
+
+    def in_order(self, printed: str) -> str:
+        """What the command of `output` printed without following, in the order in which it was written."""
+        return printed
 
     def written(self, job: Job) -> str:  # noqa: ARG002 (most write elsewhere)
         """The file in the project's folder with what a job's machines write; empty where there is none."""

@@ -46,6 +46,7 @@ class Assignment(NamedTuple):
     """The function that it is in, or the module."""
 
 
+# docs/decisions/files.md: What lint finds in one module is found once for all who import it
 class Outline:
     """The statements of one module, indexed."""
 

@@ -137,11 +137,14 @@ def show(job: Job, project: Path, rank: int, *, follow: bool) -> int:
                     return 0
                 time.sleep(_EVERY_SECONDS)
                 continue
-            argv = _output(job, machine, follow=follow and not seen.over, since=since)
+            following = follow and not seen.over
+            if not following and _is_dated(job):
+                return _show_all(job, machine)
+            argv = _output(job, machine, follow=following, since=since)
             code, asked = foreground.run(argv, cwd=os.getcwd(), environ=os.environ, stdout=True)
             if asked is not None:
                 return 0
-            if code or not follow or seen.over:
+            if code or not following:
                 return 1 if code else 0
             since = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
             if _state(job).over:
@@ -153,11 +156,31 @@ def show(job: Job, project: Path, rank: int, *, follow: bool) -> int:
 
 def fetched(job: Job) -> tuple[Seen, str]:
     """A job's state, and all that its machine 0 wrote; its scheduler's words are shown where it gives nothing."""
-    seen, argv = _state(job), _output(job, 0, follow=False)
+    seen = _state(job)
+    return seen, _all(job, 0)[0]
+
+
+def _all(job: Job, machine: int) -> tuple[str, bool]:
+    """All that a machine of a job wrote, in that order, and whether its scheduler gave it."""
+    argv = _output(job, machine, follow=False)
     answer = capture(argv, timeout=_CAPTURE_SECONDS)
-    if answer.code or answer.timed_out:
+    failed = bool(answer.code) or answer.timed_out
+    if failed:
         console.talk(t("`{command}` failed: {problem}", command=shlex.join(argv), problem=answer.problem))
-    return seen, answer.stdout
+    scheduler = schedulers.named(job.scheduler)
+    return scheduler.in_order(answer.stdout) if scheduler else answer.stdout, not failed
+
+
+def _is_dated(job: Job) -> bool:
+    scheduler = schedulers.named(job.scheduler)
+    return scheduler is not None and scheduler.dated
+
+
+def _show_all(job: Job, machine: int) -> int:
+    found, given = _all(job, machine)
+    for each in found.splitlines():
+        console.data(each)
+    return 0 if given else 1
 
 
 def diagnosis(job: Job) -> tuple[Seen, Diagnosis | None, str]:
