@@ -2,6 +2,7 @@
 
 import dataclasses
 import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -409,6 +410,26 @@ def test_a_machine_that_was_silent_hears_that_and_comes_back(
     assert (frozen.dropped, frozen.over(0)) == (False, None)
     world.coordinator.tell(1, **OVER)
     assert world.order(1)["do"] == "over"
+
+
+def test_the_end_of_the_old_connection_is_not_that_of_the_new_one(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be noticed while the machine connects again."""
+    world = make()
+    world.join(1)
+    frozen = world.others[1]
+    old, reached = frozen._connection, frozen._reached
+
+    def reached_late(seconds: float) -> socket.socket:
+        assert old is not None
+        frozen._hear(old, None, say("its launcher ended"))
+        return reached(seconds)
+
+    monkeypatch.setattr(frozen, "_reached", reached_late)
+    frozen.again()
+    until(lambda: 1 in world.coordinator.present)
+    assert (frozen.dropped, frozen.over(0)) == (False, None)
 
 
 def test_a_launcher_that_notices_first_takes_the_place_of_its_own_connection(make: Callable[..., World]) -> None:

@@ -258,13 +258,17 @@ class Participant:
         self.silent = False
         """Whether nothing was heard of machine 0, which may be there: a network may come back."""
         self._rank, self._ended, self._gone = me.rank, -1, say("")
+        self._connection: socket.socket | None = None
+        self._hearing = threading.Lock()
         self._reached = functools.partial(_connected, me.model_copy(update={"stays": True}), address, port, secret)
         self._line = self._joined(_CONNECT_SECONDS)
 
     def again(self) -> None:
         """Connect to a machine 0 that may go on without this one. Raises `TrainwizError` where it is not reached."""
         self._line.close()
-        self.dropped, self.silent, self._gone = False, False, say("")
+        with self._hearing:
+            self._connection = None  # its end may be noticed only while the next one is made
+            self.dropped, self.silent, self._gone = False, False, say("")
         self._line = self._joined(_AGAIN_SECONDS)
 
     def _joined(self, seconds: float) -> Line:
@@ -294,8 +298,13 @@ class Participant:
         self._line.close()
 
     def _hear(self, connection: socket.socket, said: Said | None, why: Message) -> None:
-        if connection is not self._connection:
-            return  # the end of the one before
+        with self._hearing:
+            if connection is not self._connection:
+                return  # the end of the one before
+            self._heard(said, why)
+        self.notice()
+
+    def _heard(self, said: Said | None, why: Message) -> None:
         if said is None:
             self.silent = why.template == _SILENT.template
             self._lose(why)
@@ -306,7 +315,6 @@ class Participant:
             self._lose(say("it received nothing from this machine for {seconds:g} s", seconds=LOST_SECONDS))
         else:
             self._orders.put(told)
-        self.notice()
 
     def _lose(self, why: Message) -> None:
         if not self._gone.template:
