@@ -887,3 +887,17 @@ def test_a_bar_of_memory_is_as_long_as_the_memory() -> None:
     need = Needs(state=10, moments={"loss": {"state": 10}, "backward": parts})
     assert memory_bar.bar(need, 20) == "██████████▓▓▓▓▓▒····"
     assert memory_bar.bar(need, 8) == "█" * 20
+
+
+@pytest.mark.parametrize("name", ["2xrtx4090", "8xh100"])
+def test_rows_that_are_not_packed_keep_scores_where_there_is_no_kernel_for_them(name: str) -> None:
+    """Little data is not packed, so that gpt-oss attends without flex_attention: what is decided must fit then, too."""
+    model = known_as("openai/gpt-oss-20b")
+    data = DataFacts(name="talks.jsonl", kind="file", amount=Amount(documents=54, different=54, tokens=54 * 40))
+    answers = {"task": "sft", "model.name": model.name, "data.train": "talks.jsonl"}
+    plan = decide(answers, machine(name), model=model, data=data).plan
+    assert not plan.data.packing
+    found = estimate(plan, model.parameters or 0, model.transformer)
+    facts = rules.Facts(plan=plan, machine=machine(name), estimate=found)
+    errors = {one.rule for one in rules.check(facts, rules=rules.of_plans()) if one.level.name == "ERROR"}
+    assert not errors & {"TW325", "TW329"}

@@ -25,7 +25,19 @@ LONG = "a" * 30
             [("human", "a" * 23 + "…", False), ("gpt", "b", True)],
         ),
         ({"messages": [{"role": "assistant", "content": "no", "weight": 0}]}, [("assistant", "no", False)]),
-        ({"instruction": "Add", "input": "1 2", "output": "3"}, [("user", "Add", False), ("assistant", "3", True)]),
+        ({"instruction": "Add", "input": "1 2", "output": "3"}, [("user", "Add 1 2", False), ("assistant", "3", True)]),
+        (
+            {"query": "And 3?", "response": "6", "history": [["1 + 2?", "3"]], "system": ""},
+            [("user", "1 + 2?", False), ("assistant", "3", True), ("user", "And 3?", False), ("assistant", "6", True)],
+        ),
+        (
+            {"instruction": "Add", "input": "", "output": "3", "system": "Be brief.", "history": None},
+            [("system", "Be brief.", False), ("user", "Add", False), ("assistant", "3", True)],
+        ),
+        (
+            {"conversations": [{"from": "human", "value": "Hi"}, {"from": "gpt", "value": "b"}], "system": "Be brief."},
+            [("system", "Be brief.", False), ("human", "Hi", False), ("gpt", "b", True)],
+        ),
         ({"messages": OPENAI * 5}, [("system", "Be brief.", False), ("user", "Hi there", False)] * 2),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, []),
         ({"messages": ["text"]}, []),

@@ -96,6 +96,8 @@ def decide(
     decide_columns(d)
     training.decide_length_of_samples(d)
     amount.decide_packing(d)
+    if d.task.packs and not d.values["data.packing"]:  # rows of their own may need more memory
+        training.decide_length_of_samples(d)
     strategy.decide_strategy(d)
     training.decide_activations(d)
     training.decide_batch(d)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +11,7 @@ from trainwiz import columns
 _TALKS = ("messages", "conversations", "conversation")
 _QUESTIONS = ("instruction", "prompt", "query", "question", "problem")
 _ANSWERS = ("output", "completion", "response", "answer", "solution")
+_SYSTEMS = ("system", "system_prompt")
 _LEARNED = frozenset({"assistant", "gpt", "bot", "model"})
 _FLAGS = ("weight", "loss", "train", "loss_scale")
 _MOST_TURNS = 4
@@ -32,6 +33,14 @@ class Turn:
 
 def turns(first: Mapping[str, Any]) -> tuple[Turn, ...]:
     """The first messages of a row; none where its format is another one."""
+    found = _spoken(first)
+    system = next((first[name] for name in _SYSTEMS if isinstance(first.get(name), str) and first[name]), "")
+    if system and found and found[0].role not in ("system", "developer"):
+        found = (Turn(role="system", text=_beginning(system), learned=False), *found)
+    return found[:_MOST_TURNS]
+
+
+def _spoken(first: Mapping[str, Any]) -> tuple[Turn, ...]:
     talk = next((first[name] for name in _TALKS if isinstance(first.get(name), list)), None)
     if talk is not None:
         return _of_messages(talk)
@@ -39,10 +48,20 @@ def turns(first: Mapping[str, Any]) -> tuple[Turn, ...]:
     answer = next((first[name] for name in _ANSWERS if isinstance(first.get(name), str)), None)
     if question is None or answer is None:
         return ()
-    return (
-        Turn(role="user", text=_beginning(question), learned=False),
-        Turn(role="assistant", text=_beginning(answer), learned=True),
+    asked = " ".join(part for part in (question, first.get("input")) if isinstance(part, str))
+    spoken = [*_earlier(first.get("history")), ("user", asked), ("assistant", answer)]
+    return tuple(
+        Turn(role=role, text=_beginning(text), learned=role in _LEARNED)
+        for role, text in spoken
+        if isinstance(text, str) and text
     )
+
+
+def _earlier(history: Any) -> Iterator[tuple[str, Any]]:
+    """Earlier questions and answers, which are in pairs."""
+    for pair in history if isinstance(history, list) else ():
+        if isinstance(pair, list | tuple):
+            yield from zip(("user", "assistant"), pair, strict=False)
 
 
 def _of_messages(talk: Sequence[Any]) -> tuple[Turn, ...]:

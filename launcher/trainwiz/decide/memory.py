@@ -8,7 +8,7 @@ from trainwiz.estimate.activations import Loss, keeps_scores
 from trainwiz.estimate.adapter import dropped_features
 from trainwiz.estimate.device import Work
 from trainwiz.estimate.experts import left_out
-from trainwiz.estimate.state import network, picture_size
+from trainwiz.estimate.state import fuses_head, network, picture_size
 from trainwiz.vocabulary import LOSS_CHUNK
 
 ROOMY = 0.7
@@ -27,7 +27,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         network=network(d.task, values["model.name"]),
         picture_size=picture_size(data, values.get("data.image_size", 0)),
         generates=d.task.generative,
-        fused_head=d.task.packs and values["precision.mixed_precision"] != "fp16",
+        fused_head=fuses_head(d.task, values["precision.mixed_precision"]),
         rows=d.task.rows(values["preference.loss"]),
         adapter=values["model.adapter"],
         lora_rank=values["model.lora_rank"],
@@ -53,8 +53,8 @@ def work_of(d: Decision, length: int | None = None) -> Work:
 
 
 def _attends_by_blocks(d: Decision) -> bool:
-    """As in the estimate of a plan: packed rows on GPUs."""
-    packed = d.task.packs and d.answers.get("data.packing") is not False
+    """As in the estimate of a plan: packed rows on GPUs. Rows count as packed until that is decided."""
+    packed = d.task.packs and d.values.get("data.packing", d.answers.get("data.packing")) is not False
     return packed and not d.on_cpu and d.answers.get("engine") != "colossalai"
 
 

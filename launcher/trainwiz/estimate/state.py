@@ -132,12 +132,17 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         checkpointing=plan.model.activation_checkpointing,
         loss=Loss(tokens_at_once=plan.model.loss_chunk),
         samples=plan.batch.per_device_batch_size,
-        fused_head=task.packs and plan.precision.mixed_precision != "fp16",
+        fused_head=fuses_head(task, plan.precision.mixed_precision),
         rows=task.rows(plan.preference.loss),
         length=plan.batch.sequence_length,
         keeps_scores=keeps_scores(plan.model.attention, shape, by_blocks=attends_by_blocks(plan)),
         fused_layers=plan.model.kernels == "liger" and shape is not None and shape.model_type in FUSED_FAMILIES,
     )
+
+
+def fuses_head(task: tasks.Task, precision: str) -> bool:
+    """Whether head and loss are computed together: not in fp16, which scales the loss before gradients are rounded."""
+    return task.packs and precision != "fp16"
 
 
 def attends_by_blocks(plan: Plan) -> bool:

@@ -428,10 +428,8 @@ def asked(
     """The verdict of machine 0 at the other end, heard until `last`. Raises `OSError` and `InvalidMessage`."""
     try:
         theirs = messages.challenged(_line(line, min(last, time.monotonic() + _CHALLENGE_SECONDS), 256))
-    except TimeoutError:
-        raise ConnectionError(
-            "timed out"
-        ) from None  # it is no machine 0, which may still come: not the end of the wait
+    except TimeoutError:  # it is no machine 0, which may still come: not the end of the wait
+        raise ConnectionError("timed out") from None
     own = messages.nonce()
     if sees:  # only now: machine 0 writes before it listens
         me = me.model_copy(update={"apart": not sees()})
