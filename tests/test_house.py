@@ -18,7 +18,10 @@ TEMPLATES = Path(__file__).parents[1] / "train_templates"
 
 # docs/decisions/house.md: Floors instead of a table of permissions
 CORE = (
-    ("message", "columns", "fields", "vocabulary", "machine", "quantities", "recipes", "engines", "models"),
+    (
+        *("message", "columns", "shell_words", "fields", "vocabulary"),
+        *("machine", "quantities", "recipes", "engines", "models"),
+    ),
     ("optimizers", "project", "finding", "batch", "hangs", "outcome"),
     ("errors",),
     ("plan", "config", "script", "recovery", "record"),

@@ -13,6 +13,7 @@ from trainwiz.errors import PlanError
 from trainwiz.message import Message, say
 from trainwiz.plan.model import Plan, fields, sections
 from trainwiz.plan.problems import missing, not_a_section, problem, unknown_key
+from trainwiz.shell_words import quoted
 
 
 def parse(values: Mapping[str, Any], source: str = "") -> Plan:
@@ -37,7 +38,7 @@ def parse(values: Mapping[str, Any], source: str = "") -> Plan:
             [_missing(error.errors())],
             source,
             head=say("{file}: the plan is incomplete", file=file),
-            remedy=say("trainwiz init DIR --answers {file} decides the missing keys", file=file),
+            remedy=say("trainwiz init DIR --answers {file} decides the missing keys", file=quoted(file)),
         ) from None
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from trainwiz.language import t
 from trainwiz.message import Message, say
+from trainwiz.shell_words import quoted
 
 _MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _PART_OF_ZEROS = 4
@@ -60,7 +61,7 @@ def separated(file: Path, separator: str) -> Unreadable:
             "convert it: {command} < {file} > commas-{file}",
             command='python -c "import csv, sys; '
             f'csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, delimiter={separator!r}))"',
-            file=shlex.quote(file.name),
+            file=quoted(file.name),
         ),
     )
 
@@ -73,14 +74,14 @@ def undecodable(file: Path, start: bytes, line: int) -> Unreadable:
     if not encoding:
         return Unreadable(
             t("{file}: line {line} is not valid UTF-8", file=file.name, line=line),
-            say("save the file as UTF-8; file -i {file} guesses what it is now", file=shlex.quote(file.name)),
+            say("save the file as UTF-8; file -i {file} guesses what it is now", file=quoted(file.name)),
         )
     return Unreadable(
         t("{file}: line {line} is not UTF-8, but {encoding}", file=file.name, line=line, encoding=encoding),
         say(
             "save the file as UTF-8, or convert it: iconv -f {encoding} -t UTF-8 {file} > utf8-{file}",
             encoding=encoding,
-            file=shlex.quote(file.name),
+            file=quoted(file.name),
         ),
     )
 
@@ -161,7 +162,7 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
         elif _is_behind_a_comma(line):
             told = say("remove the commas between the rows: {command}", command=_without_commas(file))
         elif goes_on and line.lstrip().startswith(b"{"):
-            told = say("write each row in a line of its own: jq -c . {file} > rows.jsonl", file=shlex.quote(file.name))
+            told = say("write each row in a line of its own: jq -c . {file} > rows.jsonl", file=quoted(file.name))
         elif line.lstrip().startswith(b"{"):
             told = None
         else:
@@ -200,7 +201,7 @@ def _is_behind_a_comma(line: bytes) -> bool:
 
 
 def _without_commas(file: Path) -> str:
-    return f"sed 's/,[[:space:]]*$//' {shlex.quote(file.name)} > rows.jsonl"
+    return f"sed 's/,[[:space:]]*$//' {quoted(file.name)} > rows.jsonl"
 
 
 def not_a_list(file: Path, text: str, error: ValueError | RecursionError) -> Unreadable:
@@ -215,7 +216,7 @@ def not_a_list(file: Path, text: str, error: ValueError | RecursionError) -> Unr
         told = say(
             "merge the lists into one: jq -c {query} {file} > rows.jsonl",
             query=shlex.quote('if type == "array" then .[] else . end'),
-            file=shlex.quote(file.name),
+            file=quoted(file.name),
         )
     return Unreadable(
         t("{file}: line {line} is not valid JSON: {reason}", file=file.name, line=error.lineno, reason=error.msg), told
@@ -243,7 +244,7 @@ def open_quote(file: Path, line: int) -> Unreadable:
         say(
             "double the quotes inside quoted texts; if quotes are ordinary characters: {command}",
             command='python -c "import csv, sys; csv.writer(sys.stdout).writerows(csv.reader(sys.stdin, '
-            f'delimiter={separator!r}, quoting=csv.QUOTE_NONE))" < {shlex.quote(file.name)} > quoted.csv',
+            f'delimiter={separator!r}, quoting=csv.QUOTE_NONE))" < {quoted(file.name)} > quoted.csv',
         ),
     )
 
@@ -270,7 +271,7 @@ def by_columns(file: Path) -> Unreadable:
             "convert it: {command} < {file} > rows.jsonl",
             command='python -c "import pandas, sys; pandas.read_json(sys.stdin).to_json(sys.stdout, '
             "orient='records', lines=True, force_ascii=False)\"",
-            file=shlex.quote(file.name),
+            file=quoted(file.name),
         ),
     )
 
@@ -288,6 +289,6 @@ def rows_within(file: Path, row: Mapping[str, Any]) -> Message | None:
                 "the rows are in {name}: jq -c {query} {file} > rows.jsonl",
                 name=json.dumps(name, ensure_ascii=False),
                 query=shlex.quote(f".{json.dumps(name, ensure_ascii=False)}[]"),
-                file=shlex.quote(file.name),
+                file=quoted(file.name),
             )
     return None

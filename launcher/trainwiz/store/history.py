@@ -14,6 +14,7 @@ from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.record import beat
 from trainwiz.record.run import Recorded
+from trainwiz.shell_words import operand
 from trainwiz.store import jsonl, liveness, runs
 from trainwiz.store.runs import LATEST, Run
 
@@ -24,7 +25,7 @@ _BRIEF_BYTES = 1 << 19
 
 def listing(project: Path) -> str:
     """The command that lists the runs of a project."""
-    return shlex.join(["trainwiz", "runs", *([] if project == Path() else [str(project)])])
+    return shlex.join(["trainwiz", "runs", *([] if project == Path() else [operand(project)])])
 
 
 def find(word: str, project: Path = Path()) -> Run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from trainwiz.finding import Fix, Place, Violation, remedy
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.render import PLAN_FILE
+from trainwiz.shell_words import quoted
 from trainwiz.store import configurations
 
 
@@ -30,7 +30,7 @@ def find(folder: str | Path) -> Path:
     if not path.exists():
         raise UsageError(
             say("folder {folder} does not exist", folder=path),
-            say("create a project there: `trainwiz init {folder}`", folder=shlex.quote(str(path))),
+            say("create a project there: `trainwiz init {folder}`", folder=quoted(path)),
         )
     if not path.is_dir():
         raise UsageError(say("{path} is not a regular file", path=path))
@@ -38,7 +38,7 @@ def find(folder: str | Path) -> Path:
         say("{folder} is not a project: it contains no {file}", folder=path, file=PLAN_FILE),
         say(
             "change to a project folder or pass one, or create a project: trainwiz init {folder}",
-            folder=shlex.quote(str(path)),
+            folder=quoted(path),
         ),
     )
 
@@ -101,7 +101,7 @@ def _remedy(error: PlanError, document: Document) -> Message | None:
     return say(
         "run: trainwiz init {folder}; it keeps the values in the file and decides the rest (--defaults --yes: "
         "without questions)",
-        folder=shlex.quote(str(path.parent)),
+        folder=quoted(path.parent),
     )
 
 

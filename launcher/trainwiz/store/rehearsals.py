@@ -12,6 +12,7 @@ from typing import Any
 from trainwiz import files
 from trainwiz.errors import UsageError
 from trainwiz.message import say
+from trainwiz.shell_words import quoted
 from trainwiz.store import checkpoints
 from trainwiz.store.runs import Run
 
@@ -67,7 +68,7 @@ def sources(folder: Path) -> dict[str, str]:
                     file=folder / name,
                     problem=getattr(error, "strerror", None) or error,
                 ),
-                say("create it with trainwiz init {folder}", folder=folder),
+                say("create it with trainwiz init {folder}", folder=quoted(folder)),
             ) from None
         except (SyntaxError, ValueError) as error:
             line = getattr(error, "lineno", 0)

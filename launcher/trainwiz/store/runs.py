@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import re
-import shlex
 import stat
 import time
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from trainwiz import files
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.message import say
 from trainwiz.record.shapes import readable
+from trainwiz.shell_words import quoted
 from trainwiz.store import liveness
 
 RUNS = "runs"
@@ -228,7 +228,7 @@ def to_continue(project: Path, name: str = LATEST) -> Run:
     if not runs:
         raise UsageError(
             say("{folder} has no run to resume", folder=project / RUNS),
-            say("start a run: trainwiz launch {folder}", folder=shlex.quote(str(project))),
+            say("start a run: trainwiz launch {folder}", folder=quoted(project)),
         )
     wanted = runs[-1].name if Path(name).name == LATEST else Path(name).name
     run = next((r for r in runs if r.name == wanted), None)

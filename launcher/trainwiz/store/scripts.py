@@ -19,6 +19,7 @@ from trainwiz.errors import UsageError
 from trainwiz.message import Message, say
 from trainwiz.script.outline import Outline
 from trainwiz.script.tree import statements
+from trainwiz.shell_words import quoted
 
 _LARGEST = 1 << 20
 """Bytes; no script is that long, and a syntax tree takes hundreds of times as many."""
@@ -364,7 +365,7 @@ def _folder(folder: Path) -> UsageError:
     likely = next((s for s in scripts if s.name == "train.py"), scripts[0] if scripts else None)
     if likely is None:
         return UsageError(message, say("choose a folder with Python files: {path} has none", path=str(folder)))
-    return UsageError(message, say("run: trainwiz lint {script}", script=str(likely)))
+    return UsageError(message, say("run: trainwiz lint {script}", script=quoted(likely)))
 
 
 def _nearby(file: Path) -> Message | None:

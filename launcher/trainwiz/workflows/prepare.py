@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import shlex
 import sys
 import tempfile
 
@@ -17,6 +16,7 @@ from trainwiz.outcome import SIGNAL_BASE, shell_code
 from trainwiz.probe import interpreter
 from trainwiz.probe.data import PREPARE
 from trainwiz.process import foreground
+from trainwiz.shell_words import quoted
 from trainwiz.store import logs, plans
 from trainwiz.ui import console, diagnosis
 from trainwiz.workflows import facts
@@ -33,7 +33,7 @@ def prepare(folder: str, *, python: str | None) -> int:
     if not (project / "task.py").is_file():
         raise UsageError(
             say("{folder} contains no task.py", folder=project),
-            say("generate the project's files: trainwiz update {folder}", folder=project),
+            say("generate the project's files: trainwiz update {folder}", folder=quoted(project)),
         )
     executable = interpreter.located(python or sys.executable)
     machine = facts.machine(machine_file=None, python=python, folder=str(project))
@@ -42,7 +42,7 @@ def prepare(folder: str, *, python: str | None) -> int:
     if not (tasks.of(plan).generative or tasks.of(plan).pairs):
         console.talk(t("this task reads its data at each start; as a test, it is downloaded and read once now"))
     with tempfile.NamedTemporaryFile(prefix="trainwiz-prepare-", suffix=".log") as log:
-        argv, where = [executable, str(PREPARE), log.name], shlex.quote(folder)
+        argv, where = [executable, str(PREPARE), log.name], quoted(folder)
         code, asked = foreground.run(argv, cwd=str(project), environ={**os.environ, "PYTHONUNBUFFERED": "1"})
         if asked:
             console.talk(t("tokenized data is kept; to continue: trainwiz prepare {folder}", folder=where))

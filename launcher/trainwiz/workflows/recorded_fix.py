@@ -10,6 +10,7 @@ from typing import Any
 from trainwiz.errors import TrainwizError
 from trainwiz.record.run import message
 from trainwiz.render import PLAN_FILE
+from trainwiz.shell_words import operand
 from trainwiz.store import plans, runs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
@@ -18,7 +19,7 @@ from trainwiz.ui.diagnosis import Fix
 
 def line(folder: Path) -> str:
     """The command that applies the fix of a project's newest run."""
-    return shlex.join(["trainwiz", "launch", *([] if folder == Path() else [str(folder)]), "--apply-fix"])
+    return shlex.join(["trainwiz", "launch", *([] if folder == Path() else [operand(folder)]), "--apply-fix"])
 
 
 def of_run(run: Run) -> Fix | None:

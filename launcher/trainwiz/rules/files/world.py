@@ -8,6 +8,7 @@ from trainwiz.config import Accelerate
 from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
+from trainwiz.shell_words import quoted
 
 _BY_TORCHRUN = ("MULTI_", "FSDP", "DEEPSPEED", "MEGATRON_LM")
 _MOST_LISTED = 3
@@ -61,7 +62,7 @@ def cpu_processes_need_a_starter(accelerate: Accelerate) -> Violations:
             "under {kind}, accelerate launch starts 1 process, not {world}",
             remedy(
                 "start them with `trainwiz launch --config {file} SCRIPT.py`, torchrun or mpirun",
-                file=accelerate.document.path,
+                file=quoted(accelerate.document.path),
             )
             if accelerate.get("num_machines") in (None, 1)
             else remedy("start them with torchrun or mpirun, on each machine"),

@@ -7,6 +7,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.plan import Plan
 from trainwiz.project import Project
 from trainwiz.rules.registry import rule
+from trainwiz.shell_words import quoted
 
 _ALSO_EDITABLE = ("README.md", ".gitignore")
 
@@ -27,7 +28,7 @@ def needed_files_are_there(project: Project) -> Violations:
     """
     for path in project.missing_files:
         if _is_program(path) or path == "ds_config.json":
-            fix = remedy("regenerate it: trainwiz update {folder}", folder=project.folder)
+            fix = remedy("regenerate it: trainwiz update {folder}", folder=quoted(project.folder))
             yield violation("{path} was generated but no longer exists", fix, path=path, where=path)
 
 
@@ -45,7 +46,9 @@ def configuration_is_as_generated(project: Project) -> Violations:
         if not _is_program(path) and path not in _ALSO_EDITABLE:
             yield violation(
                 "{path} was changed after it was generated; the change is not in the plan",
-                remedy("change trainwiz.yaml instead, then run: trainwiz update {folder}", folder=project.folder),
+                remedy(
+                    "change trainwiz.yaml instead, then run: trainwiz update {folder}", folder=quoted(project.folder)
+                ),
                 path=path,
                 where=path,
             )
@@ -79,7 +82,7 @@ def files_follow_the_plan(project: Project) -> Violations:
     if project.stale_files:
         yield violation(
             "the plan changed after these files were generated: {files}",
-            remedy("regenerate them: trainwiz update {folder}", folder=project.folder),
+            remedy("regenerate them: trainwiz update {folder}", folder=quoted(project.folder)),
             files=", ".join(project.stale_files),
             where=project.stale_files[0],
         )
@@ -100,7 +103,7 @@ def scripts_use_the_values_of_the_plan(project: Project) -> Violations:
         if one.key:
             fix = remedy(
                 "use the script's value: trainwiz update {folder} --set {key}={scripted}; or change {file}",
-                folder=project.folder,
+                folder=quoted(project.folder),
                 key=one.key,
                 scripted=one.scripted,
                 file=f"{one.file}:{one.line}",
@@ -133,7 +136,10 @@ def scripts_are_what_the_plan_means(project: Project) -> Violations:
         if _is_program(path):
             yield violation(
                 "{path} was kept when the plan changed, so it does not contain the change",
-                remedy("write the new file next to it: trainwiz update {folder} --on-conflict beside"),
+                remedy(
+                    "write the new file next to it: trainwiz update {folder} --on-conflict beside",
+                    folder=quoted(project.folder),
+                ),
                 path=path,
                 where=path,
             )

@@ -10,6 +10,7 @@ from trainwiz import config
 from trainwiz.config import Document
 from trainwiz.errors import UsageError
 from trainwiz.message import say
+from trainwiz.shell_words import quoted
 from trainwiz.store import configurations
 
 Read = Callable[[str], Document]
@@ -44,7 +45,7 @@ def sort(
         if path.endswith(".py"):
             raise UsageError(
                 say("{path} is a script, not a configuration", path=path),
-                say("run: trainwiz lint {path}, or trainwiz check FILE --script {path}", path=path),
+                say("run: trainwiz lint {path}, or trainwiz check FILE --script {path}", path=quoted(path)),
             )
         if _is_plan(path, read):
             plans[path] = None
@@ -90,7 +91,10 @@ def _in_folder(path: str, read: Read) -> tuple[list[str], list[str]]:
     if not projects and not found:
         raise UsageError(
             say("{folder} contains no trainwiz.yaml and no configuration that trainwiz knows", folder=path),
-            say("change to a project folder or pass one, or create a project: trainwiz init {folder}", folder=path),
+            say(
+                "change to a project folder or pass one, or create a project: trainwiz init {folder}",
+                folder=quoted(path),
+            ),
         )
     return projects, [document.path for document in found]
 

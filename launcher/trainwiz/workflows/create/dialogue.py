@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from trainwiz.finding import Finding, Level, errors
 from trainwiz.language import t, text
 from trainwiz.message import Message, say
 from trainwiz.questions import question_for
+from trainwiz.shell_words import quoted
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
 from trainwiz.wizard import Action, Interview, Trail, review
@@ -74,7 +74,7 @@ def hold(
             raise Cancelled(say("interrupted; only defaults were accepted, so there are no answers to keep")) from None
         raise Cancelled(
             say("interrupted; the answers were saved in {path}", path=session),
-            say("run: trainwiz init {folder} --resume", folder=shlex.quote(str(request.folder))),
+            say("run: trainwiz init {folder} --resume", folder=quoted(request.folder)),
         ) from None
 
 

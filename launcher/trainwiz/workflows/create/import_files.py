@@ -10,6 +10,7 @@ from trainwiz import config
 from trainwiz.config import Accelerate, DeepSpeed, Document, ToolFile
 from trainwiz.errors import UsageError
 from trainwiz.message import say
+from trainwiz.shell_words import quoted
 from trainwiz.store import configurations as files_on_disk
 from trainwiz.workflows.check import configurations, targets
 from trainwiz.workflows.check.configurations import Files
@@ -134,7 +135,8 @@ def _by_kind(paths: Sequence[str]) -> dict[str, str]:
         kind = config.kind_of(files_on_disk.readable(files_on_disk.read(path)))
         if kind == "plan":
             raise UsageError(
-                say("{file} is already a plan", file=path), say("run: trainwiz init DIR --answers {file}", file=path)
+                say("{file} is already a plan", file=path),
+                say("run: trainwiz init DIR --answers {file}", file=quoted(path)),
             )
         if kind == "unknown":
             continue  # refused when it is loaded

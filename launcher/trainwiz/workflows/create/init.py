@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.questions import BASIC
 from trainwiz.recipes import Recipe
+from trainwiz.shell_words import quoted
 from trainwiz.store import answers as store
 from trainwiz.ui import console, findings
 from trainwiz.wizard import terminal
@@ -77,7 +77,7 @@ def _resumed(request: InitRequest) -> tuple[InitRequest, store.Saved]:
     if saved is None:
         raise UsageError(
             say("no saved answers for {folder}", folder=request.folder),
-            say("run: trainwiz init {folder}", folder=shlex.quote(str(request.folder))),
+            say("run: trainwiz init {folder}", folder=quoted(request.folder)),
         )
     return request.resumed(place, saved.options), saved
 
@@ -85,7 +85,7 @@ def _resumed(request: InitRequest) -> tuple[InitRequest, store.Saved]:
 def _tell_of_kept_answers(folder: Path) -> None:
     saved = store.read(store.session_file(folder))
     if saved and saved.answers:
-        where = shlex.quote(str(folder))
+        where = quoted(folder)
         console.talk(
             t(
                 "Answers from an interrupted init were kept; to continue:\n  trainwiz init {folder} --resume",
@@ -143,7 +143,7 @@ def _refuse_incomplete(request: InitRequest, answers: Answers) -> None:
             remedy=say(
                 "pass answers with --set KEY=VALUE or --answers FILE, or use the defaults: trainwiz init {folder} "
                 "--defaults --yes",
-                folder=shlex.quote(str(request.folder)),
+                folder=quoted(request.folder),
             ),
         )
 

@@ -16,6 +16,7 @@ from trainwiz.decide import Decided
 from trainwiz.errors import Refused, TrainwizError, UsageError
 from trainwiz.language import current, t
 from trainwiz.message import say
+from trainwiz.shell_words import operand, quoted
 from trainwiz.store import answers as store
 from trainwiz.ui import console
 from trainwiz.vocabulary import spelled
@@ -152,7 +153,7 @@ def report_next(folder: Path, *, elsewhere: bool = False) -> None:
     console.talk()
     is_job = any((folder / each.file).is_file() for each in schedulers.every())
     console.talk(t("Next, on that machine, with a copy of the folder:") if elsewhere and not is_job else t("Next:"))
-    where = shlex.quote(str(folder))
+    where = quoted(folder)
     from trainwiz.render import SETTINGS
     from trainwiz.store import artifacts
 
@@ -178,7 +179,7 @@ def _step(words: str) -> None:
 
 def _command(folder: Path, answers: Mapping[str, Any], options: Mapping[str, str]) -> str:
     """The command line that makes the same project, quoted for a shell."""
-    argv = ["trainwiz", "init", str(folder), "--defaults", "--yes"]
+    argv = ["trainwiz", "init", operand(folder), "--defaults", "--yes"]
     argv += [word for pair in options.items() for word in pair]
     for key, value in answers.items():
         several = key in ("ignore", "deepspeed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +14,7 @@ from trainwiz.message import say
 from trainwiz.plan import flat
 from trainwiz.process import merge
 from trainwiz.render import PLAN_FILE
+from trainwiz.shell_words import quoted
 from trainwiz.store import answers as store
 from trainwiz.store import artifacts, plans, templates
 from trainwiz.store.artifacts import Choice, Conflict, Merged, Written
@@ -187,7 +187,7 @@ def _tell_files(prepared: artifacts.Prepared, changes: Mapping[str, list[str]], 
             t(
                 "{path} lacks changes of an earlier update; to merge: trainwiz update {folder} --on-conflict markers",
                 path=prepared.root / path,
-                folder=shlex.quote(str(prepared.root)),
+                folder=quoted(prepared.root),
             ),
             style="warning",
         )

@@ -14,6 +14,7 @@ from trainwiz.process import signals
 from trainwiz.process.capture import Running
 from trainwiz.render import PLAN_FILE
 from trainwiz.schedulers import Job, Phase
+from trainwiz.shell_words import operand
 from trainwiz.store import history, jobs, liveness, runs
 from trainwiz.store.jobs import Submitted
 from trainwiz.store.runs import Run
@@ -90,7 +91,7 @@ def _has_ended(run: Run) -> bool:
 
 
 def _line(project: Path, name: str) -> str:
-    return shlex.join(["trainwiz", "stop", *([] if project == Path() else [str(project), "--run"]), name])
+    return shlex.join(["trainwiz", "stop", *([] if project == Path() else [operand(project), "--run"]), name])
 
 
 def _list_of(project: Path) -> Message:

@@ -19,6 +19,7 @@ from trainwiz.plan import Plan
 from trainwiz.process import termination
 from trainwiz.process.capture import Captured, Running
 from trainwiz.schedulers import Job, Scheduler
+from trainwiz.shell_words import operand, quoted
 from trainwiz.store import artifacts, jobs, plans
 from trainwiz.store.jobs import Submitted
 from trainwiz.ui import console
@@ -41,7 +42,7 @@ def submit(request: Request) -> int:
             say(
                 "run: trainwiz update {folder} --set cluster.kind=slurm (or kubernetes, or skypilot); to train on this "
                 "machine: trainwiz launch {folder}",
-                folder=shlex.quote(str(folder)),
+                folder=quoted(folder),
             ),
         )
     commands = scheduler.submission(plan)
@@ -75,7 +76,7 @@ def _tell(request: Request, job: Job, commands: Sequence[Sequence[str]]) -> None
         console.data_json({"job": job.id, "scheduler": job.scheduler, "commands": commands})
     else:
         console.data(job.id)
-    where = [] if request.folder == "." else [request.folder]
+    where = [] if request.folder == "." else [operand(request.folder)]
     console.talk(t("submitted: job {id}", id=job.id), style="good")
     for line, what in (
         (["runs", *where], t("its state")),
@@ -87,7 +88,7 @@ def _tell(request: Request, job: Job, commands: Sequence[Sequence[str]]) -> None
 
 def by_hand(folder: Path, commands: Sequence[Sequence[str]]) -> str:
     """The commands as one line to be typed."""
-    change = [] if folder == Path() else [shlex.join(["cd", str(folder)])]
+    change = [] if folder == Path() else [shlex.join(["cd", operand(folder)])]
     return " && ".join([*change, *map(shlex.join, commands)])
 
 
@@ -120,7 +121,7 @@ def _insist_on_files(plan: Plan, folder: Path) -> None:
             say("missing in {folder}: {files}", folder=folder, files=names)
             if missing
             else say("the plan has changed since these files were generated: {files}", files=names),
-            say("run: trainwiz update {folder}", folder=shlex.quote(str(folder))),
+            say("run: trainwiz update {folder}", folder=quoted(folder)),
         )
 
 

@@ -19,6 +19,7 @@ from trainwiz.language import t
 from trainwiz.outcome import SIGNAL_BASE, STOPPED_CODE, Outcome, Verified, shell_code
 from trainwiz.probe import space
 from trainwiz.record import redaction
+from trainwiz.shell_words import operand
 from trainwiz.store import checkpoints, history, logs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
@@ -178,7 +179,7 @@ def _resume_line(prepared: Prepared) -> str | None:
     if prepared.plan is None:
         return None
     request = prepared.request
-    where = [] if request.folder == "." else [request.folder]
+    where = [] if request.folder == "." else [operand(request.folder)]
     around = schedulers.around(os.environ)
     if around and around.scheduler == prepared.plan.cluster.kind and not request.arguments:
         # A launch on the machine that submits would train there; a job goes on by itself from what is unfinished.

@@ -20,6 +20,7 @@ from trainwiz.machine import Machine
 from trainwiz.message import Message, say
 from trainwiz.outcome import Outcome
 from trainwiz.plan import Plan
+from trainwiz.shell_words import operand
 from trainwiz.store import answers, artifacts, history, plans, runs, templates
 from trainwiz.store.artifacts import Conflict
 from trainwiz.store.runs import Run
@@ -114,7 +115,7 @@ def apply(request: Request) -> Request | None:
 
 
 def _launch(folder: Path) -> str:
-    return shlex.join(["trainwiz", "launch", *([] if folder == Path() else [str(folder)])])
+    return shlex.join(["trainwiz", "launch", *([] if folder == Path() else [operand(folder)])])
 
 
 def _newest_failure(folder: Path) -> tuple[Run, Diagnosis]:
@@ -175,7 +176,7 @@ def _refuse(edited: Sequence[Conflict], folder: Path, change: PlanChange) -> Non
 
     for conflict in edited:
         project_files.show(folder, conflict)
-    words = ["trainwiz", "init", str(folder)]
+    words = ["trainwiz", "init", operand(folder)]
     for key, value in change.changes.items():
         words += ["--set", f"{key}={value}"]
     raise Refused(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from trainwiz.plan import Plan, with_changes
 from trainwiz.probe import fingerprint
 from trainwiz.process.torchrun import WorkerLogs
 from trainwiz.record import redaction
+from trainwiz.shell_words import quoted
 from trainwiz.store import plans, runs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
@@ -150,7 +150,7 @@ def _findings(request: Request, plan: Plan, folder: Path, machine: Machine) -> t
         if errors(findings) and facts.training_machine(plan, machine) is None:
             raise Refused(
                 say("this machine has no GPU: the plan's machines are started by {kind}", kind=plan.cluster.kind),
-                say("run: trainwiz submit {folder}", folder=shlex.quote(str(folder))),
+                say("run: trainwiz submit {folder}", folder=quoted(folder)),
             )
         preflight.insist(findings)
         if not machine.probed:
@@ -196,7 +196,7 @@ def _refuse_on_one_machine(request: Request, plan: Plan) -> None:
             say("--nnodes {word}: the plan has one machine", word=request.nnodes),
             say(
                 "set the number of machines: trainwiz update {folder} --set machine.num_machines=2",
-                folder=shlex.quote(request.folder),
+                folder=quoted(request.folder),
             ),
         )
 

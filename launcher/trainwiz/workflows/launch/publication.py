@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shlex
-
 from trainwiz.errors import Ended, TrainwizError
 from trainwiz.language import t
 from trainwiz.plan import Plan
 from trainwiz.process import early_signals
+from trainwiz.shell_words import quoted
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows.weights import hub
@@ -30,7 +29,7 @@ def publish(python: str, plan: Plan, run: Run) -> None:
                 used=used,
                 key=key,
                 planned=planned,
-                run=shlex.quote(str(run.folder)),
+                run=quoted(run.folder),
             ),
             style="warning",
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from trainwiz.message import Message, say
 from trainwiz.plan import Plan
 from trainwiz.project import Disagreement
 from trainwiz.record import redaction
+from trainwiz.shell_words import quoted
 from trainwiz.ui import console
 from trainwiz.workflows.launch import provenance
 from trainwiz.workflows.launch.prepared import Prepared
@@ -106,7 +106,7 @@ def _note(one: Disagreement, folder: str) -> Message:
         key=one.key,
         planned=one.planned,
         scripted=one.scripted,
-        folder=shlex.quote(folder),
+        folder=quoted(folder),
     )
 
 

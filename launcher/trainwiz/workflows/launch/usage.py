@@ -9,6 +9,7 @@ from trainwiz.errors import UsageError
 from trainwiz.message import say
 from trainwiz.probe import interpreter
 from trainwiz.rules import selection
+from trainwiz.shell_words import quoted
 from trainwiz.store import runs
 from trainwiz.workflows.launch.request import Request
 
@@ -28,7 +29,7 @@ def resolved(request: Request) -> Request:
         if others[0].startswith("-"):
             raise UsageError(
                 say("{word}: after {script}, everything is an argument of the script", word=others[0], script=words[0]),
-                say("put trainwiz's options first: trainwiz launch --config FILE {script}", script=words[0]),
+                say("put trainwiz's options first: trainwiz launch --config FILE {script}", script=quoted(words[0])),
             )
         raise UsageError(
             say("{word}: only one project can be launched at a time", word=others[0]),

@@ -22,6 +22,7 @@ from trainwiz.probe import interpreter
 from trainwiz.probe import model as models
 from trainwiz.probe.cache import HubCache
 from trainwiz.project import ModelFacts
+from trainwiz.shell_words import quoted
 from trainwiz.store import plans
 from trainwiz.ui import console
 from trainwiz.ui import exact as table
@@ -67,7 +68,7 @@ def _refuse_options(request: PlanRequest) -> None:
         typed = ", ".join("--set" if name == "assignments" else f"--{name.replace('_', '-')}" for name in given)
         raise UsageError(
             say("--exact uses the project as it is, and cannot be combined with {options}", options=typed),
-            say("change the project first: trainwiz update {folder} --set KEY=VALUE", folder=request.folder),
+            say("change the project first: trainwiz update {folder} --set KEY=VALUE", folder=quoted(request.folder)),
         )
 
 
@@ -92,7 +93,7 @@ def _refuse(plan: Plan, folder: Path) -> None:
     if missing:
         raise UsageError(
             say("--exact: {folder} has no {names}", folder=folder, names=", ".join(missing)),
-            say("generate them: trainwiz update {folder}", folder=folder),
+            say("generate them: trainwiz update {folder}", folder=quoted(folder)),
         )
 
 

@@ -18,6 +18,7 @@ from trainwiz.rehearsal import equivalence, setup
 from trainwiz.rehearsal.check import Check
 from trainwiz.rehearsal.equivalence import Change
 from trainwiz.rehearsal.setup import Setup
+from trainwiz.shell_words import quoted
 from trainwiz.store import rehearsals
 from trainwiz.store.rehearsals import Workspace
 from trainwiz.ui import console
@@ -78,7 +79,7 @@ def _proved(folder: Path, workspace: Workspace, before: Version, after: Version,
     seen, values = rehearsal.look(base, smalls[0], fields[0], {**smalls[0].values, **shared}, {}, 1.0)
     shared |= {name: values[name] for name in ("sequence_length",) if name in values}
     if "length" not in seen:
-        return _skipped(say("task.py itself does not work; run: trainwiz rehearse {folder}", folder=folder))
+        return _skipped(say("task.py itself does not work; run: trainwiz rehearse {folder}", folder=quoted(folder)))
     one, other = (
         _with(small, {**small.values, **shared}, declared, seen) for small, declared in zip(smalls, fields, strict=True)
     )

@@ -16,6 +16,7 @@ from trainwiz.message import Message, say
 from trainwiz.probe import weights
 from trainwiz.probe.weights import Gathered
 from trainwiz.quantities import size
+from trainwiz.shell_words import quoted
 from trainwiz.store import atomic, checkpoints
 from trainwiz.ui import console
 from trainwiz.workflows.checkpoints import verify
@@ -50,7 +51,7 @@ def located(place: Path, update: int | None) -> tuple[Path, Path]:
     if None not in (update, own) and update != own:
         raise UsageError(
             say("{folder} is the checkpoint of update {own}, not {update}", folder=place, own=own, update=update),
-            say("list the checkpoints: trainwiz checkpoints {folder}", folder=place.parent),
+            say("list the checkpoints: trainwiz checkpoints {folder}", folder=quoted(place.parent)),
         )
     return checkpoint, project_of(checkpoint, place)
 
@@ -64,7 +65,7 @@ def chosen(place: Path, update: int | None) -> Checkpoint:
             say("{folder} has no complete checkpoint for update {update}", folder=place, update=update)
             if update is not None
             else say("{folder} has no complete checkpoint", folder=place),
-            say("list the checkpoints: trainwiz checkpoints {folder}", folder=place),
+            say("list the checkpoints: trainwiz checkpoints {folder}", folder=quoted(place)),
         )
     for each in reversed(wanted):
         (found,) = verify([each]).values()
@@ -91,7 +92,7 @@ def refuse_damaged(checkpoint: Path) -> None:
                 checkpoint=checkpoint,
                 files=", ".join(found.damaged),
             ),
-            say("list the checkpoints: trainwiz checkpoints {folder}", folder=checkpoint.parent),
+            say("list the checkpoints: trainwiz checkpoints {folder}", folder=quoted(checkpoint.parent)),
         )
 
 

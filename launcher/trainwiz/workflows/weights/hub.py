@@ -11,6 +11,7 @@ from trainwiz.errors import Ended, TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import Message, say
 from trainwiz.probe import upload
+from trainwiz.shell_words import quoted
 from trainwiz.ui import console
 
 _PART = r"\w(?:[\w.-]{0,94}\w)?"
@@ -62,7 +63,7 @@ def ended(by: Ended, folder: Path) -> None:
 
 
 def _remedy(status: int | None, folder: Path, repository: str) -> Message:
-    again = f"hf upload {shlex.quote(repository)} {shlex.quote(str(folder))}"
+    again = f"hf upload {shlex.quote(repository)} {quoted(folder)}"
     if status in (401, 403):
         return say("log in with a token that has write access (hf auth login), then: {command}", command=again)
     return say("the model is on disk; upload it later: {command}", command=again)

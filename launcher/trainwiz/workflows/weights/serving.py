@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trainwiz.language import t
 from trainwiz.message import Message, say
+from trainwiz.shell_words import quoted
 from trainwiz.store import models
 from trainwiz.ui import console
 
@@ -19,7 +20,7 @@ def show(folder: Path, merged: Path) -> None:
     whole = merged if merged.is_dir() else folder
     if not models.writes_text(whole):
         return
-    console.talk(t("talk to it:   {command}", command=f"trainwiz chat {shlex.quote(str(folder))}"))
+    console.talk(t("talk to it:   {command}", command=f"trainwiz chat {quoted(folder)}"))
     if why := beyond_lora(whole):
         console.talk(
             t(
@@ -52,7 +53,7 @@ def vllm(folder: Path) -> str:
     """vLLM's command for a folder with a model, or an adapter and the base that it names."""
     adapter = models.adapter(folder)
     if not adapter:
-        return f"vllm serve {shlex.quote(str(folder))}"
+        return f"vllm serve {quoted(folder)}"
     base, rank = str(adapter.get("base_model_name_or_path")), adapter.get("r")
     words = ["vllm", "serve", base, "--enable-lora", "--lora-modules", f"{folder.name}={folder}"]
     if isinstance(rank, int) and rank > _USUAL_RANK:
