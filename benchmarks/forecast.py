@@ -112,7 +112,7 @@ def tokens_per_second(found: Recipe, name: str, rates: Rates = FITTED) -> float 
         return None
     gpu = replace(gpu.limited(found.watts), attention_share=gpu.attention_share * found.attention)
     if found.tensor_cores and gpu.capability >= _TENSOR_CORES_IN_FP32:
-        gpu = replace(gpu, single_flops=gpu.half_flops / 2)
+        gpu = replace(gpu, single_flops=gpu.half_flops / 2, single_share=gpu.matrix_share)
     seconds, tokens = [], 0
     for work in _ways(found, "none"):
         speed = pace(

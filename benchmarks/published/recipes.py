@@ -322,14 +322,14 @@ def _work(row: Row, tool: Tool, model: Transformer, shape: _Shape, strategy: Str
         frozen_mlps=adapter not in ("", "qlora")
         and not re.search("down|gate|up_proj|all[ -]linear", extras)
         and tool.checkpointing != "full",
-        dropped_features=_dropped(row, model) if tool.adapter_dropout and adapter in ("lora", "qlora") else 0,
+        dropped_features=_dropped(row, tool, model) if adapter in ("lora", "qlora") else 0,
         frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
         moment_bytes=moments if stepped else 0,
         bucket=tool.bucket,
         sums_in_half=True,
         fused_step=tool.fused_step or not moments,
         world=world,
-        arithmetic=_arithmetic(row, tool),
+        arithmetic=_arithmetic(row, tool, strategy),
         bucket_view=False,
         stream_bytes=_stream_bytes(row, strategy, whole=not (pure or adapter)),
         optimizer_offloaded=offloads[0],
@@ -468,11 +468,21 @@ def _adapted_features(row: Row, model: Transformer, *, all_experts: bool = False
     return numbers
 
 
-def _dropped(row: Row, model: Transformer) -> int:
-    """Input features of a layer that litgpt's adapters drop: queries, keys and values are one matrix there."""
+def _dropped(row: Row, tool: Tool, model: Transformer) -> int:
+    """Input features of a layer that its adapters drop, each for itself; in litgpt queries, keys and values are one
+    matrix.
+    """
+    block = model.blocks[0]
+    if not tool.adapter_dropout:
+        chosen = spelling.modules(row["extras"]) if re.search(r"dropout 0?\.0*[1-9]", row["extras"]) else frozenset()
+        outer = len(chosen & {"q", "k", "v", "up"}) + (block.gated and "gate" in chosen)
+        return (
+            outer * model.hidden_size
+            + ("o" in chosen) * block.query_size
+            + ("down" in chosen) * block.intermediate_size
+        )
     if "qlora.yaml" not in row["extras"]:
         return model.hidden_size
-    block = model.blocks[0]
     return model.hidden_size * (3 if block.gated else 2) + block.query_size + block.intermediate_size
 
 
@@ -502,9 +512,11 @@ def _stream_bytes(row: Row, strategy: Strategy, *, whole: bool) -> int:
     return 4 if raised or (whole and plain) or spelling.precision(row["precision"]) == "no" else 2
 
 
-def _arithmetic(row: Row, tool: Tool) -> Arithmetic:
+def _arithmetic(row: Row, tool: Tool, strategy: Strategy) -> Arithmetic:
     if spelling.precision(row["precision"]) == "no" or _raised(row):
         return "fp32"
+    if strategy.uses_deepspeed and strategy.zero_stage and "Megatron" not in row["source"] + row["strategy"]:
+        return "16-bit"
     return "16-bit" if spelling.pure(row["precision"]) and not tool.pure_autocast else "autocast"
 
 

@@ -44,6 +44,15 @@ modded-nanogpt-1.5b    gpt2        1536 52 12 12  6144  50304 1024 tied
 qwen1.5-1.8b           llama       2048 24 16 16  5504 151936 32768
 stablecode-completion-alpha-3b gpt_neox 2560 32 32 32 10240 49152 16384
 llama-1b               llama       2048 24 32 32  4096  50257 4096
+ministral-8b-2410      mistral     4096 36 32  8 12288 131072 32768
+olmo-3-7b              olmo3       4096 32 32 32 11008 100278 65536
+nanogpt-124m           starcoder2   768 12 12 12  3072  50304 1024 tied
+gpt-mha-6.9b           starcoder2  4096 32 32 32 16384  50257 512
+gpt-48x4096            starcoder2  4096 48 32 32 16384  50257 2048
+tinygpt-11m            starcoder2   384  6  6  6  1536     65 128
+"""
+"""A GPT-2 that a script writes out with nn.GELU keeps what starcoder2 keeps (under autocast a tenth less, which are
+starcoder2's rotary embeddings): transformers' own GPT-2 computes GELU in five steps, and keeps each.
 """
 _ALIASES = {
     "stablelm-base-alpha-3b": "stablelm-alpha-3b",

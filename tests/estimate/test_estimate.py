@@ -22,7 +22,7 @@ from trainwiz.models import known, of_config
 from trainwiz.render import deepspeed
 from trainwiz.strategies import Training, labeled
 from trainwiz.strategies.colossal import CHUNK_ELEMENTS
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
+from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
 from trainwiz.tasks import named
 from trainwiz.tasks.shapes import DECODERS
 
@@ -85,6 +85,36 @@ def test_a_plan_s_own_bucket_counts(settings: dict[str, float | None], elements:
     assert (
         needs(labeled("zero2"), replace(work, overlaps=True)).total == 3 * more + usual + 2 * 2 * REDUCE_BUCKET_ELEMENTS
     )
+
+
+def test_zero_3_joins_the_gradients_of_a_part_before_it_steps() -> None:
+    """DeepSpeed's example with 6.86 billion parameters on four H100 has 5.64 GiB at its peak beside what stays."""
+    written = deepspeed.config(make(strategy__kind="deepspeed", strategy__zero_stage=3))
+    zero3 = labeled("zero3")
+    shape = {"parameters": 6_860_000_000, "world": 4, "half": True}
+    assert written["zero_optimization"]["sub_group_size"] == SUB_GROUP_ELEMENTS
+    assert zero3.step_bytes(Training(**shape, sums_in_half=True)) == pytest.approx(5.64 * 2**30, rel=0.01)
+    assert zero3.step_bytes(Training(**shape)) == 4 * SUB_GROUP_ELEMENTS
+    assert zero3.step_bytes(Training(**shape, sub_group=10**12)) == 6_860_000_000
+    assert zero3.step_bytes(Training(**shape, optimizer_offloaded=True)) == 0
+    zero_3 = {"strategy__kind": "deepspeed", "strategy__zero_stage": 3, "precision__mixed_precision": "bf16"}
+    for settings, elements in (({}, SUB_GROUP_ELEMENTS), ({"zero_optimization.sub_group_size": 2e8}, 200_000_000)):
+        work = work_of(make(**zero_3, deepspeed=settings), 8 * B, None)
+        assert work.sub_group == elements
+        assert needs(zero3, work).moments["step"]["buffers"] == 4 * min(elements, 8 * B // work.world)
+
+
+def test_products_in_fp32_reach_what_the_chip_was_measured_at() -> None:
+    """An A6000 has twice an A100's fp32 units by its datasheet, and trains no faster in fp32 (docs/forecast.md)."""
+    gpt2 = known("gpt2")
+    assert gpt2
+    work = Work(parameters=gpt2.parameters, transformer=gpt2, samples=8, length=1024)
+    paces = [pace(labeled("single"), work, gpu_model(name)) for name in ("A6000", "A100-80GB")]
+    assert all(paces)
+    slower, faster = (each.compute for each in paces if each)
+    assert slower == pytest.approx(faster * (19.5 * 0.98) / (38.7 * 0.62), rel=0.05)
+    shares = {gpu.name: gpu.single_share for gpu in MODELS}
+    assert (shares["T4"], shares["V100"], shares["4090"], shares["MI300X"]) == (0.53, 0.9, 0.68, 0.8)
 
 
 def test_gradients_that_add_up_in_16_bits_have_copies_in_the_step_alone() -> None:

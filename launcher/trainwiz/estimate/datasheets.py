@@ -52,6 +52,11 @@ class GpuModel:
     Source: the table of maximum achievable FLOPS in https://github.com/stas00/ml-engineering, compute/accelerator; of
     cards that it lacks, https://github.com/zzc0721/torch-performance-test-data, database.md.
     """
+    single_share: float = 0.8
+    """What such a product in fp32 without tensor cores reaches of `single_flops`; 0.8 where nobody has said.
+
+    Source: https://github.com/zzc0721/torch-performance-test-data, database.md
+    """
     attention_share: float = 0.6
     """What fused attention reaches of that, forward and backward: about 160 TFLOP/s on an A100, 290 on an H100.
 
@@ -177,14 +182,24 @@ _CARDS = """
 3060           3060                           8.6   25.5  12.7  -     360 12 170 32 1.0
 2080-Ti        2080ti                         7.5   53.8  13.4  -     616 11 250 16 1.09
 """
+_TWO_PIPES = {"single_share": 0.62}
+"""Half of the fp32 units of these chips are those for integers, too: 0.62 on an A6000 and an A4000, 0.61 on an RTX PRO
+6000, 0.66 to 0.71 on GeForce cards, whose clocks are higher.
+"""
+_SINGLE_SHARES = {"V100": 0.9, "V100-16GB": 0.9, "P100": 0.9, "T4": 0.53, "L40S": 0.51, "2080-Ti": 0.92}
+"""Of cards that differ from their table; a T4 and an L40S are held back by their power. The 2080 Ti is like a 2080."""
 _TABLES: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
-    (_AMPERE, _NVIDIA + "a100", {"network": 25 * _G}),
-    (_HOPPER, _NVIDIA + "h100", {"network": 50 * _G, "attention_share": _HOPPER_ATTENTION}),
-    (_BLACKWELL, _NVIDIA + "dgx-b200", {"network": 50 * _G, "attention_share": _BLACKWELL_ATTENTION}),
+    (_AMPERE, _NVIDIA + "a100", {"network": 25 * _G, "single_share": 0.98}),
+    (_HOPPER, _NVIDIA + "h100", {"network": 50 * _G, "single_share": 0.77, "attention_share": _HOPPER_ATTENTION}),
+    (
+        _BLACKWELL,
+        _NVIDIA + "dgx-b200",
+        {"network": 50 * _G, "single_share": 0.83, "attention_share": _BLACKWELL_ATTENTION},
+    ),
     (_INSTINCT, _AMD, {"network": 50 * _G, "attention_share": _HOPPER_ATTENTION}),
-    (_SERVERS, _NVIDIA, {}),
-    (_WORKSTATIONS, _RTX, {}),
-    (_CARDS, _GEFORCE, {}),
+    (_SERVERS, _NVIDIA, _TWO_PIPES),
+    (_WORKSTATIONS, _RTX, _TWO_PIPES),
+    (_CARDS, _GEFORCE, {"single_share": 0.68}),
 )
 
 
@@ -210,7 +225,7 @@ def _rows() -> Iterator[GpuModel]:
                 link=float(link) * _G,
                 matrix_share=float(share),
                 source=source,
-                **more,
+                **({**more, "single_share": _SINGLE_SHARES[name]} if name in _SINGLE_SHARES else more),
             )
 
 

@@ -13,7 +13,7 @@ from trainwiz.models import Transformer
 from trainwiz.models.activations import Arithmetic, Checkpointing
 from trainwiz.models.pictures import PictureNetwork
 from trainwiz.strategies import Strategy, Training
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
+from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
 
 _HALF = ("fp16", "bf16", "fp8")
 
@@ -76,6 +76,8 @@ class Work:
     """DDP's buckets are the gradients themselves."""
     bucket: int = REDUCE_BUCKET_ELEMENTS
     """Elements that ZeRO reduces at once."""
+    sub_group: int = SUB_GROUP_ELEMENTS
+    """Elements of a rank's part that ZeRO 3 steps at once."""
     overlaps: bool = True
     """Buckets are sent while the next one fills, as on GPUs."""
     sums_in_half: bool = False
@@ -203,6 +205,7 @@ def training_of(work: Work) -> Training:
         fused_step=work.fused_step,
         bucket_view=work.bucket_view,
         bucket=work.bucket,
+        sub_group=work.sub_group,
         overlaps=work.overlaps,
         sums_in_half=work.sums_in_half,
         optimizer_offloaded=work.optimizer_offloaded,

@@ -147,10 +147,10 @@ def pace(
     if model is None:
         return None
     training, tokens = training_of(work), work.tokens
-    flops = gpu.half_flops if work.precision in ("fp16", "bf16", "fp8") else gpu.single_flops
     in_fp8 = work.precision == "fp8" and gpu.fp8_flops
     gain = _FP8_SHARE * gpu.fp8_flops / gpu.half_flops if in_fp8 and gpu.fp8_flops else 1
-    reached = flops * (gpu.matrix_share if flops == gpu.half_flops else 1)
+    half = work.precision in ("fp16", "bf16", "fp8")
+    reached = gpu.half_flops * gpu.matrix_share if half else gpu.single_flops * gpu.single_share
     products = tokens * (_matrix_flops(model, work) / gain + _head_flops(model, work)) / (reached * rates.matrices)
     attention = tokens * _attention_flops(model, work, attended or work.length) / (reached * gpu.attention_share)
     kept = _COMPILED if compiled else 1
@@ -190,7 +190,7 @@ def _of_pictures(
     if network is None:
         return None
     half = work.precision in ("fp16", "bf16", "fp8")
-    reached = gpu.half_flops * gpu.matrix_share if half else gpu.single_flops
+    reached = gpu.half_flops * gpu.matrix_share if half else gpu.single_flops * gpu.single_share
     share = _CONVOLVED if network.convolves else rates.matrices
     rounds = _rounds(work)
     kept = network.kept(work.picture_size, work.arithmetic or arithmetic(strategy, work.precision), "none").saved

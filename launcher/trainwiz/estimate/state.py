@@ -20,7 +20,7 @@ from trainwiz.estimate.frozen import frozen_parameters, head_is_frozen
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
 from trainwiz.models.pictures import PictureNetwork, network_of_timm
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
+from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
 from trainwiz.tasks.networks import NetworkShape
 
 if TYPE_CHECKING:
@@ -125,7 +125,8 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         weight_bytes=weight_bytes,
         optimizer_offloaded=plan.strategy.offload_optimizer_device != "none",
         parameters_offloaded=plan.strategy.offload_param_device != "none",
-        bucket=_bucket(plan),
+        bucket=_elements(plan, "reduce_bucket_size", REDUCE_BUCKET_ELEMENTS),
+        sub_group=_elements(plan, "sub_group_size", SUB_GROUP_ELEMENTS),
         overlaps=plan.machine.device != "cpu",
         accumulates=plan.batch.gradient_accumulation_steps > 1,
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,
@@ -152,12 +153,12 @@ def attends_by_blocks(plan: Plan) -> bool:
     return packed and suits and plan.model.attention in ("auto", "flex_attention")
 
 
-def _bucket(plan: Plan) -> int:
-    """The elements that ZeRO reduces at once; DeepSpeed's own number where the plan leaves it to DeepSpeed."""
-    told = plan.deepspeed.get("zero_optimization.reduce_bucket_size", REDUCE_BUCKET_ELEMENTS)
+def _elements(plan: Plan, key: str, generated: int) -> int:
+    """The elements that ZeRO works on at once; DeepSpeed's own number where the plan leaves it to DeepSpeed."""
+    told = plan.deepspeed.get(f"zero_optimization.{key}", generated)
     if isinstance(told, int | float) and not isinstance(told, bool) and told > 0:
         return int(told)
-    return int(DEFAULTS["zero_optimization.reduce_bucket_size"])
+    return int(DEFAULTS[f"zero_optimization.{key}"])
 
 
 def _in_half(plan: Plan) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainwiz.plan import Plan
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
+from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
 from trainwiz.strategies.zero import LIVE_ELEMENTS
 
 NVME_BUFFER_ELEMENTS = 300_000_000
@@ -98,7 +98,7 @@ def _zero(plan: Plan) -> dict[str, Any]:
             "stage3_max_live_parameters": LIVE_ELEMENTS,
             "stage3_max_reuse_distance": 1_000_000_000,
             # One step of the optimizer at a time; from nvme in smaller pieces, since each is buffered in memory.
-            "sub_group_size": 100_000_000 if strategy.offload_optimizer_device == "nvme" else 1_000_000_000,
+            "sub_group_size": 100_000_000 if strategy.offload_optimizer_device == "nvme" else SUB_GROUP_ELEMENTS,
             "stage3_gather_16bit_weights_on_model_save": strategy.zero3_save_16bit_model,
         }
     devices = {"offload_optimizer": strategy.offload_optimizer_device, "offload_param": strategy.offload_param_device}

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 REDUCE_BUCKET_ELEMENTS = 50_000_000
 """What the generated ds_config.json says; DeepSpeed's own default is 5e8."""
+SUB_GROUP_ELEMENTS = 1_000_000_000
+"""What the generated ds_config.json says, and DeepSpeed's own default."""
 # docs/decisions/checkpoints.md: The loop saves plain state itself, not with `accelerator.save_state`
 WHOLE = "whole"
 """The layout of a checkpoint whose model and optimizer lie in one file each."""
@@ -40,6 +42,8 @@ class Training:
     """DDP's buckets are the gradients themselves (`gradient_as_bucket_view`)."""
     bucket: int = REDUCE_BUCKET_ELEMENTS
     """Elements that ZeRO reduces at once."""
+    sub_group: int = SUB_GROUP_ELEMENTS
+    """Elements of a rank's part that ZeRO 3 steps at once."""
     overlaps: bool = True
     """Buckets are sent while the next one fills."""
     sums_in_half: bool = False
