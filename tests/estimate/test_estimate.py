@@ -98,8 +98,9 @@ def test_zero_3_joins_the_gradients_of_a_part_before_it_steps() -> None:
     assert zero3.step_bytes(Training(**shape, sub_group=10**12)) == 6_860_000_000
     assert zero3.step_bytes(Training(**shape, optimizer_offloaded=True)) == 0
     zero_3 = {"strategy__kind": "deepspeed", "strategy__zero_stage": 3, "precision__mixed_precision": "bf16"}
-    for settings, elements in (({}, SUB_GROUP_ELEMENTS), ({"zero_optimization.sub_group_size": 2e8}, 200_000_000)):
-        work = work_of(make(**zero_3, deepspeed=settings), 8 * B, None)
+    told: dict[str, float] = {"zero_optimization.sub_group_size": 2e8}
+    for own, elements in (({}, SUB_GROUP_ELEMENTS), (told, 200_000_000)):
+        work = work_of(make(**zero_3, deepspeed=own), 8 * B, None)
         assert work.sub_group == elements
         assert needs(zero3, work).moments["step"]["buffers"] == 4 * min(elements, 8 * B // work.world)
 
