@@ -141,6 +141,8 @@ def asked(child: str, folder: Path, before: tuple[str, ...]) -> dict[str, Any]:
     if child != "memory_claims.py":
         done = warm.child(CHILDREN / child, str(folder), env=settings)
     else:  # it counts the bytes of a process
+        # Each tensor has a mapping of its own: what a heap keeps between them depends on which thread freed it.
+        settings |= {"MALLOC_MMAP_THRESHOLD_": str(2**16)}
         command = [*before, sys.executable, str(CHILDREN / child), str(folder)]
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=540, env=environment(settings), cwd=folder
