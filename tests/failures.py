@@ -372,7 +372,7 @@ FAILURES = {
         "import torch.utils.cpp_extension as c\nc.load_inline('cpu_adam', 'int f() { return x; }', functions='f')",
         env={"TORCH_EXTENSIONS_DIR": "ext"},
     ),
-    "build_failed--headers": Failure(
+    "missing_header--extension": Failure(
         "import torch.utils.cpp_extension as c\nc.load_inline('cpu_adam', '#include <Pythonn.h>', functions=[])",
         env={"TORCH_EXTENSIONS_DIR": "ext"},
     ),

@@ -182,6 +182,7 @@ def _of(
     if found is None and rank is not None and (exception is None or exception.rank not in (None, rank)):
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
         found = recognize(lines, [s for s in SIGNATURES if not s.secondary])
+    found = _refined(found, lines)
     code = _as_signal(code)
     # A thread of a process group that still runs when the interpreter exits aborts it, also after an exception.
     explained = code == _ABORTED and log_text.ends_with_exception(own)
@@ -211,6 +212,12 @@ def _of(
         certainty=_certainty(chosen, shown, found),
         suspects=_suspects(lines, rank, chosen, shown),
     )
+
+
+def _refined(found: Recognized | None, lines: Sequence[Line]) -> Recognized | None:
+    """What the lines of all ranks together say of a cause that one rank's lines show."""
+    closer = [s for s in SIGNATURES if found and s.refines == found.signature.name]
+    return (recognize(lines, closer) if closer else None) or found
 
 
 def _ended_with(lines: Sequence[Line], rank: int | None, code: int | None) -> tuple[Sequence[Line], Line | None]:

@@ -143,6 +143,8 @@ _TERMINAL = 72
 """Columns; a shorter line was not broken by a terminal."""
 _OPEN = "*+/=,(["
 """After which a sentence or a formula cannot end."""
+_UNNAMED = ("keyword argument", "No module named", "has no attribute", "missing 1 required positional argument")
+"""Words of Python that name something next."""
 _BROKEN = 3
 """Lines on which the words of an exception may go on."""
 _STARTS = re.compile(r"[\[=*{]|[EWI]\d{4} |\d{4}-|\s*Traceback|During|The above|(?:INFO|WARNING|ERROR|DEBUG)\b|\s*def ")
@@ -410,7 +412,9 @@ def words_of(exception: Line, lines: Sequence[Line]) -> str:
     said = exception.text
     after = [line for line in lines if line.number > exception.number and line.rank == exception.rank]
     for line in after[:_BROKEN]:
-        goes_on = said.endswith(":") or (len(said) >= _TERMINAL and (said[-1].isalnum() or said[-1] in _OPEN))
+        goes_on = said.endswith((":", *_UNNAMED)) or (
+            len(said) >= _TERMINAL and (said[-1].isalnum() or said[-1] in _OPEN)
+        )
         if not goes_on or _STARTS.match(line.text) or _LAUNCHERS_LINE.match(line.text) or is_progress(line.text):
             break
         said += f" {line.text.strip()}"

@@ -65,15 +65,15 @@ def recognize(
     """The most likely cause; None if no signature fits.
 
     A match in or after a rank's last traceback counts before one that was logged earlier, and a warning counts only
-    where nothing else is found; then the order of the
-    signatures decides; then the earliest line, since the first failure causes the others. If a rank ended with an
-    exception that no signature explains, a line logged earlier is not taken for its cause. With `rank`, the lines of
-    other ranks are left out.
+    where nothing else is found; then the order of the signatures decides; then a line that says what the sentence
+    names; then the earliest, since the first failure causes the others. If a rank ended with an exception that no
+    signature explains, a line logged earlier is not taken for its cause. With `rank`, the lines of other ranks are left
+    out.
     """
     text = _text(tuple(line for line in lines if rank is None or line.rank in (None, rank)))
     lines, last = text.lines, text.last
     explained: set[int | None] = set()
-    best: tuple[tuple[bool, bool, int, int], Recognized] | None = None
+    best: tuple[tuple[bool, bool, int, bool, int], Recognized] | None = None
     for place, signature in enumerate(signatures):
         for match in text.found(signature):
             i = bisect_right(text.ends, max(match.start(), match.end() - 1))
@@ -88,9 +88,10 @@ def recognize(
                 explained.add(lines[i].rank)
             follows = signature.follows is not None and bool(signature.follows.search(text.whole, 0, match.start()))
             came_of = follows or (signature.asked and text.failed_before(match.start()))
-            key = (signature.secondary or warned or came_of, earlier, place, i)
+            values = {name: value.strip() for name, value in match.groupdict(default="").items()}
+            says_less = bool(values) and not any(values.values())
+            key = (signature.secondary or warned or came_of, earlier, place, says_less, i)
             if best is None or key < best[0]:
-                values = {name: value.strip() for name, value in match.groupdict(default="").items()}
                 best = (
                     key,
                     Recognized(

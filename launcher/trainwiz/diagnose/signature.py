@@ -24,6 +24,7 @@ class Signature:
         as_warning: bool = False,
         follows: str = "",
         asked: bool = False,
+        refines: str = "",
     ) -> None:
         self.name = name
         """Stable; records and JSON have it. In a table of `known` it is the key."""
@@ -44,6 +45,8 @@ class Signature:
         self._follows = follows
         self.asked = asked
         """Whether somebody ended the job; where a rank had failed before and none went on, that is what came of it."""
+        self.refines = refines
+        """The signature that a rank's own lines show, of which this one says more from those of several ranks."""
 
     @functools.cached_property
     def patterns(self) -> tuple[re.Pattern[str], ...]:

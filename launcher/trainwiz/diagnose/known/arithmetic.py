@@ -9,6 +9,7 @@ SIGNATURES = {
     "scaler_collapse": Signature(
         r"Current loss scale already at minimum",
         r"FP16 Run has diverged|loss scale (?:is|has) (?:dropped|underflow)",
+        r"Found NaN, decreased lg_loss_scale to -\d",
         cause="all gradients overflowed in fp16 until the loss scale reached its minimum",
         remedy="set precision.mixed_precision to bf16 (Ampere and newer), or lower optimizer.learning_rate",
         plan_change="bf16",
@@ -68,9 +69,18 @@ SIGNATURES = {
         r"^(?:.*?\bloss=nan\b){3}",
         # The Trainer replaces a loss of NaN by the mean of those before (logging_nan_inf_filter).
         r"(?:^.*'loss': '?0(?:\.0)?'?, 'grad_norm': '?nan\b.*\n?(?:^[^{\n]*\n){0,4}){2}",
-        cause="the loss is NaN in every line: the training learns nothing",
+        r"(?:^ ?iteration .*\| grad norm: nan \|.*\n?){3}",
+        cause="loss or gradients are NaN in every line: the training learns nothing",
         remedy="find the first NaN: torch.autograd.set_detect_anomaly(True); then lower the learning rate, clip "
         "gradients, use bf16 instead of fp16, and look for labels that are all masked",
+    ),
+    # docs/decisions/diagnosis.md: A short text is read from its title
+    "nan_at_end": Signature(
+        r"\A(?:[^\n]*\n){0,40}?[^\n]*'loss': '?(?P<loss>[\d.]+)'?, 'grad_norm': '?nan\b[^\n]*\s*\Z",
+        cause="the gradients became NaN, at a loss of {loss}",
+        remedy="a single such update is skipped under fp16, as long as the next ones are finite; otherwise lower the "
+        "learning rate, clip gradients, use bf16 instead of fp16, and look for samples whose labels are all masked",
+        plan_change="bf16",
     ),
     "flash_attention": Signature(
         r"FlashAttention\d* has been toggled on, but it cannot be used due to the following error: (?P<reason>.+)$",
@@ -176,8 +186,16 @@ SIGNATURES = {
         cause="a tensor that was made under torch.inference_mode is used in training",
         remedy="use torch.no_grad there, or .clone() the tensor outside of inference_mode",
     ),
+    "no_gradient_recomputed": Signature(
+        r"None of the inputs have requires_grad=True\. Gradients will be None[\s\S]{0,20000}?element \d+ of (?:tensors|"
+        r"variables) does not require grad",
+        cause="the recomputed layers get inputs that need no gradient, so none reaches their weights: the embeddings "
+        "are frozen, as they are beside an adapter",
+        remedy="call model.enable_input_require_grads() before the training, or set use_reentrant to false "
+        "(gradient_checkpointing_kwargs)",
+    ),
     "no_gradient": Signature(
-        r"element 0 of tensors does not require grad and does not have a grad_fn",
+        r"element \d+ of (?:tensors|variables) does not require grad and does not have a grad_fn",
         r"DistributedDataParallel is not needed when a module doesn't have any parameters? that requires? a gradient",
         cause="the loss does not depend on any trainable parameter",
         remedy="unfreeze some parameters; with gradient checkpointing and frozen embeddings, call "

@@ -33,6 +33,15 @@ SIGNATURES = {
         cause="code must be compiled, but Python's header files are missing",
         remedy="apt-get install python3-dev; or use a Python that includes the headers (conda, pyenv, uv)",
     ),
+    "missing_header": Signature(
+        r"fatal error: (?P<header>(?!Python\.h)[\w./+-]+\.(?:h|hpp|hh|cuh)): No such file or directory",
+        r"fatal error: '(?P<header>(?!Python\.h)[\w./+-]+\.(?:h|hpp|hh|cuh))' file not found",
+        r"fatal error C1083: [^\n]*?['\"](?P<header>(?!Python\.h)[\w./\\+-]+)['\"]: No such file or directory",
+        cause="code must be compiled, but the header file {header} is missing",
+        remedy="install what it belongs to: headers of CUDA (cub, cublas, cusparse …) need the whole toolkit of the "
+        "version that torch was built with, with CUDA_HOME pointing to it; others a -dev package or the git submodules "
+        "of the source",
+    ),
     "no_compiler": Signature(
         r"No such file or directory: '[^']*(?:c\+\+|g\+\+|gcc|clang\+*)'",
         r"(?:c\+\+|g\+\+|cc1plus)'?: (?:command )?not found",
@@ -107,12 +116,22 @@ SIGNATURES = {
         remedy="pip install --upgrade bitsandbytes; give each rank its own GPU (device_map={{'': local_rank}}), and "
         "look for empty weights (ZeRO 3, FSDP)",
     ),
+    "wheel_download": Signature(
+        r"Guessing wheel URL: +(?P<url>\S+)\s*\n(?:[^\n]*\n){0,3}?\s*error: (?P<problem>Remote end closed[^\n]*|"
+        r"<urlopen error[^\n]*|\[Errno[^\n]*|[^\n]*(?:timed out|Connection (?:reset|refused|aborted))[^\n]*)",
+        cause="the package's finished build could not be downloaded: {problem}",
+        remedy="download {url} by hand or through a proxy (https_proxy), and run pip install FILE.whl; to compile "
+        "without asking the network: FLASH_ATTENTION_FORCE_BUILD=TRUE pip install --no-build-isolation flash-attn",
+        transient=None,
+    ),
     "build_failed": Signature(
         r"RuntimeError: Error building extension '(?P<extension>\w+)'",
         r"ImportError: \S*/torch_extensions/\S*/(?P<extension>(?!cpu_adam|fused_adam)\w+)\.so: cannot open shared "
         r"object file",
         r"ERROR: (?:Failed building wheel for|Could not build wheels for) (?P<extension>[\w.-]+)",
         r"Failed to (?:generate package metadata for|build) `(?P<extension>[\w.-]+)",
+        r"Failed to (?:fetch wheel|build): (?P<extension>[\w.-]+?)(?:==\S*)?\n[^\n]*[Bb]uild backend (?:failed|"
+        r"returned)",
         r"Command '\['(?P<extension>ninja)'[^\n]*\]' returned non-zero exit status",
         r"^(?P<extension>ninja): build stopped: subcommand failed",
         r"^FAILED: (?:\[code=\d+\] )?(?P<extension>\S+\.o)\b(?![\s\S]*(?:Error building extension|build stopped|"
@@ -137,7 +156,7 @@ SIGNATURES = {
         "GLIBC: use a newer system or container, or an older version of the package",
     ),
     "bitsandbytes_cuda": Signature(
-        r"CUDA Setup failed despite GPU being available|CUDA SETUP: Setup Failed",
+        r"CUDA Setup failed despite GPU being available|CUDA SETUP: (?:Setup Failed|CUDA detection failed)",
         r"libbitsandbytes_cpu\.so: undefined symbol",
         # Its functions are defined only where the library was loaded.
         r"NameError: name 'str2optimizer\w*' is not defined",
@@ -160,6 +179,13 @@ SIGNATURES = {
         r"ImportError: (?P<library>\S+): cannot allocate memory in static TLS block",
         cause="{library} was loaded too late: the program has no thread-local memory left for it",
         remedy="load it first: LD_PRELOAD={library} trainwiz launch, or import its package before torch",
+    ),
+    "torch_symbol": Signature(
+        r"^(?:ImportError: )?undefined symbol: (?P<symbol>_ZNK?(?:2at|3c10|5torch)\w+)",
+        cause="a compiled package was built for another version of torch: it needs {symbol}, which the installed one "
+        "does not have",
+        remedy="reinstall the package whose .so file is named before these words (flash-attn, apex, xformers …) with "
+        "the installed torch: pip install --force-reinstall --no-deps --no-cache-dir --no-build-isolation PACKAGE",
     ),
     "broken_library": Signature(
         r"(?:^|[ :])(?P<library>[\w./+-]+\.so[\w.]*): (?:undefined symbol|version `)",

@@ -22,9 +22,9 @@ SIGNATURES = {
     ),
     "pod_crashes": Signature(
         r"^(?P<pod>\S+) +\d+/\d+ +(?:Init:)?CrashLoopBackOff\b",
-        r"Back-off restarting failed container[ =](?P<pod>\S+)",
+        r"Back-off restarting failed container(?:[ =](?P<pod>\S+))?",
         r"container \"(?P<pod>[^\"]+)\" in pod \S+ is waiting to start: CrashLoopBackOff",
-        cause="the container of {pod} keeps crashing, and this text does not say why",
+        cause="a container keeps crashing, and this text does not say why: {pod}",
         remedy="read its last output: kubectl logs POD --all-containers --previous",
         transient=None,
         secondary=True,

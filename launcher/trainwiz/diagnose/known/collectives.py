@@ -65,6 +65,16 @@ SIGNATURES = {
         remedy="look for code that runs a collective (save, gather, log) only on some ranks; to see both collectives, "
         "run: TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
     ),
+    "collectives_apart": Signature(
+        r"\[Rank (?P<first>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), "
+        r"OpType=(?P<one>\w+, NumelIn=\d+), [^\n]*(?:\n[^\n]*){0,40}?\[Rank (?P<second>(?!(?P=first)\])\d+)\] Watchdog "
+        r"caught collective operation timeout: WorkNCCL\(SeqNum=\2, OpType=(?P<other>(?!(?P=one),)\w+, NumelIn=\d+),",
+        cause="the ranks called different collectives: rank {first} waits in {one}, rank {second} in {other}",
+        remedy="look for code that only some ranks run, or not equally often: an evaluation or a save behind a "
+        "condition, loaders with different numbers of batches, a break by a rank's own loss; to see both calls, run: "
+        "TORCH_DISTRIBUTED_DEBUG=DETAIL trainwiz launch",
+        refines="collective_timeout",
+    ),
     "collective_timeout": Signature(
         r"[Cc]aught collective operation timeout:\s+WorkNCCL\((?:SeqNum=\d+, )?OpType=(?P<operation>\w+)",
         r"Work WorkNCCL\((?:SeqNum=\d+, )?OpType=(?P<operation>\w+)[^)\n]*\(ms\)=\d+\) timed out in blocking wait",
@@ -97,8 +107,10 @@ SIGNATURES = {
         r"(?!\nncclInternalError)",
         r"RuntimeError: NCCL error in: (?P<problem>\w+)$",
         r"NCCL WARN (?P<problem>Error : ring \d+ does not .+)$",
+        r"NCCL WARN (?P<problem>(?:cuda|hip)\w+ failed ?: [^\n]+)",
         r"NCCL WARN (?:Cuda|HIP) failure (?:\d+ )?'(?P<problem>[^'\n]+)'",
         r"NCCL WARN (?P<problem>Could not find real path of /sys/\S+)",
+        r"NCCL error \S+ '(?P<problem>(?:internal|unhandled \w+|remote process) error)[^'\n]*'",
         r"Test NCCL failure \S+ '(?P<problem>[^'\n]+)'",
         r"RuntimeError: NCCL Error \d+: (?P<problem>(?:internal|unhandled \w+|remote process) error)[^\n]*",
         cause="NCCL failed because of the network, memory or a driver: {problem}",
@@ -152,7 +164,7 @@ SIGNATURES = {
         plan_change="any_port",
     ),
     "address_unknown": Signature(
-        r"The IPv[46] network addresses of \((?P<address>[^,)]+), \d+\) cannot be retrieved",
+        r"The IPv[46] network addresses of \((?P<address>[^,)]+), \w+\) cannot be retrieved",
         r"gai error: -\d+(?P<address>)",
         r"socket\.gaierror: \[Errno -\d+\](?P<address>)",
         r"ValueError: host not found: (?P<address>(?!$))",

@@ -19,6 +19,12 @@ SIGNATURES = {
         cause="this Colossal-AI plugin does not support the precision: {what}",
         remedy="set precision.mixed_precision: no or fp16 with TorchDDP, bf16 with the other plugins",
     ),
+    "colossal_scale": Signature(
+        r"div_scale should remain default",
+        cause="ColossalAI's CPUAdam got parameters on the GPU, for which it cannot undo the scale of the loss",
+        remedy="use HybridAdam, which updates on both; or keep all parameters of the optimizer on the CPU "
+        "(GeminiPlugin(offload_optim_frac=1.0))",
+    ),
     "colossal_optimizer": Signature(
         r"AssertionError: You should use an optimizer in the available list",
         cause="Gemini accepts only FusedAdam, CPUAdam and HybridAdam",

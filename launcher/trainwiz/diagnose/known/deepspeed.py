@@ -44,6 +44,13 @@ SIGNATURES = {
         remedy="apt-get install libaio-dev, or offload to the CPU: strategy.offload_optimizer_device cpu",
         plan_change="offload_to_cpu",
     ),
+    "nvme_buffer": Signature(
+        r"num_elems (?P<needed>\d+) ?> ?buffer (?P<size>\d+)",
+        r"More elements (?P<needed>\d+) than buffer size (?P<size>\d+)",
+        cause="a parameter has {needed} elements, more than the buffer for NVMe holds ({size})",
+        remedy="set buffer_size of offload_param to at least {needed} (of the largest parameter, usually the "
+        "embedding), and raise buffer_count only if the host memory allows",
+    ),
     "nvme_failed": Signature(
         r"deepspeed_\w*aio_handle_t::\w+\([^\n]*Assertion|Assertion `0 == _num_pending_ops' failed",
         cause="reading or writing data offloaded to NVMe failed",
@@ -64,6 +71,12 @@ SIGNATURES = {
         r"You cannot specify an? (?P<thing>optimizer|scheduler) in the config file and in the code at the same time",
         cause="the {thing} is set twice: in DeepSpeed's configuration and in the code",
         remedy="remove it from the JSON, or use accelerate.utils.DummyOptim in the code",
+    ),
+    "fused_on_cpu": Signature(
+        r"RuntimeError: expected input to be on cuda",
+        cause="a fused optimizer (FusedAdam, apex) got tensors that are on the CPU, as under offload",
+        remedy="use DeepSpeedCPUAdam with offload, or turn offload off; without offload, move the model to the GPU "
+        "before the optimizer is made",
     ),
     "offload_optimizer": Signature(
         r"You are using ZeRO-Offload with a client provided optimizer",
@@ -110,6 +123,12 @@ SIGNATURES = {
         cause="FSDP looks for {name} in the state dict, but another hook or wrapper has renamed or removed it",
         remedy="save the state dict of the outermost FSDP module, inside one state_dict_type for the whole model; if "
         "activation checkpointing, LoRA or torch.compile wraps it, update torch",
+    ),
+    "fsdp_root": Signature(
+        r"[Nn]on-root FSDP instance's `_is_root` should not have been set",
+        cause="a part that FSDP had wrapped ran before the model around it, and took itself for the outermost one",
+        remedy="call only the outermost FSDP model (not a part of it, to generate or to test), and only after the "
+        "whole model is wrapped",
     ),
     "fsdp_state": Signature(
         r"expected to be in states? .*TrainingState\.\w+.*but current state is (?:\w*TrainingState\.)?(?P<state>\w+)",

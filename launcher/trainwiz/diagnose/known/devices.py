@@ -90,7 +90,7 @@ SIGNATURES = {
     "device_ordinal": Signature(
         r"device < num_gpus INTERNAL ASSERT FAILED",
         r"HIP error: invalid device ordinal",
-        r"(?:CUDA error: |cuda runtime error \(\d+\) : |CUDA driver error: )invalid device ordinal",
+        r"(?:CUDA error: |cuda runtime error \(\d+\) : |\berror=\d+ : |CUDA driver error: )invalid device ordinal",
         r"^AssertionError: Invalid device id",
         cause="a rank requested a GPU that it cannot see: there are more ranks than GPUs",
         remedy="compare machine.num_processes with `nvidia-smi -L` and CUDA_VISIBLE_DEVICES; run: trainwiz doctor",

@@ -5,6 +5,10 @@ from __future__ import annotations
 from trainwiz.diagnose.signature import Signature
 
 TIER = 3
+_WRAPPERS = r"(?:module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)"
+_PREFIX = r"(?P<prefix>module|_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module)\."
+_INNER = r"(?P<prefix>_checkpoint_wrapped_module|_fsdp_wrapped_module|_orig_mod)"
+"""Names under which DDP, torch.compile, activation checkpointing and FSDP keep the module that they wrap."""
 SIGNATURES = {
     "disk_full": Signature(
         r"No space left on device \(os error 28\)",
@@ -64,14 +68,21 @@ SIGNATURES = {
         "torch.distributed.checkpoint.state_dict gives names without wrappers",
     ),
     "prefixed_weights": Signature(
-        r"Missing key\(s\) in state_dict: \"(?P<prefix>module|_orig_mod)\.[^\n]*\n\s*Unexpected key\(s\) in "
-        r"state_dict: \"(?!module\.|_orig_mod\.)",
-        r"Missing key\(s\) in state_dict: \"(?!module\.|_orig_mod\.)[^\n]*\n\s*Unexpected key\(s\) in state_dict: "
-        r"\"(?P<prefix>module|_orig_mod)\.",
-        cause="the names of the saved weights and of the model differ by the prefix {prefix}., which a wrapper puts "
-        "before all of them",
-        remedy="load into the model without its wrapper (before DDP, DataParallel or torch.compile), and rename what "
-        "was saved with one: {{k.removeprefix('{prefix}.'): v for k, v in state.items()}}",
+        rf"Missing key\(s\) in state_dict: \"{_PREFIX}[^\n]*\n\s*Unexpected key\(s\) in state_dict: "
+        rf"\"(?!{_WRAPPERS}\.)",
+        rf"Missing key\(s\) in state_dict: \"(?!{_WRAPPERS}\.)[^\n]*\n\s*Unexpected key\(s\) in state_dict: "
+        rf"\"{_PREFIX}",
+        # Wrappers of parts: their prefix stands inside of the names.
+        rf"Missing key\(s\) in state_dict: \"[\w.]*?\.{_INNER}\.[^\n]*\n\s*Unexpected key\(s\) in state_dict: "
+        r"\"(?![\w.]*(?P=prefix))",
+        rf"Missing key\(s\) in state_dict: \"(?![\w.]*_wrapped_module|[\w.]*_orig_mod)[^\n]*\n\s*Unexpected key\(s\) "
+        rf"in state_dict: \"[\w.]*?\.{_INNER}\.",
+        rf"state_dict for \w+:\s*\n?\s*Unexpected key\(s\) in state_dict: \"[\w.]*?\.{_INNER}\.",
+        cause="the names of the saved weights and of the model differ by {prefix}., which a wrapper puts into all of "
+        "its names",
+        remedy="load into the model without its wrapper (before DDP, DataParallel, FSDP, torch.compile or activation "
+        "checkpointing), and rename what was saved with one: {{k.replace('{prefix}.', ''): v for k, v in "
+        "state.items()}}",
     ),
     "nested_weights": Signature(
         r"Unexpected key\(s\) in state_dict:[^\n]*\"(?P<key>model|state_dict|model_state_dict|module|net|ema|"
@@ -86,6 +97,12 @@ SIGNATURES = {
         cause="the saved weights do not match the model ({model})",
         remedy="build the model with the saved architecture; the lines below list the differences; where all names "
         "differ, look for the prefix module. that DDP and DataParallel put before them",
+    ),
+    "no_optimizer_state": Signature(
+        r"KeyError(?:: |\()'param_groups'",
+        cause="what is loaded as the optimizer's state is not the whole state of an optimizer: it has no param_groups",
+        remedy="DeepSpeed and FSDP keep a part of it in each rank's file: load it with the engine that saved it "
+        "(load_checkpoint, load_state), or load the weights alone and start with a new optimizer",
     ),
     "optimizer_differs": Signature(
         r"loaded state dict (?:contains a parameter group that doesn't match the size of|has a different number of "
@@ -142,6 +159,7 @@ SIGNATURES = {
         r"不是内部或外部命令)",
         r"The term '(?P<program>[\w.-]+)' is not recognized as",
         r"无法将[“\"](?P<program>[\w.-]+)[”\"]项识别为",
+        r"\bERROR:? +(?P<program>accelerate|torchrun|deepspeed|mpirun) not found$",
         cause="the program {program} is needed but not installed",
         remedy="install it, or remove the option that needs it; to check whether it is found, run `which PROGRAM`",
     ),

@@ -89,6 +89,13 @@ SIGNATURES = {
         "--wait-for-client train.py; then attach to the port (the project's .vscode/launch.json has an entry "
         "for each rank)",
     ),
+    "one_process": Signature(
+        r"DeepSpeed is not compatible with MP\. n_gpu: (?P<gpus>\d+), local_world_size: 1\b",
+        cause="one process was started for {gpus} GPUs, but DeepSpeed needs one process for each GPU",
+        remedy="start it with torchrun --nproc_per_node {gpus}, deepspeed or accelerate launch; ms-swift: "
+        "NPROC_PER_NODE={gpus} before `swift`, on every machine and without --hostfile; or set CUDA_VISIBLE_DEVICES "
+        "to one GPU",
+    ),
     "not_launched": Signature(
         r"Error initializing torch\.distributed using \w+:// rendezvous: (?P<variable>[\w ]+) parameter missing",
         r"environment variable (?P<variable>\w+) expected, but not set",
@@ -106,6 +113,13 @@ SIGNATURES = {
         r"attempt has been made to start a new process before the",
         cause="the script starts processes when it is imported, and each of them starts the script again",
         remedy="put the main part of the script under: if __name__ == '__main__':",
+    ),
+    "shared_twice": Signature(
+        r"bad value\(s\) in fds_to_keep",
+        cause="the same tensor is passed to a process that is started, more than once: as tied weights, or in two "
+        "models",
+        remedy="build or load the model inside of the started function instead of passing it; or before the start: "
+        "torch.multiprocessing.set_sharing_strategy('file_system')",
     ),
     "pickling": Signature(
         r"Can't (?:pickle|get) local object",
@@ -150,12 +164,19 @@ SIGNATURES = {
         remedy="start it as a module: python -m accelerate.commands.launch, python -m torch.distributed.run; or "
         "reinstall the package in this environment: pip install --force-reinstall --no-deps PACKAGE",
     ),
+    "other_program": Signature(
+        r"^Error: No such command:? '(?P<command>[\w-]+)'",
+        cause="the program that was started has no command {command}: it is another program of the same name, or "
+        "another version",
+        remedy="run `which -a NAME` and `pip show PACKAGE` to see which program it is; install the package that you "
+        "mean into an environment of its own",
+    ),
     "arguments": Signature(
         r"^[Ee]rror: (?:Missing (?:argument|option|parameter)|Invalid value for) '?(?P<words>[^'\n]+)",
         r"error: unrecognized arguments: (?P<words>.+)$",
         r"error: the following arguments are required: (?P<words>.+)$",
         r"error: argument (?P<words>\S+): (?:invalid|expected)",
-        r"^Error: No such (?:option|command):? '?(?P<words>[\w-]+)",
+        r"^Error: No such option:? '?(?P<words>[\w-]+)",
         r"^\S+\.py: error: (?P<words>.+)$",
         r"(?:ConfigAttributeError: |^Could not override )(?P<words>.+)$",
         cause="the script does not accept these arguments, or requires them: {words}",
@@ -205,6 +226,10 @@ SIGNATURES = {
         "MPI: try --mpi=pmi2, and none where torchrun or accelerate start the ranks",
     ),
     "slurm_refused": Signature(
+        # Sites have words of their own; a job that was submitted in spite of them is none.
+        r"sbatch: error: (?:\*+ )?(?P<problem>(?!Batch job submission|Could not establish|Unable to |"
+        r"Job submit/allocate )[^\n]{8,}?)(?: sbatch: error: [^\n]*)?$(?![\s\S]{0,2000}^Submitted batch job)",
+        r"^(?:srun|salloc): fatal: (?P<problem>(?!Could not establish).+)$",
         r"(?:srun|sbatch|salloc): error: (?P<problem>You must specify .+|The \S+ partition .+|CPU count per node .+|"
         r"Memory specification .+)$",
         r"(?:srun|sbatch|salloc): error: (?:Batch job submission failed: |Unable to (?:allocate resour"
@@ -224,6 +249,7 @@ SIGNATURES = {
     ),
     "unschedulable": Signature(
         r"FailedScheduling .*?(?P<problem>\d+/\d+ nodes are available: .+)$",
+        r"Unable to schedule pod; [^\n]*?(?P<problem>\d+/\d+ nodes are available: [^\"\n]+)",
         cause="Kubernetes finds no node for the pod: {problem}",
         remedy="compare the requests (nvidia.com/gpu, memory, tolerations, node selectors) with `kubectl describe "
         "node`",
@@ -231,7 +257,8 @@ SIGNATURES = {
     ),
     "image_pull": Signature(
         r"manifest unknown|pull access denied for|manifest for \S+ not found",
-        r"ImagePullBackOff|ErrImagePull|Failed to pull image",
+        r"ImagePullBackOff|ErrImagePull|Failed to pull image|trying and failing to pull image",
+        r"Error: Status 40[134] trying to pull repository",
         cause="the container's image cannot be fetched",
         remedy="check its name and tag, and the pull secret: kubectl describe pod NAME",
         transient=None,

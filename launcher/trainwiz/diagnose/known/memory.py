@@ -35,6 +35,13 @@ SIGNATURES = {
         "host: FullStateDictConfig(offload_to_cpu=True, rank0_only=True)",
         as_warning=True,
     ),
+    "impossible_size": Signature(
+        r"Tried to allocate more than 1EB memory",
+        cause="a tensor of an impossible size was requested: the size itself is wrong, as where the ranks exchange "
+        "objects (broadcast_object_list, all_gather_object) and one of them failed or was elsewhere",
+        remedy="this is no lack of memory: look for an earlier timeout or exception in the logs of all ranks, and "
+        "compare which collectives they call before this line",
+    ),
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",

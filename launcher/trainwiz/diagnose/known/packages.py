@@ -23,6 +23,8 @@ SIGNATURES = {
         r"No module named '(?P<package>[\w.]+)\.(?P<name>_C\w*|_ext|helpers_cpp|"
         r"(?!(?:is|has|to|use|get|set|move|init)_)\w+_cuda(?:_ext)?)'",
         r"No module named '(?P<package>megatron[\w.]*)\.(?P<name>helpers)'",
+        r"No module named '(?P<name>(?P<package>amp|colossal|fused_layer_norm|flash_attn(?:_[23])?|syncbn|apex)"
+        r"_(?:C|cuda))'",
         cause="{package} has a part in C++ or CUDA, {name}, that was not built",
         remedy="build it in its source folder: pip install --no-build-isolation -e . (Megatron: make in the "
         "datasets folder); or install the package's wheel for your torch",

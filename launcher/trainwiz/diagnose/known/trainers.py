@@ -41,6 +41,7 @@ SIGNATURES = {
         "accelerate's file",
     ),
     "two_lightnings": Signature(
+        r"invalid strategy name\b[^\n]{0,40}(?<!')\b\w*Strategy\(",
         r"strategy=<lightning\.\S+ object|must be either a string or an instance of `pytorch_lightning|"
         r"`model` must be a `LightningModule`.*got `",
         cause="objects of the package lightning are passed to pytorch_lightning, or the other way around",
