@@ -28,3 +28,16 @@ def test_a_strategy_that_trains_something_else_is_no_contestant() -> None:
 def test_the_page_has_all_strategies() -> None:
     written = ranking.PAGE.read_text(encoding="utf-8").partition(ranking.BEGIN)[2].partition(ranking.END)[0]
     assert {row.split("|")[1].strip() for row in written.splitlines() if row.startswith("|")} > set(ranking.LABELS)
+
+
+def test_the_order_that_trainwiz_gives_is_the_one_measured() -> None:
+    """On the page, which has the least time first: a strategy whose place changes must be measured again."""
+    written = ranking.PAGE.read_text(encoding="utf-8").partition(ranking.BEGIN)[2].partition(ranking.END)[0]
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in written.splitlines() if row.startswith("|")]
+    rows = [row for row in rows if row[0] in ranking.LABELS]
+    seconds = [float(row[2].split()[0]) for row in rows]
+    assert seconds == sorted(seconds)
+    placed = [(row[0], int(row[4])) for row in rows if row[4].isdigit()]
+    assert [place for _, place in placed] == sorted(place for _, place in placed)
+    assert dict(placed) == ranking.places()
+    assert len(placed) == 5
