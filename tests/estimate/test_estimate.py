@@ -747,6 +747,16 @@ def test_a_model_that_is_built_in_parts_needs_no_host_memory() -> None:
     assert (whole.load_bytes_per_machine, parts.load_bytes_per_machine) == (8 * 4 * 8 * B, 0)
 
 
+@pytest.mark.parametrize("task", ["custom", "image_classification"])
+def test_a_model_that_task_py_makes_is_built_once_where_it_is_sharded(task: str) -> None:
+    values = {"machine__num_processes": 8, "task": task, "strategy__kind": "deepspeed"}
+    for init in (False, True):  # zero.Init shards it once it is built
+        cut = make(**values, strategy__zero_stage=3, strategy__zero3_init=init)
+        assert estimate(cut, 8 * B).load_bytes_per_machine == 4 * 8 * B
+    assert estimate(make(**values, strategy__zero_stage=2), 8 * B).load_bytes_per_machine == 8 * 4 * 8 * B
+    assert estimate(make(**{**values, "strategy__kind": "fsdp"}), 8 * B).load_bytes_per_machine == 4 * 8 * B
+
+
 @pytest.mark.parametrize(
     ("adapter", "kind", "precision", "expected"),
     [

@@ -130,6 +130,10 @@ from evaluation import measure_outputs
 # end: gathered
 
 # end: selected
+# feature: built_first
+from first_rank import build, prepare
+
+# end: built_first
 # feature: mfu
 from flops import share_of_peak
 
@@ -706,9 +710,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: built_by_all
     model = task.build_model(config)
     # end: built_by_all
-    # feature: built_once
+    # feature: built_apart
     model = build(accelerator, lambda: task.build_model(config))
-    # end: built_once
+    # end: built_apart
     # feature: frozen
     freeze(model, config.frozen)
     # end: frozen
@@ -750,9 +754,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     model, optimizer = hooks.prepare(accelerator, model, optimizer)
     # end: turns
     # end: built_by_all
-    # feature: built_once
+    # feature: built_apart
     model, optimizer = prepare(accelerator, model, optimizer)
-    # end: built_once
+    # end: built_apart
     # feature: plain
     # feature: one_turn
     if accelerator.scaler is None:  # then accelerate's wrapper only adds a disk lookup to each step

@@ -274,6 +274,8 @@ def _crowds_the_gpu(d: Decision) -> bool:
 
 
 def _crowds_the_host(d: Decision) -> bool:
+    if not d.task.state_is_whole:  # rank 0 alone builds it
+        return False
     if d.parameters is None or d.machine is None or not d.machine.memory.total_bytes:
         return False
     ranks = max(1, d.values["machine.num_processes"] // d.values["machine.num_machines"])

@@ -133,7 +133,11 @@ WITHOUT_PLAN = names(
 """Model types that transformers (5.23) cannot cut for tensor parallelism."""
 LOADED_AS_SAVED = names(
     """
-    gemma gemma2 gemma3_text glm4 gpt2 llama mistral olmo2 phi3 qwen2 qwen3
+    cohere gemma gemma2 gemma3_text glm glm4 gpt2 granite llama mistral olmo olmo2 olmo3 phi phi3 qwen2 qwen3 smollm3
+    stablelm starcoder2
     """
 )
-"""Model types whose weights transformers (5.23) neither renames nor splits nor merges as it loads them."""
+"""Model types whose weights transformers (5.23) neither renames nor splits nor merges as it loads them.
+
+And whose models are published as safetensors files: OPT, GPT-J and others are not, so rank 0 loads them.
+"""

@@ -26,6 +26,14 @@ def built_once(plan: Plan) -> bool:
     return strategies.of(plan).builds_once and tasks.of(plan).state_is_whole
 
 
+# docs/decisions/loop.md: Rank 0 alone builds the weights of task.py's own models
+def built_first(plan: Plan) -> bool:
+    """Whether rank 0 alone has the weights of a model that task.py makes itself, and the engine sends their shards."""
+    strategy = strategies.of(plan)
+    cut = strategy.builds_once or (strategy.uses_deepspeed and strategy.partitions_weights)
+    return cut and plan.engine == "accelerate" and not tasks.of(plan).state_is_whole
+
+
 def read_in_parts(plan: Plan, transformer: Transformer | None) -> bool:
     """Whether each rank reads its own rows of the weights: of whole models that transformers loads as they are."""
     as_saved = transformer is not None and transformer.model_type in LOADED_AS_SAVED
@@ -55,13 +63,15 @@ def quantized_on_device(plan: Plan, transformer: Transformer | None) -> bool:
 
 def load_bytes(plan: Plan, parameters: int, transformer: Transformer | None = None) -> int:
     """Host memory on rank 0's machine: each rank builds the model, or rank 0 does, or it is cut at once."""
-    if strategies.of(plan).builds_in_parts(plan):
+    if strategies.of(plan).builds_in_parts(plan) and not built_first(plan):
         return 0
     each = bytes_built(strategies.of(plan), adapter=plan.model.adapter, precision=plan.precision.mixed_precision)
     if transformer and (loaded_onto_device(plan) or quantized_on_device(plan, transformer)):
         each = max(each, _SAVED)
         own = _adapter_bytes(plan, parameters, transformer)
         return each * _at_once(transformer) * plan.machine.ranks_per_machine + own
+    if built_first(plan):
+        return each * parameters
     if not built_once(plan):
         return each * parameters * plan.machine.ranks_per_machine
     at_once = parameters

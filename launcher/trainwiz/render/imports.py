@@ -29,6 +29,7 @@ NEIGHBORS = frozenset(
         "evaluation",
         "flops",
         "four_bits",
+        "first_rank",
         "fp8",
         "frozen",
         "generation",

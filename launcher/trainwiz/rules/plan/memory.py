@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trainwiz import strategies
+from trainwiz import strategies, tasks
 from trainwiz.estimate import Estimate
 from trainwiz.estimate.reserve import FILLED
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
@@ -153,7 +153,8 @@ def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: 
     for frozen weights in 16 bits. With LoRA under DDP or ZeRO 0 to 2, language models are loaded onto the GPUs, tensor
     by tensor. With zero.Init, ZeRO 3 shards the weights while they are loaded. Under fsdp, also with an adapter, each
     rank reads its rows of the safetensors files; if these do not match the model's weights, only rank 0 builds the
-    model.
+    model. So it does under fsdp and ZeRO 3 with a model that task.py makes itself, unless its build_model reads
+    weights: then all ranks build it, and the training says so.
     Instead: use ZeRO 3 with strategy.zero3_init, or fsdp.
     Source: seen with transformers 5.23 and accelerate 1.15 on CPU ranks (tests/train_templates/test_sharding.py)
     """
@@ -213,6 +214,8 @@ def _offloads_state(plan: Plan) -> bool:
 
 def _loaded_in_parts(plan: Plan) -> Fix:
     strategy = strategies.of(plan)
+    if not tasks.of(plan).state_is_whole and (strategy.partitions_weights or strategy.builds_once):
+        return remedy("rank 0 builds the whole model: use machines with more memory, or a smaller model")
     if strategy.uses_deepspeed and strategy.partitions_weights:
         return remedy("set strategy.zero3_init to true", {"strategy.zero3_init": True})
     if strategy.builds_once:
