@@ -83,6 +83,10 @@ def test_the_page_for_programs_has_every_command_with_its_json() -> None:
         assert len(words.split()) >= 3, name
 
 
+def _has_json(command: str) -> bool:
+    return any("--json" in parameter.opts for parameter in app.command([command]).commands[command].params)
+
+
 _WITHOUT_FOLDER = {"plan", "doctor", "explain", "recipes"}
 """Commands with `--json` that need no folder: something else is wrong with what is typed."""
 
@@ -129,3 +133,9 @@ def test_nobody_is_asked(
         if code == 2:
             assert "error" in said.err
             assert "→" in said.err or "error:" in said.err
+        if _has_json(command):
+            with open(os.devnull) as nobody, monkeypatch.context() as patched:
+                patched.setattr(sys, "stdin", nobody)
+                code = run([command, *words, "--json"])
+            json.loads(capfd.readouterr().out)
+            assert code in (0, 1, 2)

@@ -194,7 +194,14 @@ def test_prune_shows_first_and_keeps_what_is_needed(
     assert [line.split()[0] for line in out.splitlines()] == [project[n].name for n in ("old", "child", "recent")]
     assert "nothing was removed" in err
     assert all(folder.exists() for folder in project.values())
-    assert said(capsys, *words, "--yes")[0] == 0
+    shown = json.loads(said(capsys, *words, "--json")[1])
+    assert [(row["name"], row["removed"]) for row in shown] == [
+        (project[n].name, False) for n in ("old", "child", "recent")
+    ]
+    assert all(row["bytes"] > 0 for row in shown)
+    code, out, _ = said(capsys, *words, "--yes", "--json")
+    assert code == 0
+    assert [row["removed"] for row in json.loads(out)] == [True] * 3
     kept = {name for name, folder in project.items() if folder.exists()}
     assert kept == {"", "base", "unknown", "newest"}, (
         "one is continued by another, one may be running, one is the newest"

@@ -42,7 +42,8 @@ def runs(
     from trainwiz.workflows import runs
 
     if prune:
-        return runs.prune(folder, chosen=runs.Chosen(states=state or (), since=since, before=before), confirmed=yes)
+        removable = runs.Chosen(states=state or (), since=since, before=before)
+        return runs.prune(folder, chosen=removable, confirmed=yes, as_json=json)
     most = 0 if json and last == _SHOWN else last
     runs.show(folder, chosen=runs.Chosen(states=state or (), since=since, before=before, most=most), as_json=json)
     return 0

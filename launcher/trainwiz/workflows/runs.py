@@ -66,7 +66,7 @@ def show(folder: str, *, chosen: Chosen, as_json: bool) -> None:
         console.talk(t("older runs, not shown: {n}; --last 0 lists all", n=left_out), style="dim")
 
 
-def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
+def prune(folder: str, *, chosen: Chosen, confirmed: bool, as_json: bool = False) -> int:
     """Show what would be removed, and remove it only if `confirmed`. Returns 1 if a folder could not be removed.
 
     Never the newest run, a run that may still be going on, or one whose checkpoints another run continues.
@@ -84,11 +84,15 @@ def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
     removable = [
         run for run in _chosen(project, chosen) if files.resolved(run.folder) not in needed and _has_ended(run)
     ]
-    total = 0
-    for run in removable:
-        held = _size(run.folder)
-        total += held
-        console.data(f"{run.name}  {size(held)}")
+    held = {run.name: _size(run.folder) for run in removable}
+    total = sum(held.values())
+    if not as_json:
+        for name, of_run in held.items():
+            console.data(f"{name}  {size(of_run)}")
+    failed = [run.name for run in removable if not _removed(run)] if confirmed else []
+    if as_json:
+        gone = {name: confirmed and name not in failed for name in held}
+        console.data_json([{"name": name, "bytes": held[name], "removed": gone[name]} for name in held])
     if not removable:
         console.talk(t("no run to remove; the newest run is kept, and so are runs that are running or continued"))
         return 0
@@ -101,9 +105,9 @@ def prune(folder: str, *, chosen: Chosen, confirmed: bool) -> int:
             )
         )
         return 0
-    failed = [run.name for run in removable if not _removed(run)]
     if failed:
-        raise TrainwizError(say("could not remove: {names}", names=", ".join(failed)))
+        console.failure(TrainwizError(say("could not remove: {names}", names=", ".join(failed))))
+        return 1
     console.talk(t("removed runs: {n}, {size}", n=len(removable), size=size(total)), style="good")
     return 0
 

@@ -178,7 +178,8 @@ def the_whole_model_fits_the_gpu_at_first(plan: Plan, machine: Machine, estimate
     Why: DeepSpeed moves the model to the device in its compute type and then shards the weights. 4-bit weights are
     created on the device, and transformers does not use zero.Init for them.
     Instead: set strategy.zero3_init to true: the weights are then sharded while the model is built. For a model that is
-    too large in 4 bits, set strategy.kind to fsdp, which quantizes one matrix at a time and shards it.
+    too large in 4 bits, set strategy.kind to fsdp, which quantizes one matrix at a time and shards it, on
+    several GPUs.
     Source: `DeepSpeedEngine._configure_distributed_model` in DeepSpeed 0.19.8;
     `PreTrainedModel.get_init_context` in transformers 5.23
     """
@@ -186,7 +187,9 @@ def the_whole_model_fits_the_gpu_at_first(plan: Plan, machine: Machine, estimate
     if smallest and estimate.whole_bytes_per_rank > smallest and plan.model.adapter == "qlora":
         yield violation(
             "QLoRA under ZeRO 3 loads the whole 4-bit model ({need} GiB) onto a GPU of {have} GiB before it is sharded",
-            remedy("set strategy.kind to fsdp, which shards 4-bit weights one by one", {"strategy.kind": "fsdp"}),
+            remedy("set strategy.kind to fsdp, which shards 4-bit weights one by one", {"strategy.kind": "fsdp"})
+            if plan.machine.num_processes > 1
+            else remedy("use more GPUs and set strategy.kind to fsdp, or choose a smaller model"),
             where="strategy.kind",
             need=gib(estimate.whole_bytes_per_rank),
             have=gib(smallest),

@@ -33,6 +33,8 @@ def chat(wanted: Wanted, choice: Choice, system: str) -> int:
             chat_output.aside(t("its tokenizer has no chat template: it continues each line as a separate text"))
         if sys.stdin.isatty():
             _tell_commands(chats=chats)
+        else:
+            console.talk(t("reading questions from standard input, one per line, until it ends"), style="dim")
         return _converse(session, choice, system)
 
 
@@ -47,6 +49,7 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
     if not prompts:
         if sys.stdin.isatty():
             raise UsageError(say("no prompt"), say('pass one: trainwiz sample DIR "Once upon a time"'))
+        console.talk(t("reading the prompt from standard input, until it ends"), style="dim")
         prompts = [sys.stdin.read().rstrip("\n")]
         if not prompts[0].strip():  # known before a model is looked for and loaded
             raise answers.problem({"problem": "empty"})
