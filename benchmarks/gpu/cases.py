@@ -9,6 +9,7 @@ import math
 import os
 import re
 import shutil
+import statistics
 import subprocess
 import sys
 import time
@@ -41,6 +42,8 @@ class Bench:
 
     part: str
     out: Path
+    results: Path | None = None
+    """Where its rows go; None: to the rest."""
     little: bool = False
     only: str = ""
     site: Path = Path("site")
@@ -48,6 +51,11 @@ class Bench:
     colossalai: str = sys.executable
     end: float = math.inf
     """When its time is up, as `time.monotonic` counts."""
+
+    @property
+    def rows(self) -> Path:
+        """The file of its rows, without what its name ends with."""
+        return (self.results or self.out) / self.part
 
     def left(self) -> float:
         """Seconds until then."""
@@ -62,7 +70,10 @@ class Bench:
     def environment(self) -> dict[str, str]:
         """Of every child: trainwiz from this checkout, packages from `site`, and no network."""
         path = [str(ROOT / "launcher"), str(self.site), *filter(None, [os.environ.get("PYTHONPATH")])]
-        return {**os.environ, "PYTHONPATH": os.pathsep.join(path), "HF_HUB_OFFLINE": "1", "TRAINWIZ_LANG": "en"}
+        # DeepSpeed compiles with ninja, whose program is beside the packages or the interpreter.
+        programs = [str(self.site / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        own = {"PYTHONPATH": os.pathsep.join(path), "PATH": os.pathsep.join(programs)}
+        return {**os.environ, **own, "HF_HUB_OFFLINE": "1", "TRAINWIZ_LANG": "en"}
 
     def wants(self, name: str) -> bool:
         """Whether `--only` lets a case through."""
@@ -340,11 +351,18 @@ def peak(bench: Bench, case: Case) -> dict[str, Any]:
 
 def speeds(results: Path) -> Iterator[dict[str, Any]]:
     """Rows of part c."""
-    for name, cell in json.loads(results.read_text())["cells"].items():
-        rates = sorted(cell["rates"])
-        row = {"case": name, "ok": bool(rates), "micro-batch": cell["micro"], "attention": cell.get("attention", "")}
-        known = {"tokens/s": rates[len(rates) // 2], "GiB": cell["memory_bytes"] / GIB} if rates else {}
-        yield {**row, **known, **({"problem": cell["problem"]} if "problem" in cell else {})}
+    found = json.loads(results.read_text())
+    machine = found["machine"]
+    peaks = {"MFU": throughput.nominal_of(machine), "of the product": machine.get("matmul_flops")}
+    for name, cell in found["cells"].items():
+        row = {"case": name, "ok": bool(cell["rates"]), "micro-batch": cell["micro"]}
+        if cell["rates"]:
+            rate = statistics.median(cell["rates"])
+            row["tokens/s"] = rate
+            row |= {peak: rate * cell["flops_per_token"] / flops for peak, flops in peaks.items() if flops}
+            row |= {"GiB": cell["memory_bytes"] / GIB} if cell["memory_bytes"] else {}
+        row["attention"] = cell.get("attention", "")
+        yield {**row, **({"problem": cell["problem"]} if "problem" in cell else {})}
 
 
 def plugins(results: Path) -> Iterator[dict[str, Any]]:

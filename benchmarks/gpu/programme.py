@@ -10,7 +10,8 @@ its forecast. c: throughput.py, speed beside other loops. d: colossalai.py, Colo
 
 For a bare machine with one GPU of 40 GB or more, Python 3.12, torch 2.11 with CUDA, accelerate 1.15, transformers 5.17
 and no network. Every row is in OUT/PART.json and OUT/PART.md as soon as it is known, so a part that is cut off has lost
-only what was running. What runs when a part's time is up is ended. Exit code 1 where a row is off.
+only what was running; with `--results DIR` the tables are there, without the projects. What runs when a part's time is
+up is ended. Exit code 1 where a row is off.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ def _shown(value: object) -> str:
 
 def measured(bench: Bench, wanted: Sequence[Case], measure: Callable[[Case], dict[str, Any]]) -> Table:
     """A row for each case, in the order in which they end; what does not begin in time is said to be left out."""
-    table = Table(bench.out / bench.part)
+    table = Table(bench.rows)
 
     def one(case: Case) -> dict[str, Any]:
         began = time.monotonic()
@@ -107,7 +108,7 @@ def memory(bench: Bench) -> Table:
 def speed(bench: Bench) -> Table:
     """Part c."""
     arguments = ["--out", str(bench.out / "throughput"), "--budget", f"{bench.left():.0f}"]
-    arguments += ["--toy"] if bench.little else []
+    arguments += ["--toy", "--per-cell", "300"] if bench.little else []  # a busy machine imports for minutes
     arguments += ["--only", bench.only] if bench.only else []
     return _ran(bench, "throughput.py", arguments, lambda: cases.speeds(bench.out / "throughput" / "results.json"))
 
@@ -121,7 +122,7 @@ def colossalai(bench: Bench) -> Table:
 
 
 def _ran(bench: Bench, name: str, arguments: list[str], rows: Callable[[], Iterator[dict[str, Any]]]) -> Table:
-    table = Table(bench.out / bench.part)
+    table = Table(bench.rows)
     log = bench.out / f"{bench.part}.log"
     with log.open("w") as written:
         command = [sys.executable, str(HERE / name), *arguments]
@@ -160,6 +161,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--part", choices=PARTS, action="append", help="by default all, in this order")
     parser.add_argument("--out", type=Path, default=Path("gpu-programme"))
+    parser.add_argument("--results", type=Path, help="another folder for the tables, without projects and packages")
     parser.add_argument("--wheels", type=Path, help="folder that bring.py made")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="for each part")
     parser.add_argument("--only", default="", help="cases whose name matches this pattern")
@@ -168,7 +170,8 @@ def main() -> int:
     )
     parser.add_argument("--little", action="store_true", help="tiny shapes on the CPU")
     options = parser.parse_args()
-    options.out.mkdir(parents=True, exist_ok=True)
+    for folder in filter(None, (options.out, options.results)):
+        folder.mkdir(parents=True, exist_ok=True)
     site = (options.out / "site").resolve()
     if options.wheels:
         unpack(options.wheels, site)
@@ -184,6 +187,7 @@ def main() -> int:
         bench = Bench(
             part=part,
             out=options.out.resolve(),
+            results=options.results and options.results.resolve(),
             little=options.little,
             only=options.only,
             site=site,
@@ -193,7 +197,7 @@ def main() -> int:
         try:
             table = RUN[part](bench)
         except (subprocess.SubprocessError, OSError) as error:  # of what all its rows need
-            table = Table(bench.out / part)
+            table = Table(bench.rows)
             table.add({"case": PARTS[part], "ok": False, "problem": cases.problem(error)})
         off = [row["case"] for row in table.rows if row["ok"] is False]
         print(f"part {part} ({PARTS[part]}): {len(table.rows)} rows, off: {', '.join(off) or 'none'}", file=sys.stderr)

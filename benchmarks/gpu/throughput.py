@@ -489,6 +489,11 @@ class Child:
         self.process.wait()
 
 
+def nominal_of(machine: Mapping[str, Any]) -> float | None:
+    """FLOP/s of the data sheet; None for an unknown device."""
+    return next((flops for name, flops in NOMINAL.items() if name in machine.get("device", "")), None)
+
+
 class Results:
     """What is known so far; on the disk after every cell."""
 
@@ -515,7 +520,7 @@ class Results:
 
     def table(self) -> str:
         """Markdown: a row per cell, ratios to the script on the same model and data."""
-        nominal = next((f for name, f in NOMINAL.items() if name in self.machine.get("device", "")), None)
+        nominal = nominal_of(self.machine)
         matmul = self.machine.get("matmul_flops")
         device, torch = self.machine.get("device", "unknown device"), self.machine.get("torch", "?")
         known_rate = f"{nominal / 1e12:.0f}" if nominal else "unknown"

@@ -70,16 +70,21 @@ def test_what_is_forked_is_given_the_same_and_says_the_same() -> None:
 
 @pytest.mark.train
 def test_the_gpu_programme_in_little_trains_resumes_and_measures_every_loop(tmp_path: Path) -> None:
-    limits = ["--seconds", str(350 * patience()), "--only", "^cpu$|^single bf16$|gpt2-124m fixed"]
-    parts = ("--part", "a", "--part", "b", "--part", "c")
-    done = run("gpu/programme.py", "--little", *parts, "--out", str(tmp_path), *limits)
+    limits = ["--seconds", str(350 * patience()), "--only", "^cpu$|^single bf16(, lora)?$|gpt2-124m fixed"]
+    parts, tables = ("--part", "a", "--part", "b", "--part", "c"), tmp_path / "tables"
+    done = run("gpu/programme.py", "--little", *parts, "--out", str(tmp_path), "--results", str(tables), *limits)
     assert done.returncode == 0, done.stderr
-    (row,) = json.loads((tmp_path / "a.json").read_text())
+    assert sorted(file.name for file in tables.iterdir()) == [
+        f"{part}.{end}" for part in "abc" for end in ("json", "md")
+    ]
+    row, adapted = json.loads((tables / "a.json").read_text())
     assert row["case"] == "single bf16"
     assert 0 < row["apart"] < cases.TOLERANCE["bf16"]
     assert row["resumes"] is True
     assert row["waits"] == []
-    (row,) = json.loads((tmp_path / "b.json").read_text())
+    assert adapted["case"] == "single bf16, lora"
+    assert adapted["falls"] is True
+    (row,) = json.loads((tables / "b.json").read_text())
     assert row["forecast GiB"] * (1 + row["off"]) == pytest.approx(row["measured GiB"])
     assert row["measured GiB"] > 0.1
     results = json.loads((tmp_path / "throughput" / "results.json").read_text())
@@ -92,7 +97,9 @@ def test_the_gpu_programme_in_little_trains_resumes_and_measures_every_loop(tmp_
         assert min(known["rates"]) > 0
         assert f"| {known['contestant']} |" in table
         assert "flash_attention_for_cpu" in known["attention"] or "by matrices" in known["attention"]
-    assert {row["case"] for row in json.loads((tmp_path / "c.json").read_text())} == set(results["cells"])
+    speeds = json.loads((tables / "c.json").read_text())
+    assert {row["case"] for row in speeds} == set(results["cells"])
+    assert all(row["of the product"] > 0 for row in speeds)
     assert list(tmp_path.glob("throughput/projects/gpt2-124m-fixed/train.py")), "the generated script was measured"
 
 
@@ -108,6 +115,38 @@ def test_the_gpu_programme_has_every_strategy_and_precision_once(tmp_path: Path)
     labels = {row.label for row in strategies.every() if row.engine == "accelerate"} - {"ddp"}  # one GPU
     assert {name.partition(" ")[0].partition("+")[0] for name in names if name.endswith(" bf16")} == labels
     assert not [case for case in cases.right(cases.Bench(part="a", out=tmp_path, little=True)) if not case.on_cpu]
+
+
+@pytest.mark.train
+@pytest.mark.skipif(not COLOSSALAI.exists(), reason="make colossalai makes the environment")
+def test_part_d_in_little_trains_and_resumes_a_plugin(tmp_path: Path) -> None:
+    arguments = ("--part", "d", "--out", str(tmp_path), "--colossalai", str(COLOSSALAI))
+    done = run("gpu/programme.py", "--little", *arguments, "--seconds", str(350 * patience()))
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads((tmp_path / "d.json").read_text())
+    assert (row["case"], row["ranks"]) == ("colossal_ddp no", 2)
+    assert row["follows the curve"] is row["resume is exact"] is True
+
+
+def test_a_row_of_part_c_has_the_median_and_its_share_of_the_peak(tmp_path: Path) -> None:
+    cell = {"rates": [90.0, 110.0, 100.0, 104.0], "flops_per_token": 1e9, "memory_bytes": 2**30, "micro": 1}
+    cells = {"one": cell, "none": {"rates": [], "micro": 4, "problem": "no result"}}
+    machine = {"device": "NVIDIA H100 80GB HBM3", "matmul_flops": 1e12}
+    (tmp_path / "results.json").write_text(json.dumps({"machine": machine, "cells": cells}))
+    row, lost = cases.speeds(tmp_path / "results.json")
+    assert (row["tokens/s"], row["GiB"], row["of the product"]) == (102.0, 1.0, 0.102)
+    assert row["MFU"] == pytest.approx(102e9 / 989.4e12)
+    assert (lost["ok"], lost["problem"]) == (False, "no result")
+
+
+def test_programs_that_are_brought_are_found(tmp_path: Path) -> None:
+    """DeepSpeed compiles with the ninja that is on PATH."""
+    program = tmp_path / "site" / "bin" / "ninja"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    bench = cases.Bench(part="a", out=tmp_path, site=tmp_path / "site")
+    assert shutil.which("ninja", path=bench.environment["PATH"]) == str(program)
 
 
 def test_rows_are_written_as_they_end_and_time_that_is_up_is_said(tmp_path: Path) -> None:
