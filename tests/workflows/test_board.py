@@ -181,6 +181,20 @@ def test_curves_of_the_chosen_runs(served: PageServer) -> None:
     assert loss.count("--curve-0") >= 1
     _, nothing, _ = get(served, f"/{served.token}/compare")
     assert "<svg" not in nothing
+    assert "No run is checked" in nothing
+
+
+def test_runs_with_something_to_compare_are_compared_at_first(served: PageServer, project: Path) -> None:
+    """Five that failed before the first update are newer: none of them is checked, and why is said of any that is."""
+    silent = [f"2031-01-0{day}_00-00-00-1" for day in range(1, 6)]
+    for name in silent:
+        record(project, name, outcome={"exit_code": 1, "diagnosis": DIAGNOSIS})
+    _, text, _ = get(served, f"/{served.token}/")
+    rows = re.findall(r'data-run="([^"]+)" data-chosen="true"', text)
+    assert rows == list(reversed(NAMES))
+    assert text.index(f'data-run="{silent[-1]}"') < text.index(f'data-run="{NAMES[2]}"'), "the newest comes first"
+    _, nothing, _ = get(served, f"/{served.token}/compare?run={silent[0]}&run={silent[1]}")
+    assert f"No metrics were written by {silent[0]}, {silent[1]}" in nothing
 
 
 def test_the_table_follows_a_run(served: PageServer, project: Path) -> None:

@@ -24,7 +24,7 @@ from trainwiz.ui.runs import progress, state_name
 
 _TEMPLATE = "templates/board.html.j2"
 _CHOSEN = 4
-"""Runs that are compared at first: the newest ones."""
+"""Runs that are compared at first: the newest ones with something to compare."""
 
 Templates = Mapping[str, str]
 
@@ -78,7 +78,14 @@ def comparison(chosen: Sequence[tuple[str, Sequence[Recorded]]], templates: Temp
         if drawn := svg(curves, label=title, across=t("update")):
             legend = [(i, name) for i, (name, curve) in enumerate(curves) if metrics.finite(curve)]
             charts.append({"title": title, "svg": Markup(drawn), "legend": legend})
-    return _rendered(templates, "charts", charts=charts, nothing=t("These runs have not written any metrics yet."))
+    return _rendered(templates, "charts", charts=charts, nothing=_why_empty(chosen))
+
+
+def _why_empty(chosen: Sequence[tuple[str, Sequence[Recorded]]]) -> str:
+    if not chosen:
+        return t("No run is checked: check runs in the table to compare them.")
+    names = ", ".join(name for name, _ in chosen)
+    return t("No metrics were written by {names}: there is nothing to compare.", names=names)
 
 
 def log(text: str, rank: int, ranks: Sequence[int], templates: Templates) -> str:
@@ -103,6 +110,8 @@ def diff(before: str, after: str, found: Sequence[Difference], templates: Templa
 
 
 def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
+    measured = [each.name for each in summaries if each.loss is not None or each.state is State.RUNNING]
+    chosen = (measured or [each.name for each in summaries])[:_CHOSEN]
     return [
         {
             "name": each.name,
@@ -115,9 +124,9 @@ def _rows(summaries: Sequence[Summary]) -> list[dict[str, Any]]:
             "speed": "" if each.speed is None else f"{each.speed:,.0f}",
             "time": "" if each.seconds is None else clock_time(each.seconds),
             "why": text(each.why) if each.why else "",
-            "chosen": i < _CHOSEN,
+            "chosen": each.name in chosen,
         }
-        for i, each in enumerate(summaries)
+        for each in summaries
     ]
 
 
