@@ -89,7 +89,7 @@ class Towers(nn.Module):
         users = self.users(batch.ids["user"])
         seen = torch.stack([self.items(items).sum(0) for items in batch.viewed.items])
         products = ((users + seen / (1 + batch.viewed.lengths)[:, None]) * self.items(batch.ids["item"])).sum(1)
-        return products + self.bias(batch.viewed.lengths[:, None].float()).squeeze(1)
+        return products + self.bias(batch.viewed.lengths[:, None].to(products.dtype)).squeeze(1)
 
 
 def build_model(config: TaskConfig) -> nn.Module:

@@ -59,9 +59,9 @@ def said(output: Path, rank: int = 0) -> str:
     return (output / f"rank-{rank}.log").read_text()
 
 
-def with_task(folder: Path, name: str, values: dict[str, Any] | None = None) -> Path:
+def with_task(folder: Path, name: str, values: dict[str, Any] | None = None, *arguments: str) -> Path:
     """A project with one of the examples."""
-    make(folder, {**REGRESSION, **(values or {})})
+    make(folder, {**REGRESSION, **(values or {})}, *arguments)
     shutil.copy(EXAMPLES / f"{name}.py", folder / "task.py")
     shutil.copytree(EXAMPLES / "shapes", folder / "shapes", ignore=shutil.ignore_patterns("__pycache__"))
     return folder

@@ -294,14 +294,14 @@ def build_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
 LAYOUT = "whole"  # the layout of checkpoints
 
 
-def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
+def boost(config: Config, model: nn.Module, optimizer: Any) -> tuple[Booster, nn.Module, Any]:
     """Set up DDP: every rank holds everything."""
     booster = Booster(
         # Gradients are views of the reduction buckets, which saves a copy of them.
         plugin=TorchDDPPlugin(gradient_as_bucket_view=True),
         mixed_precision=None if config.mixed_precision == "no" else config.mixed_precision,
     )
-    model, optimizer, *_ = booster.boost(model, build_optimizer(config, model))
+    model, optimizer, *_ = booster.boost(model, optimizer)
     return booster, model, optimizer
 
 
@@ -310,7 +310,7 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
 LAYOUT = "colossal_zero"  # the layout of checkpoints
 
 
-def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
+def boost(config: Config, model: nn.Module, optimizer: Any) -> tuple[Booster, nn.Module, Any]:
     """Set up ZeRO: optimizer state, and gradients at stage 2, are sharded over the ranks. The engine clips."""
     plugin = LowLevelZeroPlugin(
         stage=config.zero_stage,
@@ -319,7 +319,7 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
         max_norm=config.gradient_clipping,
     )
     booster = Booster(plugin=plugin)
-    model, optimizer, *_ = booster.boost(model, build_optimizer(config, model))
+    model, optimizer, *_ = booster.boost(model, optimizer)
     return booster, model, optimizer
 
 
@@ -328,7 +328,7 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
 LAYOUT = "gemini"  # the layout of checkpoints
 
 
-def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
+def boost(config: Config, model: nn.Module, optimizer: Any) -> tuple[Booster, nn.Module, Any]:
     """Set up Gemini: chunks of weights, gradients and optimizer state are sharded over the ranks. The engine clips."""
     n_parameters = sum(parameter.numel() for parameter in model.parameters())
     plugin = GeminiPlugin(
@@ -340,7 +340,7 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
         max_norm=config.gradient_clipping or math.inf,  # without a limit, no norm is measured
     )
     booster = Booster(plugin=plugin)
-    model, optimizer, *_ = booster.boost(model, build_optimizer(config, model))
+    model, optimizer, *_ = booster.boost(model, optimizer)
     return booster, model, optimizer
 
 
@@ -349,9 +349,9 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
 LAYOUT = "colossal_fsdp"  # the layout of checkpoints
 
 
-def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
+def boost(config: Config, model: nn.Module, optimizer: Any) -> tuple[Booster, nn.Module, Any]:
     """Set up FSDP: parameters, gradients and optimizer state are sharded over all ranks, layer by layer."""
-    layers = set(task.SHARDED_LAYERS or model._no_split_modules)
+    layers = set(task.SHARDED_LAYERS or getattr(model, "_no_split_modules", None) or ())  # none: one unit for all
     half = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     plugin = TorchFSDPPlugin(
         auto_wrap_policy=functools.partial(
@@ -362,7 +362,6 @@ def boost(config: Config, model: nn.Module) -> tuple[Booster, nn.Module, Any]:
     # Keeps the names and shapes of parameters; without them, biases would decay like matrices.
     plugin.fsdp_kwargs["use_orig_params"] = True
     booster = Booster(plugin=plugin)
-    optimizer = build_optimizer(config, model)
     model, *_ = booster.boost(model)  # with the optimizer, it would build a new one without the groups
     return booster, model, OptimizerWrapper(optimizer)
 
@@ -443,9 +442,16 @@ class State:
         self.optimizer.scaler.load_state_dict(state["scaler"])
         # end: scaler
 
+    # feature: after_update
+    def after_update(self, config: Config, update: int) -> None:
+        """Call the task's `after_update`."""
+        hooks.after_update(config, self.model.unwrap(), update)
+
+    # end: after_update
     def weight_norm(self) -> float:
-        """Return the norm of all weights. Synchronizes with the device."""
-        return float(sum(p.detach().float().square().sum() for p in self.model.parameters()).sqrt())
+        """Return the norm of all trained weights. Synchronizes with the device."""
+        trained = (weight.detach() for weight in self.model.parameters() if weight.requires_grad)
+        return float(sum(weight.float().square().sum() for weight in trained).sqrt())
 
     # feature: final_weights
     def whole_weights(self) -> dict[str, torch.Tensor]:
@@ -463,13 +469,11 @@ class State:
     def __init__(self, model: nn.Module, optimizer: Any) -> None:
         self.model, self.optimizer = model, optimizer
 
-    # feature: flat_parts
+    # feature: colossal_zero
     def parts(self) -> list[torch.Tensor]:
-        """Return this rank's shard of every weight."""
+        """Return this rank's shard of every trained weight."""
         return [parameter.data for group in self.optimizer.param_groups for parameter in group["params"]]
 
-    # end: flat_parts
-    # feature: colossal_zero
     def names(self) -> list[list[str]]:
         """Return the name of the weight that each shard belongs to."""
         names = {id(weight): name for name, weight in self.model.unwrap().named_parameters()}
@@ -478,11 +482,21 @@ class State:
 
     # end: colossal_zero
     # feature: colossal_fsdp
+    def weights(self) -> list[nn.Parameter]:
+        """Return this rank's shard of every weight: those that the optimizer has, then those that are not trained."""
+        held = [part for group in self.optimizer.param_groups for part in group["params"]]
+        known = {id(part) for part in held}
+        return held + [part for part in self.model.parameters() if id(part) not in known]
+
+    def parts(self) -> list[torch.Tensor]:
+        """Return the data of these shards."""
+        return [weight.data for weight in self.weights()]
+
     def names(self) -> list[list[str]]:
         """Return the name of the weight that each shard belongs to."""
         weights = self.model.unwrap().named_parameters()
         names = {id(weight): name.replace("_fsdp_wrapped_module.", "") for name, weight in weights}
-        return [[names[id(part)]] for group in self.optimizer.param_groups for part in group["params"]]
+        return [[names[id(part)]] for part in self.weights()]
 
     # end: colossal_fsdp
     # feature: gemini
@@ -499,11 +513,31 @@ class State:
         return [[masters[id(master)] for master in chunk.tensors_info] for chunk in chunks]
 
     # end: gemini
+    # feature: untrained
+    def untrained(self) -> dict[str, torch.Tensor]:
+        """Return the weights that are not trained, by name: every rank has all of them, whole."""
+        weights = self.model.unwrap().named_parameters()
+        return {name: weight.data for name, weight in weights if not weight.requires_grad}
+
+    # end: untrained
+    def buffers(self) -> dict[str, torch.Tensor]:
+        """Return this rank's buffers by name, such as the running means of a batch norm."""
+        found = {}
+        for place, module in self.model.unwrap().named_modules():
+            for name, buffer in module.named_buffers(place, recurse=False):
+                if name.rpartition(".")[2] not in module._non_persistent_buffers_set:
+                    found[name.replace("_fsdp_wrapped_module.", "")] = buffer
+        return found
+
     def save(self, folder: Path) -> None:
         """Write this rank's shards into a folder."""
         state = {
             "weights": self.parts(),
             "names": self.names(),  # so that other programs can combine the ranks' shards
+            "buffers": self.buffers(),
+            # feature: untrained
+            "untrained": self.untrained() if dist.get_rank() == 0 else {},
+            # end: untrained
             "optimizer": self.optimizer.optim.state_dict(),
             # feature: scaler
             "scaler": {k: v for k, v in vars(loss_scaler(self.optimizer)).items() if "_step" in k or k == "_scale"},
@@ -516,6 +550,14 @@ class State:
         state = torch.load(folder / f"rank-{dist.get_rank()}.pt", map_location="cpu", weights_only=True)
         for part, saved_part in zip(self.parts(), state["weights"], strict=True):
             part.copy_(saved_part)
+        for name, buffer in self.buffers().items():
+            buffer.copy_(state["buffers"][name])
+        # feature: untrained
+        if untrained := self.untrained():
+            first = torch.load(folder / "rank-0.pt", map_location="cpu", weights_only=True, mmap=True)
+            for name, weight in untrained.items():
+                weight.copy_(first["untrained"][name])
+        # end: untrained
         self.optimizer.optim.load_state_dict(state["optimizer"])
         # feature: scaler
         scaler = loss_scaler(self.optimizer)
@@ -534,9 +576,31 @@ class State:
             chunk.optim_update()  # copies the fp32 weights to the model's own
         # end: gemini
 
+    # feature: after_update
+    # feature: colossal_zero
+    def after_update(self, config: Config, update: int) -> None:
+        """Call the task's `after_update`, and give the optimizer's shards what it changed."""
+        hooks.after_update(config, self.model.unwrap(), update)
+        self.optimizer.update_master_params(self.model.unwrap())
+
+    # end: colossal_zero
+    # feature: colossal_fsdp
+    def after_update(self, config: Config, update: int) -> None:
+        """Call the task's `after_update` with whole weights, which are cut again afterwards."""
+        with FullyShardedDataParallel.summon_full_params(self.model.unwrap()):
+            hooks.after_update(config, self.model.unwrap().module, update)
+
+    # end: colossal_fsdp
+    # end: after_update
     def weight_norm(self) -> float:
-        """Return the norm of all weights, over the shards of all ranks. Synchronizes with the device."""
-        total = torch.stack([part.float().square().sum() for part in self.parts()]).sum()
+        """Return the norm of all trained weights, over the shards of all ranks. Synchronizes with the device."""
+        # feature: colossal_fsdp
+        parts = [weight.data for weight in self.weights() if weight.requires_grad]
+        # end: colossal_fsdp
+        # feature: untrained
+        parts = self.parts()
+        # end: untrained
+        total = torch.stack([part.float().square().sum() for part in parts]).sum()
         dist.all_reduce(total)
         return float(total.sqrt())
 
@@ -644,9 +708,6 @@ def train(config: Config, agreement: Agreement) -> bool:
     """Train. Return True if training finished, and False if it was stopped early."""
     torch.manual_seed(config.seed)  # the same initial weights on every rank
     device = get_accelerator().get_current_device()
-    # feature: own_hooks
-    hooks.refuse_others()
-    # end: own_hooks
     # feature: named_tensors
     train_data = task.load_train_data(config)
     # end: named_tensors
@@ -672,7 +733,13 @@ def train(config: Config, agreement: Agreement) -> bool:
     # feature: recompute
     recompute_layers(model, task.SHARDED_LAYERS)
     # end: recompute
-    booster, model, optimizer = boost(config, model)
+    # feature: named_tensors
+    optimizer = build_optimizer(config, model)
+    # end: named_tensors
+    # feature: own_hooks
+    optimizer, rates = hooks.build_optimizers(config, model, build_optimizer(config, model))
+    # end: own_hooks
+    booster, model, optimizer = boost(config, model, optimizer)
     # feature: ddp_fp16_step
     synced = model.module  # Booster's fp16 wraps DDP, and no_sync needs DDP itself
     # end: ddp_fp16_step
@@ -761,10 +828,8 @@ def train(config: Config, agreement: Agreement) -> bool:
     _, stop = agreement.reach(0)
     for update in range(start, start if stop else total):
         torch.manual_seed(keyed_seed(config.seed, update, agreement.rank))  # dropout and the like
+        # feature: named_tensors
         rate = learning_rate(config, update, total)
-        # feature: own_hooks
-        rate = hooks.scheduled(config, update, total, rate)
-        # end: own_hooks
         for group in optimizer.param_groups:
             # feature: one_rate
             group["lr"] = rate
@@ -772,6 +837,10 @@ def train(config: Config, agreement: Agreement) -> bool:
             # feature: own_optimizer
             group["lr"] = rate * group["factor"]
             # end: own_optimizer
+        # end: named_tensors
+        # feature: own_hooks
+        rate = hooks.set_rates(config, optimizer, rates, update, total, learning_rate(config, update, total))
+        # end: own_hooks
         micro_batches = meter.fetch()
         count, stop = agreement.reach(sum(n for _, n in micro_batches))
         if count == 0:
@@ -810,6 +879,10 @@ def train(config: Config, agreement: Agreement) -> bool:
         # end: repeated_backward
         norm = step(config, model, optimizer)
         optimizer.zero_grad()
+        # feature: after_update
+        if hasattr(task, "after_update"):
+            state.after_update(config, update + 1)
+        # end: after_update
         # feature: scaler
         skipped += not math.isfinite(norm)
         # end: scaler

@@ -31,6 +31,10 @@ import inspect
 from collections import Counter
 
 # end: own_optimizers
+# feature: flat_parts
+from collections import defaultdict
+
+# end: flat_parts
 from collections.abc import Mapping
 
 # feature: turns
@@ -50,6 +54,14 @@ from accelerate import Accelerator
 from accelerate.utils import broadcast
 
 # end: turns
+# feature: flat_parts
+from colossalai.accelerator import get_accelerator
+
+# end: flat_parts
+# feature: gemini
+from colossalai.nn.optimizer import CPUAdam, FusedAdam, HybridAdam
+
+# end: gemini
 from torch import nn
 
 # feature: after_update
@@ -129,10 +141,18 @@ def build_optimizers(config: Config, model: nn.Module, usual: Any) -> tuple[Any,
         # feature: one_turn
         if isinstance(built, Mapping) and len(built) > 1:
             names = ", ".join(built)
-            raise SystemExit(f"build_optimizers returns several optimizers ({names}); they need one rank, or DDP")
+            raise SystemExit(
+                f"build_optimizers returns several optimizers ({names}); they need the strategies single or ddp"
+            )
         usual = next(iter(built.values())) if isinstance(built, Mapping) else built
         # end: one_turn
         refuse_closure(usual)
+        # feature: flat_parts
+        refuse_shapes(usual)
+        # end: flat_parts
+        # feature: gemini
+        refuse_others_than_adam(usual)
+        # end: gemini
         rates: list[float | None] = [group["lr"] for group in usual.param_groups]
     elif hasattr(task, "parameter_groups"):
         groups = [{**group, "params": list(group["params"])} for group in task.parameter_groups(config, model)]
@@ -157,6 +177,53 @@ def refuse_closure(optimizer: Any) -> None:
         )
 
 
+# feature: flat_parts
+def refuse_shapes(optimizer: Any) -> None:
+    """Exit if a step depends on the shape of a weight, as Muon's does: each rank steps flat parts of weights.
+
+    So a matrix must become what its two halves become.
+    """
+    numbers = torch.randn(3, 24, generator=torch.Generator().manual_seed(0)).to(get_accelerator().get_current_device())
+    name = type(optimizer).__name__
+    for group in optimizer.param_groups:
+        whole = stepped(optimizer, group, numbers.view(3, 1, 4, 6))
+        try:
+            halves = stepped(optimizer, group, numbers.view(3, 2, 12))
+        except Exception as error:
+            why = f"{name} cannot step flat parts of weights, which is what each rank has here: {error}"
+            raise SystemExit(f"task.py has build_optimizers, which this project cannot use: {why}") from error
+        if not torch.allclose(whole, halves, rtol=1e-4, atol=1e-6):
+            why = f"each rank steps flat parts of weights, and a step of {name} depends on the shape of the whole one"
+            raise SystemExit(f"task.py has build_optimizers, which this project cannot use: {why}")
+
+
+def stepped(optimizer: Any, group: dict[str, Any], numbers: torch.Tensor) -> torch.Tensor:
+    """Return what weights become after two steps of an optimizer like this one.
+
+    Shape of `numbers`: (the weights and their gradients in each step, weights, …).
+    """
+    twin = object.__new__(type(optimizer))
+    weights = [nn.Parameter(part.clone()) for part in numbers[0]]
+    vars(twin).update(vars(optimizer), state=defaultdict(dict), param_groups=[{**group, "params": weights, "lr": 0.1}])
+    for gradients in numbers[1:]:
+        for weight, gradient in zip(weights, gradients, strict=True):
+            weight.grad = gradient.clone()
+        twin.step()
+    return torch.cat([weight.detach().flatten() for weight in weights])
+
+
+# end: flat_parts
+# feature: gemini
+def refuse_others_than_adam(optimizer: Any) -> None:
+    """Exit if Gemini does not know an optimizer: it computes with chunks of memory, and has an Adam for them."""
+    if type(optimizer) not in (CPUAdam, FusedAdam, HybridAdam):
+        raise SystemExit(
+            "task.py has build_optimizers, which this project cannot use: Gemini needs FusedAdam, HybridAdam or "
+            f"CPUAdam of colossalai.nn.optimizer, not {type(optimizer).__name__}"
+        )
+
+
+# end: gemini
 def check_parameters(model: nn.Module, optimizer: Any) -> None:
     """Exit if a parameter that is to be trained has no optimizer, or two of them."""
     held = Counter(id(parameter) for group in optimizer.param_groups for parameter in group["params"])

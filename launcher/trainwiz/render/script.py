@@ -91,7 +91,8 @@ def _part(name: str, plan: Plan, templates: Mapping[str, str], wanted: Set[str])
         return with_constant(text, "FAMILIES", FAMILIES)
     if name != _HOOKS:
         return text
-    return with_constant(text, "REFUSED", {hook: str(why) for hook, why in strategies.of(plan).refused_hooks.items()})
+    refused = strategies.of(plan).refused_hooks(plan)
+    return with_constant(text, "REFUSED", {hook: str(why) for hook, why in refused.items()})
 
 
 def optional_parts(wanted: Set[str]) -> tuple[str, ...]:
@@ -180,8 +181,8 @@ def _hook_features(plan: Plan) -> dict[str, bool]:
     return {
         "own_hooks": own,
         "named_tensors": not own,
-        "own_optimizers": own and plan.engine == "accelerate",
-        "after_update": own and "after_update" not in strategy.refused_hooks,
+        "own_optimizers": own,
+        "after_update": own and "after_update" not in strategy.refused_hooks(plan),
         "turns": own and strategy.takes_turns,
         "one_turn": not (own and strategy.takes_turns),
     }
@@ -281,8 +282,8 @@ def _evaluation_features(plan: Plan) -> dict[str, bool]:
         "loss_alone": not generated,
         "asked": task.talks,
         "halved": not task.talks,
-        "partitioned_weights": strategies.of(plan).partitions_weights,
-        "copied_weights": not strategies.of(plan).partitions_weights,
+        "partitioned_weights": strategies.of(plan).partitions_weights and plan.engine == "accelerate",
+        "copied_weights": not strategies.of(plan).partitions_weights or plan.engine != "accelerate",
         "compared_words": bool({"bleu", "rouge"} & written.keys()),
         **{name: name in written for name in generation.METRICS},
         "scores": gathered and bool(region),

@@ -7,7 +7,6 @@ partition the same parts of the state as ddp, zero1, zero2 and fsdp.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainwiz.message import Message, say
@@ -30,12 +29,6 @@ class Plugin(Strategy):
     engine: ClassVar[Engine] = "colossalai"
     library_bytes = 58 * 2**20
     runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "nothing"
-    refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
-        dict.fromkeys(
-            ("parameter_groups", "build_optimizers", "after_update"),
-            say("Colossal-AI's Booster rebuilds the optimizer and holds the weights"),
-        )
-    )
     replaces: ClassVar[tuple[str, ...]] = ()
     """The strategies of accelerate's that it is the counterpart of."""
 
@@ -54,6 +47,7 @@ class Plugin(Strategy):
         return {
             self.layout if self.layout == _ZERO_LAYOUT else self.kind: True,
             "parts": self.layout != WHOLE,
+            "untrained": self.layout != WHOLE,
             "torch_adamw": True,
             "repeated_backward": True,
             "engine_step": not scaled,
@@ -112,7 +106,21 @@ class TorchDdp(Plugin):
         }
 
 
-class LowLevelZero(Plugin):
+class CastsAll(Plugin):
+    """A plugin that computes in 16 bits by casting the model: every weight and buffer, also those not trained."""
+
+    def refused_hooks(self, plan: Plan) -> Mapping[str, Message]:
+        """In 16 bits, what a function adds to the weights, or to an average of them, is rounded away."""
+        if plan.precision.mixed_precision == "no":
+            return {}
+        why = say(
+            "{strategy} keeps the whole model in 16 bits, in which the small changes of an average are rounded away",
+            strategy=self.label,
+        )
+        return {"after_update": why}
+
+
+class LowLevelZero(CastsAll):
     """LowLevelZeroPlugin, stages 1 and 2."""
 
     stage: ClassVar[int]
@@ -180,7 +188,7 @@ class Zero2(LowLevelZero):
         return b * p + (8 + training.moment_bytes + b) * p // training.world
 
 
-class Gemini(Plugin):
+class Gemini(CastsAll):
     """GeminiPlugin: weights, gradients and optimizer state in chunks, partitioned."""
 
     kind = "gemini"
@@ -232,7 +240,14 @@ class TorchFsdp(Sharded, Plugin):
     def regions(self, plan: Plan) -> dict[str, bool]:
         """torch's optimizer steps by itself; there is no loss scaler."""
         shared = Plugin.regions(self, plan)
-        return {**shared, "flat_parts": True, "engine_step": False, "engine_fp16_step": False, "scaler": False}
+        return {
+            **shared,
+            "flat_parts": True,
+            "untrained": False,
+            "engine_step": False,
+            "engine_fp16_step": False,
+            "scaler": False,
+        }
 
 
 STRATEGIES = (TorchDdp(), Zero1(), Zero2(), Gemini(), TorchFsdp())

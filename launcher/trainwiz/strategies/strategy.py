@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainwiz.message import Message
@@ -164,8 +163,6 @@ class Strategy:
     """A trained parameter without a gradient stops the training at the second update."""
     takes_turns: ClassVar[bool] = False
     """Several optimizers can take turns on parts of one model."""
-    refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType({})
-    """Functions of a custom project's task.py that it cannot call, and why."""
     runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "update"
     """What `plan --exact` can run on tensors without memory: the whole update, the model without the engine."""
     needs_process_group: ClassVar[bool] = True
@@ -178,6 +175,10 @@ class Strategy:
     """Host memory of the engine's own libraries in each rank, beside torch and accelerate."""
     layout: str
     """How a checkpoint spreads the state over files, as its manifest says it."""
+
+    def refused_hooks(self, plan: Plan) -> Mapping[str, Message]:  # noqa: ARG002
+        """Functions of a custom project's task.py that it cannot call, and why."""
+        return {}
 
     def tables_on_host(self, *, tied: bool) -> int:  # noqa: ARG002
         """On the CPU: gradients as large as the embeddings that come and go beside the others."""

@@ -20,7 +20,6 @@ stage_1_and_2.py, stage3.py, bf16_optimizer.py.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainwiz.message import Message, say
@@ -57,12 +56,6 @@ class Zero(Strategy):
     # docs/decisions/deepspeed.md: Beside an adapter, DeepSpeed too is given frozen weights in 16 bits
     keeps_frozen_dtype: ClassVar[bool] = True
     runs_exactly: ClassVar[Literal["update", "model", "nothing"]] = "model"
-    refused_hooks: ClassVar[Mapping[str, Message]] = MappingProxyType(
-        {
-            "build_optimizers": say("DeepSpeed takes over the optimizer, and replaces it when offloading"),
-            "after_update": say("DeepSpeed keeps its own copy of the weights that it updates, in fp32 or sharded"),
-        }
-    )
 
     def __init__(self, stage: int, *, speed: int | None, offload_speed: int | None = None) -> None:
         self.stage = self.zero_stage = stage
@@ -72,6 +65,13 @@ class Zero(Strategy):
         self.partitions_weights, self.partitions_moments = stage == 3, stage > 0
         self.library_bytes = _LIBRARY_BYTES if stage else 0
         self.layout = self.label
+
+    def refused_hooks(self, plan: Plan) -> Mapping[str, Message]:  # noqa: ARG002
+        """What the optimizer and the weights of its own make impossible."""
+        return {
+            "build_optimizers": say("DeepSpeed takes over the optimizer, and replaces it when offloading"),
+            "after_update": say("DeepSpeed keeps its own copy of the weights that it updates, in fp32 or sharded"),
+        }
 
     @property
     def label(self) -> str:

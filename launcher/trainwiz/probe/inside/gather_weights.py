@@ -237,6 +237,11 @@ def assembled(checkpoint: Path, world: int, model: Any) -> dict[str, Any]:
             weight = weights.pop(name)
             weight.data = rest[: weight.numel()].view(weight.shape).to(weight.dtype)
             rest = rest[weight.numel() :]
+    # Each rank has all of these; older train.py did not save them.
+    whole = {**dict(model.named_buffers()), **weights}
+    for name, value in {**ranks[0].get("buffers", {}), **ranks[0].get("untrained", {})}.items():
+        whole[name].data.copy_(value)
+        weights.pop(name, None)
     if weights:
         refuse(", ".join(weights))
     return dict(model.state_dict())

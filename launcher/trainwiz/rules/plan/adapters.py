@@ -229,6 +229,11 @@ def parameters_can_be_frozen(plan: Plan) -> Violations:
             "model.frozen is {frozen}, but with an adapter the whole model is frozen",
             remedy("leave {key} empty", {"model.frozen": None}, key="model.frozen"),
         )
+    elif any(not part.strip(" *") for part in plan.model.frozen.split(",")):
+        yield violation(
+            "model.frozen is {frozen}, which every parameter's name matches: nothing would be trained",
+            remedy("name the parts that stay as they are: embed,layers.0.", {"model.frozen": None}),
+        )
 
 
 @rule("TW541", level=Level.ERROR, field="model.neftune_alpha")
@@ -252,6 +257,7 @@ def noise_has_embeddings(plan: Plan) -> Violations:
 
 ADAPTED = (
     "model.lora_rank",
+    "model.lora_alpha",
     "model.lora_targets",
     "model.lora_dropout",
     "model.lora_rslora",
@@ -268,14 +274,17 @@ def settings_of_an_adapter_have_one(plan: Plan) -> Violations:
 
     Without it: all weights are trained, with many times the memory of an adapter, and at the learning rate that was
     chosen for one; the settings are silently omitted from the scripts.
-    Why: model.lora_rank, lora_targets, lora_dropout, lora_rslora, lora_dora, modules_to_save and merge_adapter belong
-    to the adapter set in model.adapter. Without one, every module is fully trained, including those in modules_to_save.
+    Why: model.lora_rank, lora_alpha, lora_targets, lora_dropout, lora_rslora, lora_dora, modules_to_save and
+    merge_adapter belong to the adapter set in model.adapter. Without one, every module is fully trained, including
+    those in modules_to_save.
     Instead: set model.adapter to lora or qlora; to train all weights, remove these keys from the plan. To train only
     some modules, freeze the others with model.frozen.
     Source: the generated adapter.py, which exists only with an adapter
     """
-    usual = defaults()
+    usual = {**defaults(), "model.lora_alpha": 2 * defaults()["model.lora_rank"]}
     chosen = {key: plan.get(key) for key in ADAPTED if plan.get(key) != usual[key]}
+    if plan.model.lora_alpha == 2 * plan.model.lora_rank:
+        chosen.pop("model.lora_alpha", None)  # which nobody chose: `decide` sets it
     if plan.model.adapter == "none" and chosen:
         can = tasks.of(plan).adapters and plan.engine == "accelerate" and not plan.model.from_scratch
         changes = {key: usual[key] for key in chosen}

@@ -181,17 +181,21 @@ def hooks_go_with_the_strategy(plan: Plan, project: Project) -> Violations:
 
     Without it: every rank starts, builds the model, and stops with `task.py has build_optimizers, which this project
     cannot use`.
-    Why: DeepSpeed and Colossal-AI take over the optimizer and keep the weights, so the task's own optimizer or average
-    would not be the one that is trained.
-    Instead: use a strategy that leaves both to the loop (single, ddp, fsdp), or remove the function.
+    Why: DeepSpeed takes over the optimizer and keeps the weights, so the task's own optimizer or average would not be
+    the one that is trained. Colossal-AI's ZeRO and Gemini cast the whole model to 16 bits, averages included, where
+    small changes round to nothing.
+    Instead: use a strategy that leaves both to the loop (single, ddp, fsdp, colossal_ddp, colossal_fsdp; colossal_zero1
+    and colossal_zero2 without mixed precision), or remove the function.
     Source: hooks.py of the project, which lists what it refuses
     """
-    refused = strategies.of(plan).refused_hooks if tasks.of(plan).own_code else {}
+    refused = strategies.of(plan).refused_hooks(plan) if tasks.of(plan).own_code else {}
+    rows = (row for row in strategies.every() if row.engine == plan.engine and not row.one_rank)
+    other = next(row.kind for row in rows if not row.refused_hooks(plan))
     for path, name, line in project.own_functions:
         if name in refused:
             yield violation(
                 "{name} in {file} does not work with {strategy}: {why}",
-                remedy("set strategy.kind to ddp, or remove {name}", name=name),
+                remedy("set strategy.kind to {kind}, or remove {name}", kind=other, name=name),
                 name=name,
                 file=f"{path}:{line}",
                 strategy=strategies.of(plan).label,

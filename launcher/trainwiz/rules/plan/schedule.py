@@ -164,11 +164,21 @@ def schedule_uses_its_settings(plan: Plan) -> Violations:
     """Each schedule setting must belong to the schedule's type.
 
     Without it: the setting is ignored, and the learning rate differs from what the plan seems to say.
-    Why: decay_ratio and decay_type are for wsd, polynomial_power is for polynomial, and constant has no minimum.
+    Why: decay_ratio and decay_type are for wsd, polynomial_power is for polynomial, and constant has no minimum. With a
+    minimum of 1, no schedule lowers the rate.
     Instead: set lr_scheduler_type to the one that has this setting, or leave the setting at its default.
     Source: the generated schedule.py
     """
     kind, usual = plan.schedule.lr_scheduler_type, defaults()
+    if plan.schedule.min_lr_ratio == 1 and kind in _USED_BY["schedule.min_lr_ratio"]:
+        yield violation(
+            "schedule.min_lr_ratio is 1, so schedule.lr_scheduler_type {lr_scheduler_type} never lowers the rate",
+            remedy(
+                "set schedule.min_lr_ratio to 0.1, or schedule.lr_scheduler_type to constant and min_lr_ratio to 0",
+                {"schedule.min_lr_ratio": 0.1},
+            ),
+            where="schedule.min_lr_ratio",
+        )
     for key, users in _USED_BY.items():
         if kind not in users and plan.get(key) != usual[key]:
             yield violation(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from trainwiz import tasks
+from trainwiz import strategies, tasks
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.message import Message, say
 from trainwiz.plan import Plan, defaults
@@ -24,6 +24,8 @@ class _Unread:
     """Whether nothing reads them."""
     why: Message
     """What in the plan makes it so."""
+    decided: tuple[tuple[str, object], ...] = ()
+    """Keys without a constant default, and the values that `decide` gives them then."""
 
 
 def _has_no_tokenizer(plan: Plan) -> bool:
@@ -93,6 +95,22 @@ _ROWS = (
         when=lambda plan: not tasks.of(plan).from_hub,
         why=say("the task reads no tokens"),
     ),
+    _Unread(
+        keys=("model.output_dtype",),
+        when=lambda plan: not tasks.of(plan).from_hub,
+        why=say("only text models are saved in another dtype"),
+    ),
+    _Unread(
+        keys=("strategy.sync_each_batch",),
+        when=lambda plan: not strategies.of(plan).uses_fsdp,
+        why=say("only fsdp keeps whole gradients between micro-batches"),
+    ),
+    _Unread(
+        keys=("data.packing", "model.loss_chunk", "data.train_on"),
+        when=lambda plan: not tasks.of(plan).packs,
+        why=say("only the tasks causal_lm and sft have a loss over tokens"),
+        decided=(("data.packing", False),),
+    ),
 )
 
 
@@ -106,8 +124,8 @@ def settings_are_read(plan: Plan) -> Violations:
     Instead: set the key that it belongs to, or remove it from the plan.
     Source: the generated scripts, whose Config has no such field then
     """
-    usual = defaults()
     for row in _ROWS:
+        usual = {**defaults(), **dict(row.decided)}
         for key in row.keys:
             if plan.get(key) != usual[key] and row.when(plan):
                 yield violation(

@@ -93,7 +93,7 @@ class OwnScript:
     def makes_optimizer(self, plan: Plan) -> bool:
         """Whether task.py can make the script's own optimizer."""
         found = self.pieces.optimizer or (self.pieces.lightning and self.pieces.lightning.configures)
-        return self.as_code and bool(found) and _HOOK not in strategies.of(plan).refused_hooks
+        return self.as_code and bool(found) and _HOOK not in strategies.of(plan).refused_hooks(plan)
 
     def covers(self, left: Left, plan: Plan) -> bool:
         """Whether task.py does what an entry says the plan cannot."""
