@@ -132,8 +132,9 @@ def legal(key: str) -> tuple[Any, ...]:
     if words and all(isinstance(word, str) for word in words):
         return tuple(word for word in words if word != usual)
     if kind in (int, float):
+        most = 1 if key.startswith("optimizer.") else 2  # of the largest group
         given = [value for value in (0, 1, 0.25, 64) if accepted(key, value)]
-        return tuple(value for value in given if value != usual and (kind is float or value == int(value)))[:2]
+        return tuple(value for value in given if value != usual and (kind is float or value == int(value)))[:most]
     return ()
 
 
