@@ -143,6 +143,32 @@ def test_what_fits_is_trained(model: str, name: str, adapter: str, label: str) -
     assert plan.strategy.offload_optimizer_device == "none"
 
 
+def test_four_bits_are_not_the_default_where_16_are_as_fast() -> None:
+    """Shards of frozen weights travel over NVLink while layers are computed, and are not unpacked."""
+    model = "meta-llama/Llama-3.1-70B"
+    answers = {"task": "sft", "model.name": model, "batch.sequence_length": 8192}
+    decided = decide(answers, machine("8xh100"), model=known_as(model))
+    assert (decided.plan.model.adapter, decided.plan.strategy.label) == ("lora", "zero3")
+    assert "as fast as qlora" in why(decided, "model.adapter")
+    # 16 bits beside DDP do not leave much of a GPU, but shards over PCIe would be slower than four.
+    small = decide(
+        {"task": "sft", "model.name": "Qwen/Qwen2.5-7B"}, machine("2xrtx4090"), model=known_as("Qwen/Qwen2.5-7B")
+    )
+    assert small.plan.model.adapter == "qlora"
+
+
+def test_what_all_weights_need_is_said_of_the_gpus_where_they_fit_these() -> None:
+    """Offload would need 19 GiB of a GPU that has 192, and was given as the reason for an adapter."""
+    large = machine("8xh100")
+    gpus = tuple(replace(gpu, name="AMD Instinct MI300X", memory_bytes=192 * 2**30) for gpu in large.gpus)
+    model = "meta-llama/Llama-3.1-70B"
+    answers = {"task": "sft", "model.name": model, "batch.sequence_length": 8192}
+    whole = decide(answers, replace(large, gpus=gpus), model=known_as(model)).methods[0]
+    assert not whole.strategy.endswith("+offload")
+    assert whole.fits
+    assert not whole.roomy
+
+
 @pytest.mark.parametrize("gpus", [1, 2])
 def test_experts_keep_16_bits_beside_four_unless_fsdp_packs_them(gpus: int) -> None:
     """29e9 of 30.5e9 weights are routed experts: 54 GiB, or 14 in four bits, of which each of two GPUs has half."""

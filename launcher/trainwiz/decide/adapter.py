@@ -64,11 +64,14 @@ def _method(d: Decision, adapter: Adapter, length: int | None) -> Method:
     found, memory = [option for option in options(trial, length) if option.speed], smallest_gpu_bytes(d)
     fitting = [option for option in found if option.fits is not False]
     roomy = [option for option in fitting if memory and option.total_bytes_per_rank <= ROOMY * memory]
-    best: Option = (roomy or fitting or found[-1:])[0]
+    alone = [option for option in fitting if not option.name.endswith(OFFLOAD)]
+    # What fits on the GPUs, if barely, says more of a method than what host memory would make room for.
+    lean = [option for option in roomy if option in alone] or alone or roomy
+    best: Option = (lean or fitting or found[-1:])[0]
     if d.on_cpu:
         return _cpu_method(d, adapter, best.name)
     need = best.total_bytes_per_rank
-    return Method(adapter=adapter, strategy=best.name, bytes_per_rank=need, fits=best.fits, roomy=bool(roomy))
+    return Method(adapter=adapter, strategy=best.name, bytes_per_rank=need, fits=best.fits, roomy=best in roomy)
 
 
 def _cpu_method(d: Decision, adapter: Adapter, strategy: str) -> Method:
@@ -129,10 +132,24 @@ def _usual_method(d: Decision) -> tuple[str, Message]:
     chosen = any(key.startswith("strategy.") for key in d.answers)
     if d.task.chats and whole and whole.fits is not None and not whole.fits_well and not chosen:
         if best := next((one for one in others if one.fits_well), None):
+            if best.adapter == "qlora" and (row := _as_fast_in_16_bits(d, length)):
+                return "lora", say(
+                    "all weights do not fit well; with {strategy}, lora is as fast as qlora in the forecast, and no "
+                    "weight is rounded to 4 bits",
+                    strategy=row.name,
+                )
             return best.adapter, _instead_of(whole, _row(d, "none", length), best.shown)
         if leaner := _with_less_host_memory(d, length):
             return leaner
     return usual, say("trains all weights; lora needs only a fraction of the memory")
+
+
+def _as_fast_in_16_bits(d: Decision, length: int) -> Candidate | None:
+    """LoRA beside sharded weights, if it is forecast to be as fast as QLoRA; None elsewhere."""
+    lora, qlora = _row(d, "lora", length), _row(d, "qlora", length)
+    if lora is None or qlora is None or lora.host_bytes:
+        return None
+    return lora if (lora.tokens_per_second or 0) >= (qlora.tokens_per_second or 0) else None
 
 
 def _instead_of(whole: Method, row: Candidate | None, size: str) -> Message:
