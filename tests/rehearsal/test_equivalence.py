@@ -30,6 +30,7 @@ DECIDE = (
 DO_NOT = (
     *("strategy.kind", "strategy.zero_stage", "strategy.offload_param_device", "machine.num_processes", "engine"),
     *("batch.per_device_batch_size", "batch.gradient_accumulation_steps", "model.activation_checkpointing"),
+    *("model.attention", "model.kernels", "model.loss_chunk"),
     *("checkpoint.checkpointing_steps", "tracking.tags", "supervision.on_hang", "cluster.kind", "data.cache_dir"),
 )
 _MACHINE = ("machine.device", "machine.num_processes")
@@ -45,6 +46,9 @@ def test_each_key_either_decides_or_does_not() -> None:
     assert equivalence.change(values, values) == Change()
     compiled = equivalence.change(values, {**values, "model.compile": object(), "machine.device": object()})
     assert set(compiled.unseen) == {"model.compile", "machine.device"}
+    # A new strategy moves the length of the loss's pieces, which a rehearsal sets itself.
+    moved = equivalence.change(values, {**values, "strategy.kind": object(), "model.loss_chunk": object()})
+    assert (moved.decisive, moved.unseen) == ((), ("model.loss_chunk",))
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,19 @@ _NEUTRAL = frozenset(
         "engine",
         "ignore",
         "model.activation_checkpointing",
+        "model.attention",
         "model.compile",
+        "model.kernels",
+        "model.loss_chunk",
         "version",
     }
 )
 """With the sections: they decide how and where things are computed, saved and shown. All others decide the training."""
 _SPLIT = ("batch.gradient_accumulation_steps", "batch.per_device_batch_size", "machine.num_processes")
-_UNSEEN = ("model.compile", "machine.", "cluster.", "strategy.nvme_path")
+_UNSEEN = (
+    *("model.attention", "model.compile", "model.kernels", "model.loss_chunk"),
+    *("machine.", "cluster.", "strategy.nvme_path"),
+)
 """What CPU ranks cannot show: a rehearsal sets it itself."""
 _GRADIENT_SLACK = 10
 """A norm adds up squares of numbers that rounding has moved."""
