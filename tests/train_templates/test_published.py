@@ -1,5 +1,6 @@
 """Forms in which data sets are published: each is read as it is meant, or refused by name."""
 
+import csv
 import json
 import sys
 from pathlib import Path
@@ -145,6 +146,31 @@ def test_a_file_that_cannot_be_read_is_refused_by_check_and_by_the_training(
     assert says in facts("sft", file).detail
     with pytest.raises(SystemExit, match=name):
         read(code["sft"], file)
+
+
+CELLS = {
+    "messages": '[{"role": "user", "content": "q", "content": "r"}, {"role": "assistant", "content": "a"}]',
+    "conversations": '[{"from": "human", "value": "q"}, {"from": "gpt", "value": "a", "value": "b"}]',
+}
+
+
+@pytest.mark.parametrize("column", CELLS)
+def test_a_key_given_twice_in_the_json_of_a_cell_is_refused(
+    column: str, code: dict[str, SimpleNamespace], tmp_path: Path
+) -> None:
+    """As in a row of JSON: the last value was read, and the others were lost without a word."""
+    with (file := tmp_path / "cells.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([[column], [CELLS[column]]])
+    with pytest.raises(SystemExit, match=r'cells\.csv:2: .*the key "(content|value)" is given twice'):
+        read(code["sft"], file)
+
+
+def test_a_key_given_twice_in_an_answer_as_json_is_refused(code: dict[str, SimpleNamespace], tmp_path: Path) -> None:
+    chosen = '[{"role": "assistant", "content": "a", "content": "b"}]'
+    with (file := tmp_path / "pairs.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows([["prompt", "chosen", "rejected"], ["q", chosen, "c"]])
+    with pytest.raises(SystemExit, match='the key "content" is given twice'):
+        read(code["preference"], file)
 
 
 def test_lists_that_are_no_conversations_are_not_read_as_some(code: dict[str, SimpleNamespace], tmp_path: Path) -> None:

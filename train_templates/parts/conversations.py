@@ -150,8 +150,8 @@ def parsed(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     try:
-        return json.loads(value) if value.strip() else None
-    except ValueError:
+        return parsed_row(value) if value.strip() else None
+    except json.JSONDecodeError:
         raise ValueError(f"not JSON: {shown(value)}") from None
 
 

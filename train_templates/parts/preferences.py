@@ -213,7 +213,7 @@ def answer_of(columns: dict[str, Any], answer: Any) -> Any:
         except ValueError:
             messages = []
         if messages and all(isinstance(said, dict) and {"role", "from"} & said.keys() for said in messages):
-            return messages
+            return parsed(answer)  # which refuses a key that is given twice
     asks = any(name in columns for name in (*QUESTIONS, *TALKS))
     return transcript(answer) if is_transcript(answer) and not asks else answer
 

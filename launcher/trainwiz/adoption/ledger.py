@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from trainwiz.config import Accelerate, DeepSpeed, Document, ToolFile
 from trainwiz.finding import Place
-from trainwiz.message import Message
+from trainwiz.message import Message, say
 
 Kind = Literal["code", "open", "launch", "lost", "inert", "unknown"]
 """Why a value is left out.
@@ -17,6 +17,9 @@ code: it is to be written in task.py. open: only the script could tell it. launc
 project cannot have it. inert: the engine ignores it as well. unknown: no plan can say it, and nothing can be written
 until somebody decides.
 """
+
+EVALUATION = say("the project does not evaluate; set data.eval and write load_eval_data and the metrics in task.py")
+"""What becomes of an evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.adoption.ledger import Kind
+from trainwiz.adoption.ledger import EVALUATION, Kind
 from trainwiz.engines.lightning import CALLBACKS, HOOKS, LEARNS_THE_SAME, READ
 from trainwiz.message import Message, say
 from trainwiz.script import Script
@@ -40,11 +40,8 @@ def entries(script: Script, found: Lightning) -> Iterator[_Entry]:
             "it asks Lightning's Trainer for {name}; write build_optimizers and schedule in task.py", name=asked.attr
         )
         yield "code", "configure_optimizers", asked, why
-    if found.method("validation_step") is not None:
-        why = say("the project does not evaluate; set data.eval and write load_eval_data and the metrics in task.py")
-        node = found.method("validation_step")
-        assert node
-        yield "code", "evaluation", node, why
+    if (node := found.method("validation_step")) is not None:
+        yield "code", "evaluation", node, EVALUATION
 
 
 def _arguments(script: Script, found: Lightning) -> Iterator[_Entry]:

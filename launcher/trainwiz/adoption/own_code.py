@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 
 from trainwiz.adoption import lightnings, trainers
-from trainwiz.adoption.ledger import Kind, Left
+from trainwiz.adoption.ledger import EVALUATION, Kind, Left
 from trainwiz.message import Message, say
 from trainwiz.script import Call, Script
 from trainwiz.script.arguments import keyword
@@ -91,9 +91,8 @@ def _options(script: Script, pieces: Pieces) -> Iterator[Left]:
 
 
 def _evaluations(script: Script, pieces: Pieces) -> Iterator[Left]:
-    why = say("the project does not evaluate; set data.eval and write load_eval_data and the metrics in task.py")
     for node in pieces.evaluation:
-        yield entry(script, "code", "evaluation", node, why)
+        yield entry(script, "code", "evaluation", node, EVALUATION)
 
 
 def _order(script: Script, loader: Call | None) -> Iterator[Left]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from trainwiz.adoption.ledger import Kind
+from trainwiz.adoption.ledger import EVALUATION, Kind
 from trainwiz.engines.trainer import LEARNS_THE_SAME, METHODS, OF_EVALUATION, ORDERS_SAMPLES
 from trainwiz.message import Message, say
 from trainwiz.script import Script
@@ -71,10 +71,7 @@ def _given(trainer: Trainer) -> Iterator[_Entry]:
             why = say("evaluation.patience ends the training where evaluation.best_metric no longer gets better")
             yield "lost", f"{trainer.name}(callbacks)", one.value, why
         elif one.arg == "eval_dataset" and not empty:
-            why = say(
-                "the project does not evaluate; set data.eval and write load_eval_data and the metrics in task.py"
-            )
-            yield "code", "evaluation", one.value, why
+            yield "code", "evaluation", one.value, EVALUATION
         elif one.arg is not None and one.arg not in _TAKEN and not trainer.is_usual and not empty:
             yield "lost", f"{trainer.name}({one.arg})", one.value, say("the generated loop has no equivalent")
 
