@@ -25,7 +25,7 @@ SCRIPTS = HERE / "own_scripts"
 CPU = ("--machine", str(HERE / "machines" / "cpu.json"))
 NAMES = (
     *("by_hand", "at_top_level", "in_main_block", "with_accelerate", "with_trainer", "weighted_trainer"),
-    "with_lightning",
+    *("with_trl", "with_trl_pairs", "with_lightning"),
 )
 PLANNED = ("--set", "machine.num_processes=1", "--set", "tracking.logging_steps=1", "--set", "strategy.kind=single")
 
@@ -62,7 +62,7 @@ def said(text: str) -> dict[str, Any]:
 
 @pytest.mark.train
 def test_the_project_trains_to_the_losses_of_the_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each on one rank; the one with accelerate also over two, in other micro-batches."""
+    """Each on one rank; those with accelerate and TRL also over two, in other micro-batches."""
     scripts = [f"{name}.py" for name in NAMES[:-1]] + ["lightning_by_hand.py"]
     monkeypatch.chdir(folder)  # where the Trainer writes
     theirs = warm.child(folder / "run_all.py", *(str(folder / script) for script in scripts))
@@ -73,9 +73,10 @@ def test_the_project_trains_to_the_losses_of_the_script(folder: Path, monkeypatc
     for name in NAMES:
         project = adopted(folder, name, *PLANNED)
         runs.append({"project": str(project), "ranks": 1, "output": str(folder / name), "arguments": {}})
-    halves = {"per_device_batch_size": 6, "gradient_accumulation_steps": 2}
-    two = {"project": str(folder / "with_accelerate-adopted"), "ranks": 2, "arguments": halves}
-    runs.append({**two, "output": str(folder / "two")})
+    for name, size in (("with_accelerate", 6), ("with_trl", 3), ("with_trl_pairs", 3)):
+        shares = {"per_device_batch_size": size, "gradient_accumulation_steps": 2}
+        project = folder / f"{name}-adopted"
+        runs.append({"project": str(project), "ranks": 2, "arguments": shares, "output": f"{folder}/two-{name}"})
     (folder / "runs.json").write_text(json.dumps(runs))
     child = HERE / "engine_children" / "many_runs.py"
     done = warm.child(child, runs[0]["project"], str(folder / "runs.json"))
@@ -85,7 +86,7 @@ def test_the_project_trains_to_the_losses_of_the_script(folder: Path, monkeypatc
         assert set(ended["codes"]) == {0}, (output / "rank-0.log").read_text()
         lines = (output / "metrics.jsonl").read_text().splitlines()
         mine = [record["loss"] for record in map(json.loads, lines) if "loss" in record]
-        wanted = expected[f"{'with_accelerate' if output.name == 'two' else output.name}.py"]
+        wanted = expected[f"{output.name.removeprefix('two-')}.py"]
         assert len(wanted) >= 5
         # A Trainer rounds what it logs.
         assert mine == pytest.approx(wanted, rel=1e-5 if output.name != "with_trainer" else 2e-4), output.name

@@ -54,24 +54,82 @@ def numbers_of(text: str, kind: str) -> list[object]:
     return [one.value for one in numbers(script_of(text)) if one.kind == kind]
 
 
-def test_samples_that_trl_makes_are_not_taken_raw() -> None:
-    """They were: the rows went to the model as they are, without tokens, masks, packing and the adapter."""
+def test_a_trainer_of_trl_makes_its_samples_itself() -> None:
+    """Its rows went to the model as they are, without tokens, masks, packing and the adapter; then it was a mark."""
     text = TRAINER.replace("= Trainer(", "= SFTTrainer(")
-    assert gap(text, "data").startswith("SFTTrainer makes its samples itself")
-    assert gap(text, "collate").startswith("SFTTrainer makes its samples itself")
-    assert found(text).loss.taken
-    assert gap(text.replace("SFTTrainer(", "DPOTrainer("), "loss") == "DPOTrainer has its own loss"
-    other = text.replace("SFTTrainer(", "OddTrainer(")
-    assert gap(other, "data") == "it is not known what OddTrainer does with it"
-    assert gap(other, "loss") == "OddTrainer has its own loss"
-    adapted = text.replace("args=arguments", "args=arguments, peft_config=LoraConfig(r=4), packing=True")
-    model = found(adapted.replace("from trl", "from peft import LoraConfig\nfrom trl")).model.taken
-    assert model
-    assert model.expression == "get_peft_model(model, LoraConfig(r=4))"
-    assert left(adapted)["SFTTrainer(packing)"][0] == "lost"
-    named = found(text.replace("model=model", 'model="org/other"')).model.taken
-    assert named
-    assert named.expression == 'AutoModelForCausalLM.from_pretrained("org/other")'
+    adapted = text.replace("args=arguments", "args=arguments, peft_config=LoraConfig(r=4), formatting_func=str")
+    adapted = adapted.replace("from trl", "from peft import LoraConfig\nfrom trl")
+    adapted = adapted.replace("dataset)", "dataset, eval_dataset=unknown(), callbacks=[Own()])")
+    made = found(adapted)
+    assert made.whole_trainer
+    assert "peft_config=LoraConfig(r=4), formatting_func=str" in made.whole_trainer.expression
+    assert made.whole_trainer.expression.endswith("eval_dataset=None, callbacks=None)")
+    assert [piece.gap for piece in made.all] == [None] * 4
+    assert made.counted == "next_labels"
+    assert {"SFTTrainer(callbacks)", "evaluation"} <= left(adapted).keys()
+    assert "SFTTrainer(peft_config)" not in left(adapted)
+    pairs = found(text.replace("SFTTrainer(", "DPOTrainer("))
+    assert pairs.whole_trainer
+    assert pairs.counted == "samples"
+    assert gap(text.replace("SFTTrainer(", "OddTrainer("), "data") == "it is not known what OddTrainer does with it"
+    assert gap(text.replace("SFTTrainer(", "OddTrainer("), "loss") == "OddTrainer has its own loss"
+    unread = text.replace("train_dataset=dataset", "train_dataset=dataset_of(accelerator)")
+    assert gap(unread, "data").startswith("SFTTrainer makes its samples itself, and ")
+    assert "it is not known what" in gap(unread, "data")
+    trained = "class SFTTrainer(DPOTrainer):\n    def training_step(self, model, inputs):\n        pass\n\n\ndataset = "
+    assert "has its own training_step" in gap(text.replace("dataset = ", trained, 1), "data")
+
+
+def test_the_defaults_of_a_configuration_of_trl() -> None:
+    """Without a rate, the plan's default was taken."""
+    text = TRAINER.replace("= Trainer(", "= SFTTrainer(").replace("= TrainingArguments(", "= SFTConfig(")
+    assert numbers_of(text, "learning_rate") == [2e-5]
+    assert numbers_of(text, "precision") == ["bf16"]
+    assert numbers_of(text.replace("_size=8", "_size=8, bf16=False"), "precision") == []
+    assert numbers_of(text, "epochs") == [3.0]
+
+
+TYPED = """\
+import sys
+from datasets import load_dataset
+from trl import ModelConfig, ScriptArguments, SFTConfig, SFTTrainer, TrlParser
+
+
+def main(script_args, training_args, model_args):
+    training_args.model_init_kwargs = dict(revision=model_args.model_revision)
+    dataset = load_dataset(script_args.dataset_name)
+    trainer = SFTTrainer(model=model_args.model_name_or_path, args=training_args, train_dataset=dataset["train"])
+    trainer.train()
+
+
+if __name__ == "__main__":
+    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig))
+    script_args, training_args, model_args = parser.parse_args_and_config()
+    main(script_args, training_args, model_args)
+"""
+
+
+def test_a_command_line_that_dataclasses_read() -> None:
+    """It could not be passed at all; what main does to its arguments belongs to them."""
+    assert "pass it after --" in gap(TYPED, "data")
+    words = (
+        "--model_name_or_path",
+        "org/m",
+        "--learning_rate=3e-4",
+        "--bf16",
+        "false",
+        "--max-steps",
+        "7",
+        "--packing",
+    )
+    script = read("train.py", TYPED, arguments=words)
+    taken = pieces(script).whole_trainer
+    assert taken
+    assert f"parser.parse_args_and_config(args={[*words]!r})" in "\n".join(taken.outer)
+    assert taken.outer[-2] == "training_args.model_init_kwargs = dict(revision=model_args.model_revision)"
+    said = {one.kind: one.value for one in numbers(script)}
+    assert (said["learning_rate"], said["steps"], said["micro_batch"]) == (3e-4, 7, 8)
+    assert "precision" not in said
 
 
 def test_a_trainer_of_ones_own_is_followed_to_its_base() -> None:

@@ -27,7 +27,10 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
     found += [*_order(script, pieces.loader), *(_without_data(script, pieces) if as_code else ())]
     found += [*_rest(script, pieces), *_not_run(script), *_by_closure(script)]
     if pieces.trainer:
-        found += [entry(script, *one) for one in trainers.entries(script, pieces.trainer)]
+        found += [
+            entry(script, *one)
+            for one in trainers.entries(script, pieces.trainer, is_whole=pieces.whole_trainer is not None)
+        ]
     if pieces.lightning:
         found += [entry(script, *one) for one in lightnings.entries(script, pieces.lightning)]
     if as_code and pieces.lightning:

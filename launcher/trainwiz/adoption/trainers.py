@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from trainwiz.adoption.ledger import EVALUATION, Kind
 from trainwiz.engines.trainer import LEARNS_THE_SAME, METHODS, OF_EVALUATION, ORDERS_SAMPLES
+from trainwiz.engines.trl import OWN_ARGUMENTS
 from trainwiz.message import Message, say
 from trainwiz.script import Script
 from trainwiz.script.arguments import READ_OF_TRAINER
@@ -29,16 +30,19 @@ _Entry = tuple[Kind, str, ast.AST, Message]
 """The kind of an entry, its name, where it is, and why."""
 
 
-def entries(script: Script, trainer: Trainer) -> Iterator[_Entry]:
-    """What becomes of everything that changes the training and was not taken over."""
-    yield from _arguments(script, trainer)
-    yield from _given(trainer)
+def entries(script: Script, trainer: Trainer, *, is_whole: bool) -> Iterator[_Entry]:
+    """What becomes of everything that changes the training and was not taken over.
+
+    `is_whole`: the project makes the trainer itself, with all that it is given for samples and losses.
+    """
+    yield from _arguments(script, trainer, OWN_ARGUMENTS if is_whole else ())
+    yield from _given(trainer, is_whole=is_whole)
     yield from _methods(trainer)
     for call in script.methods("add_callback"):
         yield "lost", "add_callback", call.node, say("the project calls no callbacks")
 
 
-def _arguments(script: Script, trainer: Trainer) -> Iterator[_Entry]:
+def _arguments(script: Script, trainer: Trainer, taken: Collection[str]) -> Iterator[_Entry]:
     made, given = trainer.arguments(script), trainer.call.argument("args", 1)
     if made is None and given is not None:
         why = say("its values are not written in the script; those that change the training are not known")
@@ -49,7 +53,7 @@ def _arguments(script: Script, trainer: Trainer) -> Iterator[_Entry]:
         if one.arg is None:
             why = say("its values are not written at the call; those that change the training are not known")
             yield "lost", f"{made.last}(**)", one.value, why
-        elif one.arg not in _KNOWN and not _says_nothing(script, one.value):
+        elif one.arg not in {*_KNOWN, *taken} and not _says_nothing(script, one.value):
             usual = say("the generated loop has no equivalent")
             order = say("the project shuffles the samples anew in each epoch")
             why = order if one.arg in ORDERS_SAMPLES else _OWN_WHYS.get(one.arg, usual)
@@ -61,7 +65,7 @@ def _says_nothing(script: Script, node: ast.expr) -> bool:
     return value is not None and not isinstance(value.value, tuple) and value.value in _SAYS_NOTHING
 
 
-def _given(trainer: Trainer) -> Iterator[_Entry]:
+def _given(trainer: Trainer, *, is_whole: bool) -> Iterator[_Entry]:
     call = trainer.call
     for one in call.node.keywords:
         empty = isinstance(one.value, ast.Constant) and one.value.value in (None, False)
@@ -72,7 +76,7 @@ def _given(trainer: Trainer) -> Iterator[_Entry]:
             yield "lost", f"{trainer.name}(callbacks)", one.value, why
         elif one.arg == "eval_dataset" and not empty:
             yield "code", "evaluation", one.value, EVALUATION
-        elif one.arg is not None and one.arg not in _TAKEN and not trainer.is_usual and not empty:
+        elif one.arg is not None and one.arg not in _TAKEN and not (trainer.is_usual or is_whole or empty):
             yield "lost", f"{trainer.name}({one.arg})", one.value, say("the generated loop has no equivalent")
 
 

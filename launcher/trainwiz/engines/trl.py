@@ -6,6 +6,8 @@ from trainwiz.engines.names import names
 
 TRIED = "1.10.0"
 """The version whose source was read."""
+RATES = {"SFTConfig": 2e-5, "DPOConfig": 1e-6, "RewardConfig": 1e-4, "KTOConfig": 1e-6}
+"""The learning rate of a configuration that is given none (1.16); they are in bf16 unless fp16 is set."""
 OWN_ARGUMENTS = names(
     """
     activation_offloading alpha assistant_only_loss attn_implementation batch_size beta beta1 beta2

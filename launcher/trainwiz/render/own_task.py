@@ -56,6 +56,8 @@ def files(
             wrapped = replace(taken_model, expression=f"Stepped({taken_model.expression})")
             bodies["build_model"] = _returned(replace(pieces.model, taken=wrapped), shown, "build_model")
         bodies["save_model"] = _SAVED
+    if pieces.whole_trainer:
+        bodies["save_model"] = _SAVED_WITH_WORDS
     if pieces.drops_columns:
         text, bodies = _with_columns(text, bodies, pieces)
     if any("bare(" in part for part in bodies.values()):
@@ -68,6 +70,9 @@ def files(
     if pieces.whole_loader:
         text = text.replace("def load_train_data(", f"{_loader(pieces)}def load_train_data(")
         slices.append(pieces.whole_loader)
+    if pieces.whole_trainer:
+        text = text.replace("def load_train_data(", f"{_trainer(pieces.whole_trainer)}def load_train_data(")
+        slices += [pieces.whole_trainer, Slice(expression="", imports=("import trainer_apart",))]
     if pieces.late_warmup:
         text = text.replace("def save_model(", f"{_SCHEDULE}def save_model(")
         slices.append(Slice(expression="", imports=("import math",)))
@@ -86,6 +91,9 @@ def files(
         taken |= {"from types import SimpleNamespace": None}
     text = _with_imports(text, [line for line in taken if line not in text], script, beside)
     found = [Artifact("task.py", text, generated=example)]
+    if pieces.whole_trainer:
+        apart = templates["train_templates/imported/trainer_apart.py"]
+        found.append(Artifact("trainer_apart.py", apart, generated=""))
     if f"import {OWN}" in taken:
         own = with_constant(templates["train_templates/imported/own.py"], "SCRIPT", script)
         own = with_constant(own, "NAMES", pieces.definitions)
@@ -201,6 +209,24 @@ _SAVED = """\
 folder.mkdir(parents=True, exist_ok=True)
 named = {name.removeprefix("module."): tensor.contiguous() for name, tensor in weights.items()}
 save_file(named, folder / "model.safetensors")"""
+
+
+_SAVED_WITH_WORDS = """\
+folder.mkdir(parents=True, exist_ok=True)
+model.save_pretrained(folder, state_dict=weights)
+trainer_apart.save_words(trainer(), folder)"""
+
+
+def _trainer(taken: Slice) -> str:
+    """The function that makes the script's own trainer."""
+    lines = [*taken.outer, *taken.inner, f"return trainer_apart.apart({taken.expression})"]
+    body = textwrap.indent("\n".join(lines), "        ")
+    return (
+        "@functools.cache\n"
+        "def trainer() -> Any:\n"
+        '    """Return the script\'s own trainer, which makes model, samples and losses; it trains nothing."""\n'
+        f"    with trainer_apart.alone():\n{body}\n\n\n"
+    )
 
 
 def _loader(pieces: Pieces) -> str:

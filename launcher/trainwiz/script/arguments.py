@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from trainwiz.engines.transformers import OPTIMIZERS, TRAINER_DEFAULTS
+from trainwiz.engines.trl import RATES
+from trainwiz.script.calls import Call
 from trainwiz.script.tree import constant, dotted
 from trainwiz.script.values import Value
 
 if TYPE_CHECKING:
-    from trainwiz.script import Call, Script
+    from trainwiz.script import Script
 
 _KEPT_BY_TRL = ("weight_decay", "seed")
-"""Of these, what TRL's configurations, which inherit them, leave as it is."""
+"""Of the defaults, what all of TRL's configurations, which inherit them, leave as it is."""
 _TRAINERS = ("transformers.TrainingArguments", "transformers.Seq2SeqTrainingArguments")
 _OF_TRAINER = {
     "per_device_train_batch_size": "micro_batch",
@@ -108,14 +110,56 @@ def is_trainer(name: str) -> bool:
     return name in _TRAINERS or (name.startswith("trl.") and name.endswith("Config"))
 
 
+_PARSERS = ("HfArgumentParser", "TrlParser")
+
+
+def typed(script: Script) -> Call | None:
+    """The arguments of a Trainer that a script reads from its command line, as the call that would make them."""
+    for parser in (call for call in script.calls if call.last in _PARSERS):
+        given = parser.argument("dataclass_types", 0)
+        listed = [] if given is None else [given, *script.names.feeding(given)]
+        parts = [part for one in listed for part in (one.elts if isinstance(one, ast.Tuple | ast.List) else [one])]
+        for name in (script.names.resolved(part) for part in parts if isinstance(part, ast.Name | ast.Attribute)):
+            if is_trainer(name) and script.arguments:
+                made = ast.Call(ast.Name(name), [], [*_typed(script.arguments)])
+                for node in ast.walk(made):
+                    ast.copy_location(node, parser.node)
+                return Call(made, lambda _, name=name: name)  # type: ignore[misc]
+    return None
+
+
+def _typed(arguments: Sequence[str]) -> Iterator[ast.keyword]:
+    waiting = list(arguments)
+    while waiting:
+        word, equals, value = waiting.pop(0).partition("=")
+        if not word.startswith("--"):
+            continue
+        if not equals:
+            value = waiting.pop(0) if waiting and not waiting[0].startswith("--") else "true"
+        yield ast.keyword(word[2:].replace("-", "_"), ast.Constant(_value(value)))
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
 def of_trainer(script: Script, call: Call, *, usual: bool = False) -> Iterator[Number]:
     """What the arguments of a Trainer say; `usual`: the call is that of a Trainer without arguments."""
-    own = usual or call.name in _TRAINERS
     last, owner = call.last, "transformers"
+    own = usual or call.name in _TRAINERS or last in RATES
     for argument, kind in _OF_TRAINER.items():
         inherited = (own or argument in _KEPT_BY_TRL) and not call.has_spread()
         default = TRAINER_DEFAULTS.get(argument) if inherited else None
         name = f"{last}({argument})"
+        if argument == "learning_rate" and last in RATES and inherited:
+            given = call.keyword(argument)
+            yield from number(script, kind, name, given, RATES[last], call.node, "trl")
+            continue
         if argument == "warmup_steps" and call.keyword("warmup_ratio") is not None:
             ratio = call.keyword("warmup_ratio")
             yield from number(script, "warmup_ratio", f"{last}(warmup_ratio)", ratio, None, call.node, "")
@@ -124,6 +168,9 @@ def of_trainer(script: Script, call: Call, *, usual: bool = False) -> Iterator[N
             share = kind == "warmup" and isinstance(found.value, float) and 0 < found.value < 1
             yield replace(found, kind="warmup_ratio") if share else found
     yield from _optimizer(script, call, last)
+    told = call.keyword("bf16") or call.keyword("fp16")
+    if last in RATES and told is None and not call.has_spread():
+        yield Number(kind="precision", name=f"{last}(bf16)", node=call.node, value="bf16", left_out="trl")
     for precision in ("bf16", "fp16"):
         value = script.values.of(call.keyword(precision))
         if value and value.value is True:

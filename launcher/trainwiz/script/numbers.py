@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
 from trainwiz.script import counted_loop, lightning, trainers
-from trainwiz.script.arguments import Number, is_trainer, keyword, number, of_trainer, read
+from trainwiz.script.arguments import Number, is_trainer, keyword, number, of_trainer, read, typed
 from trainwiz.script.tree import Loop, constant, dotted
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ _SEEDS = (
 
 def numbers(script: Script) -> list[Number]:
     """Everything that could be found, readable or not; of what is said in several places, all of them."""
-    trainer = [call for call in script.calls if is_trainer(call.name)]
+    told = typed(script)
+    trainer = [call for call in script.calls if is_trainer(call.name)] or ([told] if told else [])
     if trainer:
         seeds = list(_of_seeds(script))  # the model's weights come from this one, where there is another
         return [*seeds, *(n for call in trainer for n in of_trainer(script, call) if not (seeds and n.kind == "seed"))]

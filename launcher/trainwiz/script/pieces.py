@@ -109,6 +109,8 @@ class Pieces:
     """The loop over updates of a script whose loop goes over no data."""
     whole_loader: Slice | None = None
     """The loader of a data module; data and collate function are taken from it."""
+    whole_trainer: Slice | None = None
+    """A trainer of TRL that makes the model, the samples, the batches and the loss."""
 
     @property
     def all(self) -> tuple[Piece, ...]:
@@ -129,7 +131,35 @@ class _Reader:
         self.loop = next(iter(self.script.training.loops), None)
 
     def pieces(self) -> Pieces:
-        return self._of_lightning(self.lightning) if self.lightning else self._of_loop()
+        if self.lightning:
+            return self._of_lightning(self.lightning)
+        found = self._of_loop()
+        return self._of_trl(found, self.trainer) if self.trainer and self.trainer.is_made_apart else found
+
+    def _of_trl(self, found: Pieces, trainer: Trainer) -> Pieces:
+        """Everything by the trainer itself, which is made for that; where it cannot be made, what else was found."""
+        place = trainer.call.node
+        made = _cut("trainer", place, lambda: trainers.whole(self.script, trainer))
+        if made.gap:
+            why = say("{name} makes its samples itself, and {why}", name=trainer.name, why=made.gap.why)
+            gap = Gap(made.gap.node, why)
+            data, collate = (replace(piece, taken=None, gap=gap) for piece in (found.data, found.collate))
+            return replace(found, data=data, collate=collate)
+
+        def part(name: str, expression: str) -> Piece:
+            return Piece(name=name, node=place, taken=Slice(expression=expression))
+
+        return replace(
+            found,
+            model=part("model", "trainer().model"),
+            data=part("data", "trainer_apart.data(trainer())"),
+            collate=part("collate", "trainer().data_collator"),
+            loss=part("loss", "trainer_apart.loss(trainer(), model, batch)"),
+            model_name="model",
+            counted="next_labels" if trainer.fine_tunes else "samples",
+            drops_columns=False,
+            whole_trainer=made.taken,
+        )
 
     def _of_lightning(self, found: Lightning) -> Pieces:
         """The module with its own loss; the data of a loader, or of a module that makes one."""
@@ -203,8 +233,11 @@ class _Reader:
         )
 
     def _divides_by_more(self, model: ast.expr | None) -> ast.AST | None:
-        usual = self.trainer is not None and self.trainer.is_usual and not self.trainer.method("compute_loss")
-        return self.trainer.call.node if self.trainer and usual and self._counted(model) == "next_labels" else None
+        trainer = self.trainer
+        if trainer is None or trainer.method("compute_loss"):
+            return None
+        counts = trainer.fine_tunes or (trainer.is_usual and self._counted(model) == "next_labels")
+        return trainer.call.node if counts else None
 
     def _sums_means(self) -> ast.AST | None:
         """The accumulation of a Trainer whose compute_loss is its own: only its own loss is divided."""
@@ -494,7 +527,8 @@ def pieces(script: Script) -> Pieces:
 
 def _with_globals(script: Script, found: Pieces) -> Pieces:
     """With the globals that the script sets as it runs; without the pieces that use them, where they cannot be had."""
-    names = main_block.wanted(script, [piece.taken for piece in found.all if piece.taken])
+    whole = [found.whole_trainer] if found.whole_trainer else []
+    names = main_block.wanted(script, [*whole, *(piece.taken for piece in found.all if piece.taken)])
     if not names:
         return found
     try:
@@ -503,7 +537,7 @@ def _with_globals(script: Script, found: Pieces) -> Pieces:
         without = {
             piece.name: replace(piece, taken=None, gap=Gap(gap.node, _without(script, used, gap)))
             for piece in found.all
-            if piece.taken and (used := main_block.wanted(script, [piece.taken]))
+            if piece.taken and (used := main_block.wanted(script, [*whole, piece.taken]))
         }
         return replace(found, **without)  # type: ignore[arg-type]
     return replace(found, main=taken, main_names=names)

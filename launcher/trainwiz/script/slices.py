@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ from trainwiz.message import Message, say
 from trainwiz.script.names import parameters
 from trainwiz.script.rewriting import Edit, rewritten, unparsed
 from trainwiz.script.tree import Function, dotted, is_main_guard, method, walk
+from trainwiz.script.values import BY_DATACLASSES
 
 if TYPE_CHECKING:
     from trainwiz.script import Script
@@ -85,6 +86,8 @@ class Slicer:
     """How a method names the model that the loop gives by its plain name: `self.model`."""
     left_out: Collection[ast.stmt] = ()
     """Statements that the project's loop makes needless."""
+    replaced: Mapping[int, str] = field(default_factory=dict)
+    """Texts in the place of nodes, by their identity; what these need is not taken."""
     _edits: list[Edit] = field(default_factory=list)
     _imports: dict[str, None] = field(default_factory=dict)
     _options: list[ast.expr] = field(default_factory=list)
@@ -114,7 +117,13 @@ class Slicer:
 
     def _visit(self, node: ast.AST, at: ast.AST, known: frozenset[str]) -> None:
         """Take up everything that a node needs; `known` are the names that have a value around it."""
-        if isinstance(node, ast.Call) and self._without_engine(node, at, known):
+        if isinstance(node, ast.expr) and id(node) in self.replaced:
+            self._edits.append(Edit.of(node, self.replaced[id(node)]))
+            return
+        if isinstance(node, ast.Call) and (self._without_engine(node, at, known) or self._started(node, at, known)):
+            return
+        if isinstance(node, ast.Attribute) and dotted(node) == "sys.argv" and self._typed:
+            self._edits.append(Edit.of(node, repr(["train.py", *self._typed])))
             return
         if self.block and isinstance(node, ast.Attribute) and self._is_device(node):
             self._edits.append(Edit.of(node, DEVICE))
@@ -167,6 +176,23 @@ class Slicer:
         self._visit(kept, at, known)
         return True
 
+    @property
+    def _typed(self) -> Sequence[str]:
+        """The command line, where dataclasses say what it means."""
+        return self.script.arguments if self.script.tree.calls_of(*BY_DATACLASSES) else ()
+
+    def _started(self, call: ast.Call, at: ast.AST, known: frozenset[str]) -> bool:
+        """Parse the command line that the script is started with, and not that of train.py. Raises `Gap`."""
+        if method(call) not in BY_DATACLASSES or call.args or any(one.arg == "args" for one in call.keywords):
+            return False
+        if not self._typed:
+            why = say("the script reads its command line: pass it after --, for example: -- --learning_rate 1e-5")
+            raise Gap(call, why)
+        rest = "".join(f", {ast.unparse(one)}" for one in call.keywords)
+        self._edits.append(Edit.of(call, call.func, f"(args={[*self._typed]!r}{rest})"))
+        self._visit(call.func, at, known)
+        return True
+
     def _passed(self, name: ast.Name, given: ast.Name, at: ast.AST) -> None:
         """Take what a parameter is given by its only caller, under the caller's name."""
         if self._is_options(given):
@@ -181,6 +207,18 @@ class Slicer:
         if self._is_inner(at) and self._body_of(given):
             self._outside[given.id] = None
         self._callers -= 1
+        self._changed_parameter(name, at)
+
+    def _changed_parameter(self, name: ast.Name, at: ast.AST) -> None:
+        """Take what the function does to its parameter before a node: `training_args.model_init_kwargs = …`."""
+        scope = self.script.tree.scope(name)
+        if not isinstance(scope, Function) or (name.id, _start(at)) in self._seen:
+            return
+        self._seen.add((name.id, _start(at)))
+        for statement in self._before(scope.body, at):
+            if statement not in self._taken and _changes(statement, name.id):
+                self._taken[statement] = self._callers
+                self._statement(statement)
 
     def _as_written(self, node: ast.expr, known: frozenset[str], at: ast.AST) -> bool:
         """Put the literal in the place of an argument, an option or an item of a configuration."""
@@ -228,6 +266,8 @@ class Slicer:
 
     def _is_options(self, name: ast.Name) -> bool:
         made = self.script.names.assigned(name.id, name)
+        if any(isinstance(one.value, ast.Call) and method(one.value) in BY_DATACLASSES for one in made):
+            return False
         return bool(made) and all(
             isinstance(one.value, ast.Call) and dotted(one.value.func).rpartition(".")[2].startswith("parse_")
             for one in made

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainwiz.message import say
-from trainwiz.script.arguments import is_trainer, keyword
+from trainwiz.script.arguments import is_trainer, keyword, typed
 from trainwiz.script.slices import DEVICE, OWN, Gap, Slice, Slicer
 from trainwiz.script.tree import Function, constant, dotted
 
@@ -19,6 +19,13 @@ _USUAL = ("Trainer", "Seq2SeqTrainer")
 _PACKAGE = "transformers"
 _OTHERS = "trl"
 _FINE_TUNING = "SFTTrainer"
+_MADE_APART = (_FINE_TUNING, "DPOTrainer", "RewardTrainer")
+"""Those of TRL whose losses are a function of the model and a batch, so that they can be made without training."""
+_OF_UPDATES = (
+    *("callbacks", "compute_metrics", "eval_dataset", "optimizers", "optimizer_cls_and_kwargs"),
+    "preprocess_logits_for_metrics",
+)
+"""What a trainer is given for updates and evaluation."""
 _COUNTS = "num_items_in_batch"
 _SELF = "a_trainer"
 
@@ -51,6 +58,12 @@ class Trainer:
         return self.base.endswith(f".{_FINE_TUNING}")
 
     @property
+    def is_made_apart(self) -> bool:
+        """Whether a project makes it, for its samples and losses, and trains by itself."""
+        package, _, last = self.base.rpartition(".")
+        return package.partition(".")[0] == _OTHERS and last in _MADE_APART
+
+    @property
     def name(self) -> str:
         """The name of its class."""
         return self.call.last
@@ -65,7 +78,7 @@ class Trainer:
 
     def arguments(self, script: Script) -> Call | None:
         """The call that makes its arguments."""
-        return next((call for call in script.calls if is_trainer(call.name)), None)
+        return next((call for call in script.calls if is_trainer(call.name)), None) or typed(script)
 
     def keeps_columns(self, script: Script) -> bool:
         """Whether it keeps columns that the model's forward does not take."""
@@ -123,6 +136,16 @@ def model(script: Script, trainer: Trainer, given: ast.expr) -> Slice:
         outer = tuple(dict.fromkeys((*outer, *around.outer)))
         imports = (*imports, *around.imports, "from peft import get_peft_model")
     return Slice(expression=expression, outer=outer, inner=taken.inner, imports=imports, options=taken.options)
+
+
+def whole(script: Script, trainer: Trainer) -> Slice:
+    """The call that makes it, without what is for updates and evaluation. Raises `Gap`."""
+    call = trainer.call
+    if own_step := trainer.method("training_step"):
+        raise Gap(own_step[1], say("{name} has its own training_step", name=trainer.name))
+    left_out = {id(one.value): "None" for one in call.node.keywords if one.arg in _OF_UPDATES}
+    left_out |= {id(one.value): "(None, None)" for one in call.node.keywords if one.arg == "optimizers"}
+    return Slicer(script, replaced=left_out).of(call.node)
 
 
 def collate(script: Script, trainer: Trainer) -> tuple[ast.AST, Slice]:

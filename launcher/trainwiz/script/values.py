@@ -28,6 +28,8 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 }
 _CASTS: dict[str, Callable[[Any], Any]] = {"int": int, "float": float, "str": str, "bool": bool}
 _FLAGS = {"store_true": False, "store_false": True}
+BY_DATACLASSES = ("parse_args_into_dataclasses", "parse_args_and_config")
+"""How parsers of transformers and TRL read a command line: their options are the fields of dataclasses."""
 _NAMESPACES = ("args", "opt", "opts", "options", "flags", "hparams", "cmd_args")
 
 
@@ -60,6 +62,8 @@ class Values:
 
     def _read(self, arguments: Sequence[str]) -> Iterator[tuple[str, Value]]:
         """What a command line says, by the attribute that it comes to."""
+        if not self._options and self.tree.calls_of(*BY_DATACLASSES):
+            return
         by_word = {w: (name, calls[-1]) for name, calls in self._options.items() for w in _words(calls[-1])}
         places = [name for name, calls in self._options.items() if not _words(calls[-1])[0].startswith("-")]
         waiting, appended = list(arguments), dict[str, list[Any]]()
