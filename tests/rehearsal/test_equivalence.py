@@ -110,6 +110,31 @@ def test_the_check(losses: list[float], norms: list[float], code: int, verdict: 
     assert words in str(found.found)
 
 
+def test_what_did_not_train_is_not_called_different() -> None:
+    small = _small("ddp")
+    good, ended = _ended(0, [2.0, 1.0], [1.0, 1.0]), _ended(1, [2.0, 1.0], [1.0, 1.0], 1)
+    lacking = Check(name="small_model", title=say(""), verdict="failed", found=say("no connection"))
+    assert Proof(change=Change(), check=equivalence.check(good, good, (small, small))).compared
+    assert not Proof(change=Change(), check=equivalence.check(good, ended, (small, small))).compared
+    assert not Proof(change=Change(), check=lacking).compared
+
+
+def test_a_proof_without_its_model_is_refused_as_such(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRAINWIZ_LANG", "en")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    values = {"task": "sft", "model.name": "org/nowhere", "model.from_scratch": False, "model.parameters": "10M"}
+    ignored = {"TW514": "there is no network in a test"}
+    project = projects.make(tmp_path / "p", {**projects.SMALL, **values, "ignore": ignored})
+    monkeypatch.setattr(sys, "executable", warm.python())
+    before = (project / "trainwiz.yaml").read_text()
+    words = ["update", str(project), "--set", "batch.per_device_batch_size=2", "--set", "batch.real_batch_size=16"]
+    assert run([*words, "--prove"]) == 1
+    assert "the proof could not be made; nothing was written" in capsys.readouterr().err
+    assert (project / "trainwiz.yaml").read_text() == before
+
+
 def test_an_update_is_proved_before_it_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

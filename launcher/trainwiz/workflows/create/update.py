@@ -52,7 +52,9 @@ def update(request: UpdateRequest) -> int:
     proof = _proof(folder, plan, prepared, request.python) if request.prove else None
     if proof and proof.failed:
         raise Refused(
-            say("the files would train differently than before; nothing was written"),
+            say("the files would train differently than before; nothing was written")
+            if proof.compared
+            else say("the proof could not be made; nothing was written"),
             say("to write them anyway, update without --prove"),
         )
     if not request.dry_run:

@@ -35,8 +35,13 @@ class Proof:
 
     @property
     def failed(self) -> bool:
-        """Whether the trainings differ although they must not."""
+        """Whether the trainings differ although they must not, or could not be compared."""
         return self.check is not None and self.check.verdict == "failed"
+
+    @property
+    def compared(self) -> bool:
+        """Whether both trainings ran, so that their curves say something."""
+        return self.check is not None and "losses" in self.check.numbers
 
     @property
     def unseen(self) -> tuple[str, ...]:
