@@ -333,3 +333,48 @@ def test_the_collate_function_is_made_once(tmp_path: Path) -> None:
     assert "@functools.cache\ndef collator(" in task
     assert "return with_columns(" in task
     assert "COLUMNS.update(" in task
+
+
+SUMS = {
+    "(self(x) - y).square().sum()": True,
+    "(self(x) - y).square().mean()": False,
+    "torch.sum((self(x) - y) ** 2)": True,
+    "torch.sum((self(x) - y) ** 2) / x.shape[0]": False,
+    "(self(x) - y).square().sum(dim=1).mean()": False,
+    "nn.functional.mse_loss(self(x), y, reduction='sum') + 0.5 * (self(x) ** 2).sum()": True,
+    "nn.functional.mse_loss(self(x), y, reduction='sum').div(len(x))": False,
+    "nn.MSELoss(reduction='sum')(self(x), y)": True,
+    "nn.functional.mse_loss(self(x), y) + sum(p.abs().sum() for p in self.parameters())": False,
+    "nn.functional.mse_loss(self(x), y) * len(x)": True,
+    "((self(x) - y).square() * y).sum() / y.sum()": False,
+    "{'loss': (self(x) - y).abs().sum()}['loss']": True,
+}
+
+
+@pytest.mark.parametrize("loss", SUMS)
+def test_a_loss_that_is_a_sum_is_told_from_a_mean(loss: str) -> None:
+    """In a step of Lightning and in a compute_loss of a Trainer; both were taken for means."""
+    step = LIGHTNING.replace("nn.functional.mse_loss(self(x), y)", loss)
+    assert step.count(loss) == 1
+    assert (found(step).sums is not None) is SUMS[loss]
+    own = f"""
+        x, y = inputs["x"], inputs["labels"]
+        return {loss.replace("self(x)", "model(x)").replace("self.", "model.")}
+"""
+    start = "from torch import nn\nimport torch\n" + WEIGHTED
+    head, rest = start.split("        labels = inputs", 1)
+    text = head + own.lstrip("\n") + rest[rest.index("\n\n") :]
+    assert (found(text).sums is not None) is SUMS[loss]
+
+
+def test_a_sum_is_found_behind_methods_and_attributes() -> None:
+    """And the project then does not multiply it by the number of samples."""
+    made = "self.body = "
+    text = LIGHTNING.replace(made, f"self.far = nn.L1Loss(reduction='sum')\n        {made}", 1)
+    step = text.replace("nn.functional.mse_loss(self(x), y)", "self.score(self(x), y)")
+    step = step.replace(
+        "    def configure", "    def score(self, out, y):\n        return self.far(out, y)\n\n    def configure"
+    )
+    assert found(step).sums is not None
+    assert found(step.replace("(out, y)\n\n", "(out, y) / len(y)\n\n")).sums is None
+    assert "a sum over the samples" in left(step)["loss"][2]

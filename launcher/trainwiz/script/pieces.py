@@ -13,6 +13,7 @@ from trainwiz.script import counted_loop, lightning, main_block, schedules, trai
 from trainwiz.script.arguments import keyword
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.numbers import numbers
+from trainwiz.script.reductions import Growth, Reductions
 from trainwiz.script.schedules import Schedule
 from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat, only_places
 from trainwiz.script.trainers import Trainer
@@ -196,6 +197,7 @@ class _Reader:
             batch="batch",
             loader=loader if whole is None else None,
             lightning=found,
+            sums=self._sums_of(found.step, found.classes) if loss.taken else None,
             late_warmup=lightning.steps_by_update(found) and any(_is_schedule(call) for call in self.script.calls),
             whole_loader=whole.taken if whole else None,
         )
@@ -463,13 +465,36 @@ class _Reader:
         return [*nodes, *(node for function in own.values() for node in walk(function))], own
 
     def _sums(self, loss: Piece) -> ast.AST | None:
-        """The loss, where it is made with `reduction="sum"` and nothing divides it."""
-        if self.trainer or loss.taken is None:
+        """The loss, where it is a sum over the samples and nothing divides it."""
+        if loss.taken is None:
             return None
+        if self.trainer:
+            own = self.trainer.method("compute_loss")
+            return self._sums_of(own[1], self.trainer.classes) if own else None
+        if self._grows(loss.taken):
+            return loss.node
         nodes, own = self._behind(loss)
         sums = _named_sums(nodes, {name for name, function in own.items() if _is_sum(function, ())})
         made = any(isinstance(node, ast.keyword) and _is_sum(node, sums) for node in nodes)
         return loss.node if made and not any(_divides_sum(node, sums) for node in nodes) else None
+
+    def _sums_of(self, function: Function, classes: Sequence[ast.ClassDef]) -> ast.AST | None:
+        """Where a method returns a loss that is a sum over the samples: what it returns."""
+        batch = [one.arg for one in function.args.args if one.arg not in ("self", "model", "return_outputs")]
+        growth = Reductions(self.script, classes).of_function(function, batch)
+        return function if growth == "sum" else None
+
+    def _grows(self, taken: Slice) -> bool:
+        """Whether a loss of a loop grows with the number of samples."""
+        backward = next(iter(self.script.training.backwards), None)
+        if backward is None or not isinstance(backward.loop, ast.For):
+            return False
+        known: dict[str, Growth] = {n.id: "rows" for n in walk(_target(backward.loop)) if isinstance(n, ast.Name)}
+        reductions = Reductions(self.script)
+        for part in taken.inner:
+            for statement in ast.parse(part).body:
+                reductions.give(statement, known)
+        return reductions.of(ast.parse(taken.expression, mode="eval").body, known) == "sum"
 
     def _rest(self, block: list[ast.stmt]) -> Iterator[ast.stmt]:
         taken = [n for n in block if isinstance(n, ast.Assign | ast.AnnAssign | ast.AugAssign)]
