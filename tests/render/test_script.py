@@ -373,3 +373,18 @@ def test_only_literals_can_be_set() -> None:
         script.set_literals("class Config:\n    a: int = 1\n", "Config", {"a": [1]})
     with pytest.raises(ValueError, match="no class"):
         script.set_literals("a = 1\n", "Config", {"a": 1})
+
+
+def test_a_program_for_gpus_asks_for_expandable_segments_before_it_imports_torch(
+    rendered: list[tuple[Plan, tuple[Artifact, ...]]],
+) -> None:
+    """PyTorch reads the variable when it is imported; fragments cost gigabytes of a GPU otherwise."""
+    seen = set()
+    for plan, artifacts in rendered:
+        if plan.engine != "accelerate":
+            continue
+        text = next(artifact.text for artifact in artifacts if artifact.path == "train.py")
+        asked, imported = text.find('os.environ.setdefault("PYTORCH_ALLOC_CONF"'), text.index("\nimport torch\n")
+        assert (0 < asked < imported) == (plan.machine.device == "cuda")
+        seen.add(plan.machine.device)
+    assert {"cpu", "cuda"} <= seen

@@ -109,3 +109,15 @@ def test_they_train_as_one_rank_does(name: str, tmp_path: Path) -> None:
     done = launch(folder, env=ON_STANDIN)
     assert done.code == 0, done.err
     assert losses(folder) == pytest.approx(losses(alone), rel=1e-5)
+
+
+def test_a_model_that_is_cut_module_by_module_trains_alike_in_16_bits(tmp_path: Path) -> None:
+    """DeepSpeed refuses weights in fp32 that it finds sharded already, and casts whole ones itself."""
+    found = []
+    for name in ("zero3", "zero3, cut"):
+        values = {**REGRESSION, **SHARDED[name], "data.eval": "", "precision.mixed_precision": "bf16"}
+        folder = make(tmp_path / name.replace(", ", "-"), {**values, "schedule.n_steps": 4})
+        done = launch(folder)
+        assert done.code == 0, done.err
+        found.append(losses(folder))
+    assert found[0] == found[1]

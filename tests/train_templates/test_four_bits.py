@@ -39,6 +39,24 @@ def linear(shape: tuple[int, int], dtype: torch.dtype, bias: bool) -> Any:
     return torch.nn.Linear(*reversed(shape), bias=bias, dtype=dtype)
 
 
+@pytest.mark.parametrize(
+    ("cuda", "bf16", "expected"),
+    [(False, False, torch.float32), (True, False, torch.float16), (True, True, torch.bfloat16)],
+)
+def test_a_card_without_bf16_multiplies_in_fp16(
+    four_bits: Any,  # noqa: ARG001 - the project of adapter.py
+    monkeypatch: pytest.MonkeyPatch,
+    cuda: bool,
+    bf16: bool,
+    expected: torch.dtype,
+) -> None:
+    """`is_bf16_supported()` alone is true on a V100, which only emulates it."""
+    adapter = sys.modules["adapter"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation=True: including_emulation or bf16)
+    assert adapter.product_type() == expected
+
+
 @pytest.mark.parametrize("shape", [(48, 32), (33, 65), (7, 3), (257, 129)], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_matrix_computes_what_bitsandbytes_does(four_bits: Any, shape: tuple[int, int], dtype: torch.dtype) -> None:
