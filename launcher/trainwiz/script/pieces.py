@@ -469,8 +469,8 @@ class _Reader:
         if loss.taken is None:
             return None
         if self.trainer:
-            own = self.trainer.method("compute_loss")
-            return self._sums_of(own[1], self.trainer.classes) if own else None
+            made = self.trainer.method("compute_loss")
+            return self._sums_of(made[1], self.trainer.classes) if made else None
         if self._grows(loss.taken):
             return loss.node
         nodes, own = self._behind(loss)
