@@ -431,6 +431,8 @@ def test_a_job_whose_folder_is_elsewhere_is_followed_and_diagnosed(project: Path
     assert "the plan has 1 rank, but no rank 1" in cli("logs", "--rank", "1")[2]
     code, said, _ = cli("diagnose")
     assert (code, "failed" in said, "OOMKilled" in said, "MemoryError" in said) == (0, True, True, True)
+    # The number is of the lines as they are read, not as kubectl prints them.
+    assert "--timestamps in order of time, line 4: MemoryError" in said
     known = json.loads(cli("diagnose", KUBERNETES, "--json")[1])
     assert (known["job"], known["phase"]) == (KUBERNETES, "failed")
     for words in (["watch"], ["report"]):

@@ -121,6 +121,8 @@ def diagnose(outcome: Outcome, logs: Mapping[int, str | Sequence[Line]], *, log:
 def of_log(text: str | Sequence[Line], *, log: str) -> Diagnosis | None:
     """What was wrong, from a log alone, whatever program wrote it; None if it shows no failure."""
     lines = log_text.without_ignored(_lines(text))
+    if log_text.is_trackers(lines):
+        return None
     last = attempts.last(lines)
     if last is not None:
         found = _of_run(last, log=log)

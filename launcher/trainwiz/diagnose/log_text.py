@@ -130,6 +130,12 @@ _FINISHED = re.compile(
     r"I\d{4} .*worker group successfully finished\."
 )
 """What a Trainer, DeepSpeed's launcher and torchrun say of a good end."""
+# wandb's debug.log and debug-internal.log: `MainThread:7 [wandb_setup.py:_flush():67] `
+_TRACKERS = re.compile(
+    r"(?:.{0,60}\s)?[\w-]+:\d+ +\[(?:wandb_\w+|handler|sender|internal\w*|datastore|writer)\.py:\w+\(\):\d+\] "
+)
+_JOURNAL = 8
+"""Lines at the beginning that tell a journal."""
 _LAUNCHERS_OWN = re.compile(
     r"ChildFailedError|UnexpectedStatusException|AlgorithmError: |subprocess\.CalledProcessError|^CalledProcessError: |"
     r"ProcessExitedException|SignalException|"
@@ -448,6 +454,12 @@ def is_progress(words: str) -> bool:
 def is_finished(lines: Sequence[Line]) -> bool:
     """Whether a Trainer of transformers says here that it came to its end."""
     return any(_FINISHED.match(line.text) for line in lines)
+
+
+def is_trackers(lines: Sequence[Line]) -> bool:
+    """Whether wandb wrote the whole log, of its own affairs: what it survived is no failure of the training."""
+    first = [line.text for line in lines if line.text.strip() and not line.text.startswith("#")][:_JOURNAL]
+    return len(first) == _JOURNAL and sum(bool(_TRACKERS.match(words)) for words in first) > _JOURNAL // 2
 
 
 def exception(lines: Sequence[Line]) -> Line | None:

@@ -41,7 +41,8 @@ def diagnose(target: str, *, json: bool) -> int:
         found = of_log(excerpt.lines(), log=target) or of_log(excerpt.pieces(), log=target)
         return _show(found, target, json)
     if elsewhere := output.meant(target):
-        return _show_job(elsewhere[0], *output.diagnosis(elsewhere[0]), json)
+        job, (seen, diagnosis, command) = elsewhere[0], output.diagnosis(elsewhere[0])
+        return _show_job(job, seen, diagnosis, command, json, output.place(job, command))
     if failed := output.failed(target):
         job, seen, file = failed
         return _show_job(job, seen, of_log(logs.read(str(file)).lines(), log=str(file)), str(file), json)
@@ -166,7 +167,7 @@ def _show_stall(run: Run, json: bool) -> bool:
     return True
 
 
-def _show_job(job: Job, seen: Seen, diagnosis: Diagnosis | None, log: str, json: bool) -> int:
+def _show_job(job: Job, seen: Seen, diagnosis: Diagnosis | None, log: str, json: bool, place: str = "") -> int:
     """A job whose run is in no folder here: its state with the reason, and what its output shows."""
     if json:
         known = {"job": job.id, "phase": seen.phase.value, "reason": str(seen.reason) if seen.reason else None}
@@ -174,7 +175,7 @@ def _show_job(job: Job, seen: Seen, diagnosis: Diagnosis | None, log: str, json:
         return 0
     console.data(output.line(job, seen))
     if diagnosis:
-        shown.show(diagnosis, log=log, stream=sys.stdout)
+        shown.show(diagnosis, log=place or log, stream=sys.stdout)
     return 0
 
 

@@ -190,6 +190,11 @@ def diagnosis(job: Job) -> tuple[Seen, Diagnosis | None, str]:
     return seen, of_log(text, log=line), line
 
 
+def place(job: Job, command: str) -> str:
+    """What a number of a line refers to: some schedulers' lines are put in order before they are read."""
+    return t("{command} in order of time", command=command) if _is_dated(job) else command
+
+
 def line(job: Job, seen: Seen) -> str:
     """A job's state, for people."""
     state = state_name(states.STATES[seen.phase])
