@@ -103,7 +103,7 @@ def targets_of(target: Path) -> dict[str, Path]:
         if os.path.lexists(each):  # a link that leads nowhere is in the way, too
             raise UsageError(
                 say("{folder} already exists; nothing was written", folder=each),
-                say("choose another folder: trainwiz export --output DIR"),
+                say("export to another folder: the same command with --output DIR"),
             )
     return targets
 

@@ -36,7 +36,7 @@ def converter_for(kind: str, file: Path) -> Path:
     if os.path.lexists(file):
         raise UsageError(
             say("{folder} already exists; nothing was written", folder=file),
-            say("choose another folder: trainwiz export --output DIR"),
+            say("export to another folder: the same command with --output DIR"),
         )
     if kind not in TYPES:
         raise UsageError(
