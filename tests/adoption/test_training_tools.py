@@ -509,3 +509,14 @@ TRL_KEYS = "model_name_or_path: a/m\ndataset_name: a/b\nlearning_rate: 1e-5\n"
 def test_files_that_only_look_like_a_tools(text: str, kind: str) -> None:
     """A script's own arguments beside TRL's, what wandb keeps of a run, and what Hydra fills in before it is read."""
     assert config.kind_of(config.read("train.yaml", text)) == kind
+
+
+@pytest.mark.parametrize(("enabled", "kind"), [("false", "inert"), ("true", "lost")])
+def test_what_a_file_turns_off_is_not_lost(enabled: str, kind: str, tmp_path: Path) -> None:
+    profiler = f"profiler: {{_component_: torchtune.training.setup_torch_profiler, enabled: {enabled}, num_cycles: 1}}"
+    (tmp_path / "train.yaml").write_text(TUNE + "x}\n" + profiler + "\n")
+    files = import_files.together([str(tmp_path / "train.yaml")], default=False, versions=())
+    adoption = adopt(None, None, None, files.tool_file)
+    answers = {key: one.value for key, one in adoption.carried.items()} | {"machine.device": "cpu"}
+    left = {one.path: one.kind for one in adoption.remainder(decide(answers, None).plan)}
+    assert left["profiler.num_cycles"] == kind

@@ -223,8 +223,11 @@ def finish(page: Page, tool_file: ToolFile) -> None:
     for path, value in leaves(tool_file.document):
         if page.knows(path):
             continue
+        block = path.partition(".")[0]
         if value in _SAYS_NOTHING:
             page.same(path)
+        elif block != path and tool_file.get(f"{block}.enabled") is False:
+            page.leave(path, "inert", say("{block} is off in the file", block=block))
         elif path.partition(".")[0] in _DATA:
             page.leave(path, "lost", say("name the data in data.train and data.eval"), key="data.train")
         else:
