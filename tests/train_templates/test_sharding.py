@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from projects import SMALL, make, metrics
+from projects import REGRESSION, SMALL, make, metrics
 from test_sft import instructed
 from test_tasks import load
 from test_training import ON_STANDIN, STRATEGIES, one_rank  # noqa: F401 - a fixture
@@ -299,3 +299,25 @@ def test_all_ranks_train_the_model_that_the_first_one_loaded(tied: bool, tmp_pat
         curves.append([(r["loss"], r["grad_norm_pre_clip"], r["weight_norm"]) for r in metrics(folder)])
     for mine, theirs in zip(*curves, strict=True):
         assert mine == pytest.approx(theirs, rel=1e-4)
+
+
+def test_outputs_of_a_whole_model_in_16_bits_are_in_fp32(tmp_path: Path) -> None:
+    """A task's own loss would otherwise be computed from rounded outputs."""
+    ignored = {"TW305": "the stand-in shards on CPU ranks", "TW201": "FSDP2 computes in what its policy says"}
+    values = {**REGRESSION, **STRATEGIES["fsdp"], "precision.mixed_precision": "bf16", "ignore": ignored}
+    folder = make(tmp_path / "project", {**values, "schedule.n_steps": 3, "data.eval": ""})
+    text = (folder / "task.py").read_text()
+    (folder / "task.py").write_text(f"{text}\n\nusual = loss_sum\n\n\n{OF_WHOLE_OUTPUTS}")
+    done = launch(folder, env=ON_STANDIN)
+    assert done.code == 0, done.err
+
+
+OF_WHOLE_OUTPUTS = """
+def loss_sum(model, batch):
+    seen = []
+    hook = model.head.register_forward_hook(lambda _module, _inputs, output: seen.append(output.dtype))
+    assert model(batch["inputs"]).dtype == torch.float32
+    hook.remove()
+    assert seen == [torch.bfloat16]
+    return usual(model, batch)
+"""
