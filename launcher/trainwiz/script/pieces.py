@@ -475,8 +475,8 @@ class _Reader:
             return loss.node
         nodes, own = self._behind(loss)
         sums = _named_sums(nodes, {name for name, function in own.items() if _is_sum(function, ())})
-        made = any(isinstance(node, ast.keyword) and _is_sum(node, sums) for node in nodes)
-        return loss.node if made and not any(_divides_sum(node, sums) for node in nodes) else None
+        is_summed = any(isinstance(node, ast.keyword) and _is_sum(node, sums) for node in nodes)
+        return loss.node if is_summed and not any(_divides_sum(node, sums) for node in nodes) else None
 
     def _sums_of(self, function: Function, classes: Sequence[ast.ClassDef]) -> ast.AST | None:
         """Where a method returns a loss that is a sum over the samples: what it returns."""
