@@ -24,6 +24,31 @@ WIDE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num
 GROUPED = {**WIDE, "num_key_value_heads": 2}
 HEADS = {**GROUPED, "head_dim": 8}
 EXPERTS = {**GROUPED, "num_experts_per_tok": 2}
+HYBRID = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+LATENT = {
+    **WIDE,
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
+    "v_head_dim": 8,
+}
+ROUTED = {
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "first_k_dense_replace": 1,
+    "n_group": 1,
+    "topk_group": 1,
+}
+SLIDING = {"layer_types": ["sliding_attention", "full_attention"]}
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": GROUPED,
     "qwen2": GROUPED,
@@ -38,8 +63,42 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gpt_neox": WIDE,
     "glm": HEADS,
     "olmo": GROUPED,
+    "olmo3": {**GROUPED, **SLIDING},
+    "phi3": GROUPED,
+    "glm4": HEADS,
+    "glm4_moe": {**HEADS, **ROUTED},
+    "smollm3": GROUPED,
+    "granite": GROUPED,
+    "seed_oss": HEADS,
+    "ernie4_5": HEADS,
+    "hunyuan_v1_dense": HEADS,
+    "minicpm3": LATENT,
+    "deepseek_v3": {**LATENT, **ROUTED},
+    "gpt_oss": {**EXPERTS, "head_dim": 8, "num_local_experts": 4},
+    "qwen3_next": {
+        **EXPERTS,
+        **HYBRID,
+        "head_dim": 8,
+        "num_experts": 4,
+        "moe_intermediate_size": 16,
+        "shared_expert_intermediate_size": 16,
+    },
+    "qwen3_5_text": {**HEADS, **HYBRID},
+    "gemma3n_text": {
+        **HEADS,
+        **SLIDING,
+        "intermediate_size": [48, 48],
+        "vocab_size_per_layer_input": 320,
+        "hidden_size_per_layer_input": 8,
+        "altup_num_inputs": 2,
+        "laurel_rank": 4,
+        "num_kv_shared_layers": 0,
+        "activation_sparsity_pattern": [0.0, 0.0],
+    },
 }
 """By transformers' names: the sizes in their configurations."""
+WITHOUT_ADAPTER = ("gemma3n_text",)
+"""Those in which adapters of all linear layers get no gradient in places, at which DDP stops."""
 DIFFERENT = ("qwen3_moe", "gemma2", "gemma3_text")
 """Those that real ranks train: experts joined into one weight, logits that are capped, embeddings that are scaled."""
 TUNED = {
@@ -102,6 +161,7 @@ def test_a_family_is_resumed_exported_and_loaded_as_it_was_trained(
     project = make(tmp_path / "project", {**TUNED, **spread, **values, "data.train": str(talks)})
     shutil.copy(CHILD, project)
     compared = (*DIFFERENT, "llama") if tokens else DIFFERENT
+    tried = [name for name in FAMILIES if tokens or name not in WITHOUT_ADAPTER] if alone else compared
     jobs = {
         name: {
             "output": str(tmp_path / name),
@@ -113,12 +173,12 @@ def test_a_family_is_resumed_exported_and_loaded_as_it_was_trained(
             },
         }
         for name, folder in published.items()
-        if alone or name.startswith(compared)
+        if name.rpartition("-")[0] in tried
     }
     (project / "jobs.json").write_text(json.dumps(list(jobs.values())))
     environment = ON_STANDIN if strategy == "fsdp" else None
     ended = run(project, [CHILD.name, "jobs.json"], 1 if alone else 2, env=environment, seconds=240)
     assert [done.code for done in ended] == [0] * len(ended), ended[0].err[-2000:]
     found = {name: json.loads((tmp_path / name / "findings.json").read_text()) for name in jobs}
-    assert len(found) == 2 * len(FAMILIES if alone else compared)
+    assert len(found) == 2 * len(tried)
     assert {name: "\n".join(problems[:3]) for name, problems in found.items() if problems} == {}
