@@ -469,8 +469,8 @@ class _Reader:
         if loss.taken is None:
             return None
         if self.trainer:
-            made = self.trainer.method("compute_loss")
-            return self._sums_of(made[1], self.trainer.classes) if made else None
+            computes = self.trainer.method("compute_loss")
+            return self._sums_of(computes[1], self.trainer.classes) if computes else None
         if self._grows(loss.taken):
             return loss.node
         nodes, own = self._behind(loss)
