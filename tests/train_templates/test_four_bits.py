@@ -427,3 +427,45 @@ def test_numbers_that_stand_for_other_values_are_refused(four_bits: Any) -> None
     state.code = state.code * 1.01
     with pytest.raises(SystemExit, match="they stand for other values"):
         four_bits.same_codes("org/m", state)
+
+
+@pytest.mark.filterwarnings("default")
+def test_dora_of_four_bits_has_the_loss_and_the_gradients_of_peft(tmp_path: Path) -> None:
+    """Of peft's own DoRA on bitsandbytes' own layers; sizes are multiples of 64, others it dequantizes wrongly here."""
+    folder = Path(instructed(tmp_path / "model", CHATML))
+    shape = transformers.AutoConfig.from_pretrained(folder)
+    shape.hidden_size, shape.intermediate_size, shape.head_dim = 64, 128, 64 // shape.num_attention_heads
+    torch.manual_seed(0)
+    transformers.AutoModelForCausalLM.from_config(shape).save_pretrained(folder)
+    named: dict[str, Any] = {"model__name": str(folder), "model__from_scratch": False, "model__lora_dora": True}
+    named |= {"model__adapter": "qlora", "model__lora_rank": 4, "data__packing": False}
+    made = load(tmp_path / "code", "causal_lm", **named)
+    config = made.TaskConfig()
+    model = made.build_model(config).eval()
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                parameter.add_(torch.randn_like(parameter) / 10)
+    made.save_model(
+        config, model, {n: value.clone() for n, value in model.state_dict().items()}, tmp_path / "out" / "model"
+    )
+    settings = transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_use_double_quant=True
+    )
+    base = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, quantization_config=settings)
+    theirs = peft.PeftModel.from_pretrained(base, tmp_path / "out" / "model", is_trainable=True).eval()
+    assert any(isinstance(layer, bitsandbytes.nn.Linear4bit) for layer in theirs.modules())
+    ids = torch.arange(9)[None]
+    loss = torch.nn.functional.cross_entropy(theirs(ids).logits[0, :-1], ids[0, 1:], reduction="sum")
+    loss.backward()
+    batch = made.collate([torch.stack((ids[0, :-1], ids[0, 1:], torch.arange(8)))], [True])[0]
+    mine = model(**batch)
+    mine.backward()
+    torch.testing.assert_close(mine, loss, rtol=1e-5, atol=1e-5)
+    wanted = {key.removeprefix("base_model.model."): part.grad for key, part in theirs.named_parameters()}
+    found = {key: part.grad for key, part in model.named_parameters() if part.requires_grad}
+    assert sum("lora_magnitude_vector" in key for key in found) == len(found) // 3 > 0
+    for key, gradient in found.items():
+        torch.testing.assert_close(gradient, wanted[key], rtol=1e-5, atol=1e-5, msg=key)
+        assert gradient.abs().sum() > 0, key
