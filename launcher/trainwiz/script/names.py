@@ -159,7 +159,7 @@ class Names:
             for node in nodes if past is None else _before(nodes[0], past):
                 yield node
                 name = dotted(node) if isinstance(node, ast.Name | ast.Attribute) else ""
-                if name and name not in seen:
+                if name and name not in seen and not (past is not None and past(node)):
                     seen.add(name)
                     waiting += [a.value for a in self.assigned(name, at)]
 

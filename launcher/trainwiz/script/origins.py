@@ -52,6 +52,8 @@ class Origins:
             return self._calls_of(owner.name) if isinstance(owner, ast.ClassDef) else []
         if not isinstance(function, Function):
             return []
+        if function.name == "__call__":
+            return self._calls_of_objects(self.tree.parent(function))
         if self.names.function(function.name) is not function:
             if isinstance(self.tree.parent(function), ast.ClassDef):
                 return self._within_class(function)
@@ -71,7 +73,39 @@ class Origins:
         """The calls of a method of a class, where other functions have its name, too."""
         calls = self.tree.calls_of(function.name)
         own = [call for call in calls if self._of_class(call, function.name) is function]
-        return own or [call for call in calls if self._may_be(call, function)]
+        own = own or [call for call in calls if self._may_be(call, function)]
+        return own or [call for call in calls if self._is_given_on(call, function)]
+
+    def _is_given_on(self, call: ast.Call, function: Function) -> bool:
+        """Whether a method calls that of the same name of its parts: `for meter in self.meters: meter.reset()`."""
+        around, owner = self.tree.scope(call), self._around(call)
+        return (
+            isinstance(around, Function)
+            and around.name == function.name
+            and owner is not None
+            and owner is not self.tree.parent(function)
+            and self._is_item(call)
+        )
+
+    def _is_item(self, call: ast.Call) -> bool:
+        """Whether the object of a method is what a loop around it goes through."""
+        owner = dotted(call.func).rpartition(".")[0]
+        loops = [loop for loop in self.tree.loops(call) if not isinstance(loop, ast.While)]
+        return any(owner in {dotted(n) for n in walk(loop.target)} - {""} for loop in loops)
+
+    def _calls_of_objects(self, kind: ast.AST | None) -> list[ast.Call]:
+        """The calls of the objects of one of the module's own classes: `evaluate = Evaluation(); evaluate(model)`."""
+        made = self._calls_of(kind.name) if isinstance(kind, ast.ClassDef) else []
+        bound = [one for call in made for one in self.names.bound_to(call) if one.alone]
+        found = [
+            call
+            for one in bound
+            for call in self.tree.calls_of(one.name.rpartition(".")[2])
+            if dotted(call.func) == one.name and one in self.names.assigned(one.name, call)
+        ]
+        direct = [self.tree.parent(call) for call in made]
+        found += [above for above in direct if isinstance(above, ast.Call) and above.func in made]
+        return list(dict.fromkeys(found))
 
     def _may_be(self, call: ast.Call, function: Function) -> bool:
         """Whether a class calls its own method, which the class of the function overrides."""

@@ -187,6 +187,7 @@ class Training:
             loop = next(iter([*learning, *around]), None)
             if loop is None:
                 yield from self._told_windows(step)
+                yield from self._helped_windows(step)
                 continue
             before = [b for b in self.backwards if b.loop is loop and b.call.lineno <= step.lineno][-1:]
             for guard in self.tree.guards(step, within=loop):
@@ -197,6 +198,32 @@ class Training:
                     if modulo and each and _number(modulo[1]) != 1:
                         tail = not alone or self._goes_on(loop, modulo[0]) or self._finishes(step, loop)
                         yield Window(loop, step, each[-1], guard.test, modulo[1], _early(loop, *modulo), tail)
+
+    def _helped_windows(self, step: ast.Call) -> Iterator[Window]:
+        """The same where a function makes the update, and the loop calls it: `if (i + 1) % n == 0: update(…)`."""
+        for site in self.origins.sites(self.tree.scope(step)):
+            around = self.tree.loops(site)
+            for loop in around[:1]:
+                inside = [b for b in self.backwards if self.tree.scope(b.call) is not self.tree.scope(step)]
+                each = [b for b in inside if self._turn_of(b, loop) and self._is_apart(b, site, loop)][-1:]
+                for guard in self.tree.guards(site, within=loop) if each else ():
+                    for part, alone in _alternatives(self.expanded(guard.test), guard.positive):
+                        modulo = remainder(part, guard.positive)
+                        if modulo and _number(modulo[1]) != 1:
+                            tail = not alone or self._goes_on(loop, modulo[0]) or self._finishes(site, loop)
+                            early = _early(loop, *modulo)
+                            yield Window(loop, step, each[0], guard.test, modulo[1], early, tail)
+
+    def _turn_of(self, backward: Backward, loop: Loop) -> bool:
+        """Whether each turn of a loop makes this backward pass, itself or by a function."""
+        return backward.loop is loop or (backward.loop is None and self.origins.loops(backward.call)[:1] == [loop])
+
+    def _is_apart(self, backward: Backward, site: ast.Call, loop: Loop) -> bool:
+        """Whether a backward pass is not under the conditions of the update."""
+        if backward.loop is not loop:
+            return True
+        mine = {id(guard.test) for guard in self.tree.guards(backward.call, within=loop)}
+        return all(id(guard.test) not in mine for guard in self.tree.guards(site, within=loop))
 
     def _scaled_windows(self) -> Iterator[Window]:
         """The same of timm's scaler, which is told when to update: `loss_scaler(loss, optimizer, update_grad=…)`."""
@@ -277,6 +304,12 @@ class Training:
             return _asked(latest.value)
         return _asked(test)
 
+    def counted(self, test: ast.expr, positive: bool, *, opposite: bool = False) -> list[tuple[str, str, str]]:
+        """Counter, divisor and remainder of each modulo in a condition, as it holds; or as it does not hold."""
+        parts = [part for part, _ in _alternatives(self.expanded(test), positive)]
+        found = [remainder(part, positive != opposite) for part in parts]
+        return [(ast.unparse(one[0]), ast.unparse(one[1]), ast.unparse(one[2])) for one in found if one is not None]
+
     def _is_left_on_purpose(self, loop: Loop) -> bool:
         """Whether there is no later epoch, and a number of updates ends the loop."""
         breaks = (n for n in walk(loop) if isinstance(n, ast.Break) and self.tree.loops(n)[:1] == [loop])
@@ -293,6 +326,10 @@ class Training:
                 same = self.engines.kind(node.func.value) in ("Optimizer", "GradScaler")
                 if node.func.attr in ("step", "zero_grad") and same and loop not in self.tree.loops(node):
                     return True
+        helper = self.origins.called(step)
+        again = [c for c in self.origins.sites(helper) if self.tree.scope(c) is scope] if helper is not None else []
+        if any(self.tree.position(c) > end and loop not in self.tree.loops(c) for c in again):
+            return True
         return any(method(n) == "step" for part in loop.orelse for n in walk(part))
 
 

@@ -278,14 +278,14 @@ def _leads_inside(script: Script, value: ast.expr) -> bool:
 
 
 def _fed(script: Script, loss: ast.expr) -> list[ast.AST]:
-    """What feeds a loss, with what the functions within the same one return."""
+    """What feeds a loss, with what the project's functions return that make it."""
     found = list(script.names.feeding(loss))
-    for node in [n for n in found if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]:
+    for node in [n for n in found if isinstance(n, ast.Call) and not script.tree.without_gradient(n)]:
         function = script.origins.called(node)
-        if function is not None and isinstance(script.tree.parent(function), Function):
-            for inner in (n for n in walk(function) if isinstance(n, ast.Return) and n.value is not None):
-                found += script.names.feeding(inner.value, inner)  # type: ignore[arg-type]
-    return found
+        if function is not None and not isinstance(script.tree.parent(function), ast.ClassDef):
+            for value in script.origins.returned(function):
+                found += (n for n in script.names.feeding(value) if script.tree.scope(n) is function)
+    return list(dict.fromkeys(found))
 
 
 def _is_given_bare(script: Script, call: ast.Call, name: str) -> bool:

@@ -296,7 +296,7 @@ def _clips_beside(script: Script, clip: ast.Call, window: Window) -> bool:
     if function is script.tree.scope(window.loop) or script.tree.scope(clip) is not function or script.tree.loops(clip):
         return False
     told = {ast.unparse(g.test) for g in script.tree.guards(window.step)}
-    return told.isdisjoint(ast.unparse(g.test) for g in script.tree.guards(clip))
+    return bool(told) and told.isdisjoint(ast.unparse(g.test) for g in script.tree.guards(clip))
 
 
 def _clipped_in_inner_loops(script: Script) -> Violations:

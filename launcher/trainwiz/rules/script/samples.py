@@ -14,7 +14,7 @@ from trainwiz.script.origins import argument
 from trainwiz.script.training import drawn_from, loop_source
 from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, operates, walk
 
-_LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
+_LOADERS = ("torch.utils.data.DataLoader", "DataLoader", "torch_geometric.loader.DataLoader")
 _SHARES = re.compile(r"sampler|shard|split_dataset|split_data|rank|world|num_replicas|Iterable|stream|webdataset", re.I)
 _PRINTS = re.compile(r"print|log|warn", re.I)
 _TOLD = re.compile(
@@ -33,6 +33,8 @@ _DRAWS = names(
 )
 _OWN_MADE = re.compile(r"replay|rollout|experience|data_buffer", re.I)
 """In the names of what a rank has made itself, as in reinforcement learning."""
+_LOGS = re.compile(r"(^|[._])log(s|ger|file|_file)?$", re.I)
+"""What only the log is written to."""
 _FILLS = ("append", "add", "extend", "insert", "push", "store")
 _MOST_SHOWN = 40
 """Characters of what is logged."""
@@ -448,9 +450,11 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     made = [_of_all_splits(m) for value in _data(loader) for m in script.origins.makers(value)]
     # A parameter, or something else that is not known; but what can be shuffled is not a stream that ranks share.
     if _data(loader) and not made:
-        return constant(next((k.value for k in loader.keywords if k.arg == "shuffle"), None)) is not True
+        return not _shuffles(loader)
     for maker in made:
-        if not isinstance(maker, ast.Call) or any(map(script.ranks.mentions_rank, _given_data(maker))):
+        if isinstance(maker, ast.Subscript) and _shuffles(loader):
+            maker = ast.copy_location(ast.Call(maker.value, [maker.slice], []), maker)
+        if not isinstance(maker, ast.Call) or any(_is_of_rank(script, value) for value in _given_data(maker)):
             return True
         kind = next((n for n in script.tree.of(ast.ClassDef) if n.name == dotted(maker.func)), None)
         if kind is not None and ((_says_shares(kind) and not _is_told_one(maker)) or _is_random(script, kind)):
@@ -463,11 +467,22 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
     return False
 
 
+def _shuffles(loader: ast.Call) -> bool:
+    """Whether a loader surely goes over all samples of a dataset in an order of its own."""
+    return constant(next((k.value for k in loader.keywords if k.arg == "shuffle"), None)) is True
+
+
+def _is_of_rank(script: Script, value: ast.expr) -> bool:
+    """Whether the rank is among what a value is made from, and not only decides where that is logged."""
+    fed = script.names.feeding(value, past=_places)
+    return any(not _places(n) and (script.ranks.is_rank(n) or script.ranks.is_main(n)) for n in fed)
+
+
 def _places(node: ast.AST) -> bool:
-    """Whether this only says on which device something is, which the rank decides."""
+    """Whether this only says on which device something is, or where it is logged, which the rank decides."""
     if isinstance(node, ast.keyword):
         return node.arg == "device"
-    return dotted(node) == "device"
+    return dotted(node) == "device" or _LOGS.search(dotted(node)) is not None
 
 
 def _given_data(maker: ast.Call) -> list[ast.expr]:

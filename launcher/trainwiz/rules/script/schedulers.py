@@ -10,13 +10,17 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import counts_to_window
-from trainwiz.script.tree import constant, dotted, opened, operates, walk
+from trainwiz.script.tree import Loop, constant, dotted, opened, operates, walk
 
 _PREPARES = ("Accelerator.prepare", "Accelerator.prepare_scheduler")
 _TOTALS = {"num_training_steps": 2, "T_max": 1, "total_iters": 3, "total_steps": 2}
 _MAX_STEPS = re.compile(r"(^|\.|_)(max|total|num|n)_(train(ing)?_)?(update_)?(steps|iters|iterations|updates)$")
 _WORLD = re.compile(r"num_processes|world_size|num_gpus|n_gpus?|get_world_size")
 _MICRO = re.compile(r"accum|grad_acc|gas$")
+_BATCHES = re.compile(r"len\(|step|iter|batch|update|size|sample|num_train|niter|total|max_t", re.IGNORECASE)
+"""In what counts more than epochs."""
+_PER_BATCH = re.compile(r"\blen\(\w*(loader|dl|dataloader|batches)\w*\)", re.IGNORECASE)
+"""The number of batches of an epoch."""
 
 
 @rule("TW726", level=Level.ERROR, field="script")
@@ -53,16 +57,20 @@ def prepared_schedules_count_all_ranks(script: Script) -> Violations:
 
 @rule("TW727", level=Level.ERROR, field="script")
 def schedules_count_updates(script: Script) -> Violations:
-    """A schedule that counts updates must be stepped once per update.
+    """Step a schedule as often as it counts: once per update, or once per epoch.
 
-    Without it: the learning rate reaches its final value after 1/n of the training, where n is the accumulation.
-    Why: scheduler.step() is next to the backward pass, while optimizer.step() is under a condition.
-    Instead: step the scheduler where the optimizer steps; under accumulate(), prepare the scheduler too.
+    Without it: the learning rate reaches its final value after 1/n of the training, where n is the accumulation; a
+    schedule over 30 epochs ends after 30 batches, and one over all batches hardly begins if it steps once per epoch.
+    Why: scheduler.step() is next to the backward pass, while optimizer.step() is under a condition; or its total counts
+    something else than its steps.
+    Instead: step the scheduler where the optimizer steps; under accumulate(), prepare the scheduler too. Step one
+    whose total is a number of epochs after each epoch.
     Source: huggingface/accelerate issues 2142, 1382
     """
     steps = script.called("Scheduler.step")
     totals = dict(_schedules(script)) if steps else {}
     yield from _beside_windows(script, steps, totals)
+    yield from _of_another_unit(script, steps, totals)
     for call in steps:
         name = dotted(call.node.func.value)  # type: ignore[attr-defined]
         made = totals.get(name)
@@ -87,6 +95,74 @@ def schedules_count_updates(script: Script) -> Violations:
             )
 
 
+def _of_another_unit(script: Script, steps: Sequence[Call], totals: Mapping[str, Call]) -> Violations:
+    """Schedules over epochs that step in each batch, and schedules over batches that step once per epoch."""
+    turns = set(script.training.turns)
+    for call in steps:
+        owner = call.node.func.value  # type: ignore[attr-defined]
+        total = _unit(script, owner, totals) if turns and not call.node.args and not call.node.keywords else None
+        loops = script.origins.loops(call.node)
+        if total is None or not loops or script.engines.is_prepared(owner):
+            continue
+        text = _whole(script, total)
+        batches = _BATCHES.search(text) is not None
+        if loops[0] in turns and _goes_over_batches(script, loops[0]) and "epoch" in text and not batches:
+            if not _ends_epochs(script, call.node, loops[0]):
+                yield violation(
+                    "the scheduler steps after every batch, but its total {total} counts epochs",
+                    remedy("step it once per epoch, after the loop over batches"),
+                    total=ast.unparse(total),
+                    place=script.place(call.node),
+                )
+        elif loops[0] not in turns and _PER_BATCH.search(text) and _all_deeper(script, loops[0]):
+            yield violation(
+                "the scheduler steps once per epoch, but its total {total} counts updates",
+                remedy("step it after each update of the optimizer"),
+                total=ast.unparse(total),
+                place=script.place(call.node),
+            )
+
+
+def _unit(script: Script, owner: ast.expr, totals: Mapping[str, Call]) -> ast.expr | None:
+    """What the schedule that steps counts up to: its total, or the steps of each of its epochs."""
+    named = totals.get(dotted(owner))
+    calls = [
+        m for m in script.origins.makers(owner) if isinstance(m, ast.Call) and script.engines.kind(m) == "Scheduler"
+    ]
+    if named is not None and (not calls or named.node in calls):
+        return named.keyword("steps_per_epoch") or _total(named)
+    known = {call.node: call for call in script.makers("Scheduler")}
+    found = [known[call] for call in calls if call in known]
+    return (found[0].keyword("steps_per_epoch") or _total(found[0])) if len(found) == 1 else None
+
+
+def _whole(script: Script, total: ast.expr) -> str:
+    """A total as it is written, with what its names were assigned."""
+    parts = [total, *(n for n in script.names.feeding(total) if isinstance(n, ast.expr))]
+    return " ".join(dict.fromkeys(map(ast.unparse, parts)))
+
+
+def _goes_over_batches(script: Script, loop: Loop) -> bool:
+    """Whether a loop goes over a loader, and is none over epochs."""
+    return (
+        isinstance(loop, ast.For)
+        and script.training.source(loop) is not None
+        and "epoch" not in ast.unparse(loop.target)
+    )
+
+
+def _ends_epochs(script: Script, node: ast.AST, loop: Loop) -> bool:
+    """Whether a condition in the loop may hold once per epoch only."""
+    guards = script.tree.guards(node, within=loop) if loop in script.tree.loops(node) else []
+    return any("%" not in ast.unparse(g.test) or "len(" in ast.unparse(g.test) for g in guards)
+
+
+def _all_deeper(script: Script, loop: Loop) -> bool:
+    """Whether all updates are made in loops within this one."""
+    around = [script.origins.loops(step) for step in script.training.steps]
+    return bool(around) and all(loop in loops[1:] for loops in around)
+
+
 def _beside_windows(script: Script, steps: Sequence[Call], totals: Mapping[str, Call]) -> Violations:
     """Schedules without a known total that step after every micro-batch, where the optimizer steps after several."""
     for call in steps:
@@ -97,7 +173,7 @@ def _beside_windows(script: Script, steps: Sequence[Call], totals: Mapping[str, 
         if not loops or not unknown or script.engines.is_prepared(owner) or call.node.args or call.node.keywords:
             continue
         windows = [w for w in script.training.windows if w.loop is loops[0] and constant(w.size) != 1]
-        same = [w for w in windows if script.tree.scope(w.step) is script.tree.scope(call.node)]
+        same = [w for w in windows if script.tree.scope(w.loop) is script.tree.scope(call.node)]
         guards = script.tree.guards(call.node, within=loops[0])
         if (
             same

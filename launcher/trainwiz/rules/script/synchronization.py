@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.origins import argument
 from trainwiz.script.training import Backward, remainder
 from trainwiz.script.tree import Function, Guard, Loop, constant, dotted, opened
 
@@ -28,6 +29,7 @@ def the_last_micro_batch_synchronizes(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html (no_sync)
     """
     yield from _told_by_flag(script)
+    yield from _opened_later(script)
     for call in _no_syncs(script):
         block = _block(script, call)
         inside = [b for b in script.training.backwards if block is not None and _is_in(script, b.call, block)]
@@ -95,6 +97,55 @@ def one_pass_in_one_accumulate(script: Script) -> Violations:
                 n=len(passes),
                 place=script.place(passes[1].call),
             )
+
+
+def _opened_later(script: Script) -> Violations:
+    """The same where no_sync() gets a name first, or a function chooses it: `context = model.no_sync()`."""
+    for call in _no_syncs(script):
+        for block, guards in _later_blocks(script, call) if _block(script, call) is None else ():
+            loop = next(iter(script.tree.loops(block)), None)
+            passes = [b for b in script.training.backwards if b.loop is loop] if loop is not None else []
+            if passes and not guards and all(_is_in(script, b.call, block) for b in passes):
+                yield violation(
+                    "every backward pass is inside no_sync: gradients are never averaged over ranks",
+                    remedy("run the last micro-batch of each window outside no_sync"),
+                    place=script.place(call.node),
+                )
+            elif passes and any(_is_at_the_end(script, passes, guard) for guard in guards):
+                yield violation(
+                    "no_sync includes the last micro-batch of the window, which must synchronize",
+                    remedy("invert the condition"),
+                    place=script.place(call.node),
+                )
+
+
+def _later_blocks(script: Script, call: Call) -> list[tuple[ast.With, list[Guard]]]:
+    """The with-blocks that open what a no_sync() call returns by a name or a function, each with the conditions."""
+    chosen = script.tree.parent(call.node)
+    statement = script.tree.parent(chosen) if isinstance(chosen, ast.IfExp) else chosen
+    guards = [g for g in script.tree.guards(call.node) if isinstance(statement, ast.Assign | ast.Return)]
+    if isinstance(statement, ast.Assign):
+        names = {dotted(target) for target in statement.targets} - {""}
+        scope, loops = script.tree.scope(statement), script.tree.loops(statement)[:1]
+        beside = [w for w in script.tree.of(ast.With) if script.tree.scope(w) is scope]
+        found = [w for w in beside if script.tree.loops(w)[:1] == loops and _opens(w, names)]
+        within = [*script.tree.guards(call.node, within=loops[0])] if loops else guards
+        return [(block, within) for block in found]
+    function = script.tree.scope(call.node)
+    if not isinstance(statement, ast.Return) or not isinstance(function, Function):
+        return []
+    blocks = [(site, script.tree.parent(script.tree.parent(site) or site)) for site in script.origins.sites(function)]
+    return [(w, [_as_given(function, g, site) for g in guards]) for site, w in blocks if isinstance(w, ast.With)]
+
+
+def _opens(block: ast.With, names: set[str]) -> bool:
+    return any(dotted(item.context_expr) in names for item in block.items)
+
+
+def _as_given(function: Function, guard: Guard, site: ast.Call) -> Guard:
+    """A condition on a parameter, as the call gives it."""
+    given = argument(function, dotted(guard.test), site)
+    return guard if given is None else Guard(given, guard.positive)
 
 
 def _told_by_flag(script: Script) -> Violations:
@@ -207,7 +258,22 @@ def _others(script: Script, backward: Backward) -> bool:
 def _is_at_the_end(script: Script, inside: Sequence[Backward], guard: Guard) -> bool:
     """Whether a condition holds in the last micro-batch of a window."""
     steps = bool(inside) and guard.positive and _is_boundary(script, inside[0], guard.test)
-    return steps or _is_last(guard.test, guard.positive)
+    return steps or _is_last(guard.test, guard.positive) or _is_beside(script, inside, guard)
+
+
+def _is_beside(script: Script, inside: Sequence[Backward], guard: Guard) -> bool:
+    """Whether gradients are averaged in another micro-batch of each window than that of the step."""
+    averaged = script.training.counted(guard.test, guard.positive, opposite=True)
+    loops = {b.loop for b in inside}
+    windows = [w for w in script.training.windows if w.loop in loops] if averaged else []
+    due = [one for w in windows for one in script.training.counted(w.test, True)]
+    known = [one for one in due if one[1] in {size for _, size, _ in averaged}]
+    return bool(known) and not set(known) & set(averaged) and _starts_at_zero(loops)
+
+
+def _starts_at_zero(loops: set[Loop | None]) -> bool:
+    """Whether the loops count their own turns, so that two counters of the same loop can be compared."""
+    return all(isinstance(loop, ast.For) and isinstance(loop.target, ast.Tuple) for loop in loops)
 
 
 def _is_last(test: ast.expr, positive: bool) -> bool:

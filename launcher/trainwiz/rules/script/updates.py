@@ -18,6 +18,9 @@ _PRECISION = re.compile(r"\b\w*(?:amp|fp16|bf16|half|precision|scaler|autocast)\
 _STEPPED = ("Tensor", "GradScaler", "Accelerator", "Fabric", "Booster")
 """Whose backward pass changes no weights by itself."""
 
+_RECENT_DEEPSPEED = re.compile(r"torch_autocast")
+"""A key of its configuration that only versions read which take loss.backward() for their own."""
+
 
 @rule("TW715", level=Level.ERROR, field="script")
 def gradients_are_cleared(script: Script) -> Violations:
@@ -166,17 +169,20 @@ def deepspeeds_engine_steps(script: Script) -> Violations:
     """Under DeepSpeed, call engine.step() after every engine.backward().
 
     Without it: optimizer.step() skips what the engine does at an update: clipping, the scheduler, the loss scale and
-    the count of micro-batches; under a condition, the engine counts fewer micro-batches than it saw.
+    the count of micro-batches; under a condition, the engine counts fewer micro-batches than it saw. With
+    loss.backward(), gradients are not averaged before DeepSpeed 0.18.3; DeepSpeed 0.19 refuses it under ZeRO 0 and in
+    fp16.
     Why: the engine itself counts micro-batches up to gradient_accumulation_steps, and updates after the last one.
     Instead: call engine.backward(loss) and engine.step() for each micro-batch, and neither step nor zero_grad of the
     optimizer.
-    Source: https://deepspeed.readthedocs.io/en/latest/training.html
+    Source: https://deepspeed.readthedocs.io/en/latest/training.html; deepspeedai/DeepSpeed pull request 7665
     """
     passes = [b for b in script.training.backwards if b.by == "DeepSpeedEngine"]
     counted_by_engine = bool(passes)
     passes = passes or [b for b in script.training.backwards if _is_from_engine(script, b)]
     if not passes or not script.called("deepspeed.initialize"):
         return
+    yield from _past_the_engine(script)
     for step in script.training.steps:
         loops = script.origins.loops(step)
         before = [b for b in passes if loops and script.origins.loops(b.call)[:1] == loops[:1]]
@@ -405,7 +411,8 @@ def _is_near(script: Script, backward: Backward, step: ast.Call) -> bool:
     """Whether a backward pass is made in the function of a step, itself or by a function that this calls."""
     function = script.tree.scope(backward.call)
     around = [function, *(script.tree.scope(site) for site in script.origins.sites(function))]
-    return script.tree.scope(step) in around
+    stepping = script.tree.scope(step)
+    return stepping in around or any(script.tree.scope(site) is function for site in script.origins.sites(stepping))
 
 
 def _contradicts(script: Script, backward: Backward, step: ast.Call) -> bool:
@@ -445,6 +452,26 @@ def _is_of_engine(script: Script, step: ast.Call) -> bool:
         return True
     given = [v for c in script.called("deepspeed.initialize") for v in (c.keyword("optimizer"),) if v is not None]
     return any(dotted(value) == dotted(owner) for value in given if constant(value) is None)
+
+
+def _past_the_engine(script: Script) -> Violations:
+    """A tensor's own backward pass, where the engine's belongs."""
+    own = [b.call for b in script.training.backwards if b.by == "DeepSpeedEngine"]
+    if script.engines.accelerate or script.says(_RECENT_DEEPSPEED):
+        return
+    for backward in script.training.distinct:
+        guards = script.tree.guards(backward.call)
+        told = any(g.positive and "deepspeed" in ast.unparse(g.test).lower() for g in guards)
+        scaled = any(method(n) == "scale" for n in script.names.feeding(backward.loss) if isinstance(n, ast.Call))
+        others = any(script.tree.exclusive(backward.call, one) for one in own)
+        if _is_from_engine(script, backward) and not scaled and not others and (told or not script.wrappers):
+            yield violation(
+                "{call} bypasses the engine: it averages no gradients before DeepSpeed 0.18.3, and newer ones stop "
+                "here under ZeRO 0 and in fp16",
+                remedy("call engine.backward({loss})", loss=ast.unparse(backward.loss)),
+                call=ast.unparse(backward.call),
+                place=script.place(backward.call),
+            )
 
 
 def _is_from_engine(script: Script, backward: Backward) -> bool:
