@@ -10,7 +10,7 @@ from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.rules.script.averaging import never_averaged
 from trainwiz.rules.script.early_optimizers import makes_optimizer
-from trainwiz.rules.script.samples import is_of_one_rank
+from trainwiz.rules.script.samples import SEVERAL_RANKS, is_of_one_rank
 from trainwiz.script import Call, Script
 from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
@@ -141,7 +141,8 @@ def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/concept_guides/big_model_inference
     """
     trains = script.training.backwards or script.called("Trainer.train")
-    if not trains or not (script.engines.several or _asks_rank(script)):
+    by_trainer = bool(script.called("Trainer.train")) and script.says(SEVERAL_RANKS)
+    if not trains or not (script.engines.several or _asks_rank(script) or by_trainer):
         return
     for call in script.calls_with("device_map"):
         value = call.keyword("device_map")

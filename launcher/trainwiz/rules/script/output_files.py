@@ -176,6 +176,7 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     accelerator.save_state and load_state.
     Source: https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html (general checkpoint)
     """
+    yield from _never_told(script)
     yield from _saved_only(script)
     loads = [c for c in script.methods("load_state_dict") if c.node.args]
     updates = script.training.steps or any(b.by == "NativeScaler" for b in script.training.backwards)
@@ -201,6 +202,24 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
             remedy("save and load the state_dict of: {missing}", missing=", ".join(missing)),
             missing=", ".join(missing),
             place=script.place(resumed[0].node),
+        )
+
+
+def _never_told(script: Script) -> Violations:
+    """A Trainer that begins anew, although its script finds a checkpoint or is told of one."""
+    trains = script.called("Trainer.train")
+    given = [c.keyword("resume_from_checkpoint") for c in script.calls_with("resume_from_checkpoint")]
+    found = script.called("transformers.get_last_checkpoint")
+    told = [value for value in given if value is not None and not isinstance(value, ast.Constant)]
+    if len(trains) != 1 or trains[0].arguments or trains[0].has_spread() or not (told or found):
+        return
+    if script.names.function("train") is None and not any(
+        "resume" in call.last for call in script.calls_like("resume")
+    ):
+        yield violation(
+            "the training starts anew: train() is not given the checkpoint, which the arguments alone do not load",
+            remedy("call train(resume_from_checkpoint=…)"),
+            place=script.place(trains[0].node),
         )
 
 

@@ -33,6 +33,14 @@ _DRAWS = names(
 )
 _OWN_MADE = re.compile(r"replay|rollout|experience|data_buffer", re.I)
 """In the names of what a rank has made itself, as in reinforcement learning."""
+_SEEDED = re.compile(
+    r"manual_seed|seed_everything|set_seed|random\.seed|random_seed|setup_seed|(fix|init|seed)_\w*seed|seed_all"
+)
+"""What makes random numbers the same on all ranks."""
+SEVERAL_RANKS = re.compile(
+    r"is_(local_)?main_process|is_world_process_zero|main_process_first|\.world_size|process_index|deepspeed_config"
+)
+"""In the text of a Trainer's script that is meant for several ranks."""
 _LOGS = re.compile(r"(^|[._])log(s|ger|file|_file)?$", re.I)
 """What only the log is written to."""
 _FILLS = ("append", "add", "extend", "insert", "push", "store")
@@ -57,6 +65,7 @@ def ranks_see_different_samples(script: Script) -> Violations:
     seed + rank as the seed.
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
+    yield from _another_order(script)
     by_engine = script.engines.accelerate and (script.makers("Accelerator") or not script.engines.ddp)
     if script.called("Fabric.setup", "Fabric.setup_module") and not script.makers("Accelerator"):
         yield from _same_draws(script)  # what is drawn goes through no loader that Fabric could split
@@ -85,6 +94,34 @@ def ranks_see_different_samples(script: Script) -> Violations:
                 rank=constant(rank),
                 place=script.place(call.node),
             )
+
+
+def _another_order(script: Script) -> Violations:
+    """Samples that each rank puts into an order of its own before they are split: their shares overlap."""
+    trains = script.training.backwards or script.called("Trainer.train")
+    if not trains or script.says(_SEEDED) or not (script.engines.several or _is_of_several(script)):
+        return
+    for call in [*script.methods("shuffle", "train_test_split"), *script.calls_of("random_split")]:
+        if call.last == "random_split":
+            drawn = call.name == "torch.utils.data.random_split" and call.argument("generator", 2) is None
+        else:
+            fed = script.names.feeding(call.node.func.value)  # type: ignore[attr-defined]
+            loads = any(
+                script.names.resolved(n.func) == "datasets.load_dataset" for n in fed if isinstance(n, ast.Call)
+            )
+            drawn = loads and call.keyword("seed") is None and not call.node.args and not call.has_spread()
+        if drawn and not script.ranks.is_single(call.node):
+            yield violation(
+                "{call} draws another order on every rank: their shares overlap, and some samples are left out",
+                remedy("pass a seed or a seeded generator, or set the same seed on all ranks before"),
+                call=f"{dotted(call.node.func)}(…)",
+                place=script.place(call.node),
+            )
+
+
+def _is_of_several(script: Script) -> bool:
+    """Whether a Trainer's script is meant for several ranks."""
+    return bool(script.called("Trainer.train")) and script.says(SEVERAL_RANKS)
 
 
 def _one_share(script: Script, made: list[ast.Call]) -> Violations:
@@ -149,7 +186,8 @@ def data_is_processed_once(script: Script) -> Violations:
     training_args.main_process_first().
     Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution
     """
-    if not script.engines.several or not script.training.backwards:
+    by_trainer = _is_of_several(script)
+    if not by_trainer and not (script.engines.several and script.training.backwards):
         return
     for call in script.methods("map"):
         if not call.node.args or script.ranks.is_single(call.node):
@@ -203,7 +241,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
         lists = [n for n in walk(loop) if _appends_score(script, n, loop)]
         kept = [*((n, n.target) for n in sums), *((n, n.func.value) for n in lists)]  # type: ignore[attr-defined]
         alone = [
-            (n, name) for n, name in kept if not _is_combined(script, loop, dotted(name)) and not _is_of_all(script, n)
+            (n, name) for n, name in kept if not _is_combined(script, loop, _base(name)) and not _is_of_all(script, n)
         ]
         for node, name in alone[:1]:
             yield violation(
@@ -212,6 +250,11 @@ def scores_cover_all_ranks(script: Script) -> Violations:
                 name=ast.unparse(name),
                 place=script.place(node),
             )
+
+
+def _base(name: ast.expr) -> str:
+    """The name of what is added to, also of one of its parts: `total` of `total[0] += …`."""
+    return dotted(name.value if isinstance(name, ast.Subscript) else name)
 
 
 def _read_alone(script: Script) -> Violations:
@@ -583,14 +626,28 @@ def _is_split(script: Script, source: ast.expr) -> bool:
     made = script.origins.makers(source)
     if made and all(isinstance(m, ast.Call) and _prepares(script, m) for m in made):
         return True
-    samplers = [k.value for m in made if isinstance(m, ast.Call) for k in m.keywords if k.arg == "sampler"]
+    loaders = [m for m in made if isinstance(m, ast.Call)]
+    samplers = [k.value for m in loaders for k in m.keywords if k.arg == "sampler"]
+    samplers += [value for m in loaders for value in _samplers_spread(script, m)]
     found = [m for s in samplers for m in script.origins.makers(s)]
+    for sampler in (k.value for m in loaders for k in m.keywords if k.arg == "batch_sampler"):
+        makers = [m for m in script.origins.makers(sampler) if isinstance(m, ast.Call)]  # BatchSampler(sampler, …)
+        found += [one for m in makers for value in m.args[:1] for one in script.origins.makers(value)]
     told = [m for m in found if isinstance(m, ast.Call)]
     if any(script.engines.kind(m) == "DistributedSampler" or _is_told_share(script, m) for m in told):
         return True
     return bool(made) and all(
         isinstance(m, ast.Call) and (_is_told_share(script, m) or _draws_from_a_share(script, m)) for m in made
     )
+
+
+def _samplers_spread(script: Script, loader: ast.Call) -> list[ast.expr]:
+    """The samplers of a loader that come from a dictionary: `DataLoader(data, **kwargs)`."""
+    names = [dotted(k.value) for k in loader.keywords if k.arg is None]
+    written = [a.value for name in names if name for a in script.names.assigned(name, loader)]
+    pairs = [p for d in written if isinstance(d, ast.Dict) for p in zip(d.keys, d.values, strict=True)]
+    given = [k.value for c in written if isinstance(c, ast.Call) for k in c.keywords if k.arg == "sampler"]
+    return [*(value for key, value in pairs if constant(key) == "sampler"), *given]
 
 
 def _draws_from_a_share(script: Script, loader: ast.Call) -> bool:
@@ -659,7 +716,7 @@ def _is_score(script: Script, node: ast.AugAssign, loop: Loop) -> bool:
     """Whether a sum is of something that the model computed: its value comes from a call on this loop's batch."""
     if not isinstance(node.op, ast.Add) or script.tree.scope(node) is not script.tree.scope(loop):
         return False
-    target = dotted(node.target).rpartition(".")[2]
+    target = _base(node.target).rpartition(".")[2]
     if not target or constant(node.value) is not None:
         return False
     if _SIZE_NAMES.search(target) and not re.search(r"correct|loss|right|acc", target, re.I):
