@@ -106,10 +106,15 @@ _ROWS = (
         why=say("only fsdp keeps whole gradients between micro-batches"),
     ),
     _Unread(
-        keys=("data.packing", "model.loss_chunk", "data.train_on"),
+        keys=("data.packing", "data.train_on"),
         when=lambda plan: not tasks.of(plan).packs,
         why=say("only the tasks causal_lm and sft have a loss over tokens"),
         decided=(("data.packing", False),),
+    ),
+    _Unread(
+        keys=("model.loss_chunk",),
+        when=lambda plan: not tasks.of(plan).generative,
+        why=say("only language models have logits for each token"),
     ),
 )
 
