@@ -10,11 +10,15 @@ import oldest
 
 RECORDED = json.loads(Path(oldest.RECORD).read_text())
 NEWER = {
+    *(("accelerate.state", f"{name}State") for name in ("Accelerator", "Gradient", "Partial")),
     ("torch.nn.attention.varlen", "varlen_attn"),
+    ("torch.utils._pytree", "tree_map"),
+    ("torch.utils.weak", "WeakIdKeyDictionary"),
+    ("transformers", "TrainingArguments"),
     ("transformers", "masking_utils"),
     ("transformers.conversion_mapping", "get_model_conversion_mapping"),
 }
-"""What is imported where an `ImportError` is caught, or after it was."""
+"""What is imported where an `ImportError` is caught, or after it was; and old names that were not recorded."""
 NEWER_KEYWORDS = {("distribute_tensor", "src_data_rank")}
 """What is given where a rule asks for a newer version: QLoRA under FSDP2 needs torch 2.9 (TW534)."""
 

@@ -174,7 +174,7 @@ def test_a_folder_is_named_by_what_decides_its_tokens_and_by_nothing_else(tmp_pa
 EDITS = {
     "sft": [  # a file, what is replaced in it, and whether that decides tokens
         ("conversations.py", '"gpt", "bot"', '"gpt", "robot"', True),
-        ("conversations.py", "return json.loads(value) if value.strip() else None", "return None", True),
+        ("conversations.py", "return parsed_row(value) if value.strip() else None", "return None", True),
         ("python_questions.py", "len(text) >= 40", "len(text) >= 50", False),  # of the embedded data
         ("transcripts.py", '"Human": "user"', '"Human": "system"', True),
         ("chat.py", "What is str.split?", "What is str.join?", False),

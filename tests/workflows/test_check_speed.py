@@ -79,7 +79,7 @@ def project(tmp_path: Path) -> Path:
 def test_a_project_is_checked_in_0_4_seconds(project: Path, tmp_path: Path) -> None:
     calls(tmp_path, "check", str(project))  # which looks at the interpreter that will train, and remembers it
     # 153,000 were 0.24 s.
-    assert 50_000 < calls(tmp_path, "check", str(project)) < 230_000
+    assert 50_000 < calls(tmp_path, "check", str(project)) < 245_000
     torch = cpu_seconds(tmp_path, "-c", "import torch", times=2)
     ours = cpu_seconds(tmp_path, "-m", "trainwiz", "check", str(project), times=3)
     # Where import torch takes 1.2 s; it is usually a fifth.

@@ -197,12 +197,17 @@ def prepare(accelerator: Accelerator, model: Any, optimizer: Any) -> tuple[Any, 
     def forget(_: nn.Module, keys: Any) -> None:
         keys.unexpected_keys[:] = [key for key in keys.unexpected_keys if key not in saved]
 
+    def of_name(name: str) -> Any:
+        path, _, own = name.rpartition(".")
+        return getattr(model.get_submodule(path), own)
+
     model.tie_weights = tie
+    model.get_parameter_or_buffer = of_name  # without it, accelerate stops at a weight of the model itself
     hook = model.register_load_state_dict_post_hook(forget)  # BatchNorm adds its own to what it is given
     accelerator.state.fsdp_plugin.cpu_ram_efficient_loading = True
     model, optimizer = accelerator.prepare(model, optimizer)
     hook.remove()
-    del model.tie_weights
+    del model.tie_weights, model.get_parameter_or_buffer
     for module, name in saved.values():
         module.register_buffer(name, module._buffers[name])
     return model, optimizer

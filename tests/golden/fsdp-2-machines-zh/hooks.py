@@ -89,7 +89,9 @@ def build_optimizers(config: Config, model: nn.Module, usual: Any) -> tuple[Any,
         built = task.build_optimizers(config, model)
         if isinstance(built, Mapping) and len(built) > 1:
             names = ", ".join(built)
-            raise SystemExit(f"build_optimizers returns several optimizers ({names}); they need one rank, or DDP")
+            raise SystemExit(
+                f"build_optimizers returns several optimizers ({names}); they need the strategies single or ddp"
+            )
         usual = next(iter(built.values())) if isinstance(built, Mapping) else built
         refuse_closure(usual)
         rates: list[float | None] = [group["lr"] for group in usual.param_groups]

@@ -35,7 +35,7 @@ SIGNATURES = {
     ),
     "refused_hook": Signature(
         r"task\.py has \w+, which this project cannot use: (?P<why>.+)$",
-        r"build_optimizers returns (?P<why>several optimizers \(.+\); they need one rank, or DDP)",
+        r"build_optimizers returns (?P<why>several optimizers \(.+\); they need the strategies single or ddp)",
         r"(?P<why>several optimizers do not share fp16's loss scaler)",
         r"task\.py has build_optimizers and parameter_groups: (?P<why>the first one makes the groups itself)",
         cause="task.py has a function that does not work with this plan: {why}",
