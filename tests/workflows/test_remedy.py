@@ -210,7 +210,7 @@ def test_an_edited_script_is_never_overwritten_by_a_fix(tmp_path: Path) -> None:
     done = launch(folder, "--apply-fix")
     assert done.code == 1
     assert "files that you edited: train.py; nothing was written" in done.err
-    assert "--set batch.per_device_batch_size=2" in done.err
+    assert f"trainwiz update {folder} --set batch.per_device_batch_size=2" in done.err
     assert ((folder / "train.py").read_text(), (folder / "trainwiz.yaml").read_text()) == (computed, before)
     # An edit that is not about the fix stays, and the fix is applied.
     (folder / "train.py").write_text(script + "# mine\n")

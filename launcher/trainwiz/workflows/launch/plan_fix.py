@@ -176,7 +176,7 @@ def _refuse(edited: Sequence[Conflict], folder: Path, change: PlanChange) -> Non
 
     for conflict in edited:
         project_files.show(folder, conflict)
-    words = ["trainwiz", "init", operand(folder)]
+    words = ["trainwiz", "update", operand(folder)]
     for key, value in change.changes.items():
         words += ["--set", f"{key}={value}"]
     raise Refused(
