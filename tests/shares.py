@@ -18,11 +18,12 @@ beats hangs ranks rollcall signals spares
 
 
 LONG = """
-racing test_training test_faults test_slurm_survival test_colossalai test_tasks test_survival test_debugging test_resume
-test_sft test_each_option test_optimizers test_on_slurm test_sharding test_on_kubectl test_model_families
-test_preemption test_configurations test_evaluation test_several_machines test_noise_and_frozen test_waits test_rehearse
-test_speed test_claims test_missing test_activations test_script_claims test_script test_launch test_hostile test_rows
-test_goodput test_own_code test_init test_update test_agreement test_prepare test_wizard test_cost test_pods
+racing test_training test_faults test_slurm_survival test_colossalai test_tasks test_survival test_debugging
+test_resume test_sft test_each_option test_pairs test_optimizers test_on_slurm test_sharding test_on_kubectl
+test_model_families test_preemption test_configurations test_evaluation test_several_machines test_noise_and_frozen
+test_waits test_rehearse test_speed test_claims test_missing test_activations test_script_claims test_script
+test_launch test_hostile test_rows test_goodput test_own_code test_init test_update test_agreement test_prepare
+test_wizard test_cost test_pods
 """.split()  # noqa: SIM905
 """Shares that take more than 20 s, the longest first: with the others last, all workers end together.
 
