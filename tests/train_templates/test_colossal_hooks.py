@@ -130,6 +130,7 @@ def test_optimizers_that_a_plugin_cannot_step_are_refused(kind: str, tmp_path: P
     text = (folder / "task.py").read_text().replace("def parameter_groups", "def unused_groups")
     text += f"\n\ndef build_optimizers(config, model):\n    return torch.optim.{optimizer}\n"
     (folder / "task.py").write_text(text)
-    for done in trained(folder, tmp_path / "output", kind):
-        assert done.code == 1
-        assert words in done.err
+    ended = trained(folder, tmp_path / "output", kind)
+    assert all(done.code == 1 for done in ended)
+    # A rank that is still connecting loses the other, which has refused.
+    assert any(words in done.err for done in ended), ended[0].err

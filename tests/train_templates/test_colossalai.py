@@ -217,9 +217,11 @@ def test_gemini_takes_its_own_adams_only(tmp_path: Path) -> None:
     values = {**REGRESSION, "strategy.kind": "gemini", **PLUGINS["gemini"], "optimizer.name": "sgd"}
     ignore = {**UNCHECKED["ignore"], "TW319": "to see what the engine says"}
     folder = make(tmp_path / "project", {**values, "ignore": ignore}, *HERE)
-    for done in warm.run(folder, ["train.py"], 2, env=STANDIN, python=str(PYTHON)):
-        assert done.code == 1
-        assert "AssertionError: You should use an optimizer in the available list" in done.err
+    ended = warm.run(folder, ["train.py"], 2, env=STANDIN, python=str(PYTHON))
+    assert all(done.code == 1 for done in ended)
+    # A rank that is still connecting loses the other, which has refused.
+    words = "AssertionError: You should use an optimizer in the available list"
+    assert any(words in done.err for done in ended), ended[0].err
 
 
 def told(folder: Path, program: str, asked: object) -> dict[str, Any]:
