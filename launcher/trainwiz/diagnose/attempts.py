@@ -85,7 +85,8 @@ def _beginnings(lines: Sequence[Line]) -> list[int]:
 def _repeated(lines: Sequence[Line]) -> list[int]:
     """Where the first line of the log is written again, unless it is one of many that a run writes."""
     first = _plain(lines[0].text) if lines else ""
-    if sum(c.isalpha() for c in first) < _LETTERS or _GOES.search(first) or first.startswith("Traceback"):
+    says_nothing = sum(c.isalpha() for c in first) < _LETTERS or log_text.is_progress(lines[0].text)
+    if says_nothing or _GOES.search(first) or first.startswith("Traceback"):
         return []
     same = [i for i, line in enumerate(lines) if i > _BEGINNING // 10 and _plain(line.text) == first]
     gaps = [later - earlier for earlier, later in zip([0, *same], same, strict=False)]

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from trainwiz.diagnose import attempts, launchers, log_text, tools, unexplained
+from trainwiz.diagnose import attempts, launchers, log_text, quoted, tools, unexplained
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
 from trainwiz.diagnose.log_text import Line
@@ -139,7 +139,8 @@ def _of_run(lines: Sequence[Line], *, log: str) -> Diagnosis | None:
     found = (recognize(lines, rank=rank) if rank is not None else None) or recognize(lines)
     blocks = tuple(log_text.tracebacks(lines))
     pasted = log_text.bare_exception(lines)
-    if failure is None and not blocks and not pasted and not (found and _is_a_failure(found, lines)):
+    shows = failure is not None or bool(blocks) or pasted is not None or (found and _is_a_failure(found, lines))
+    if not shows and quoted.recognize(lines) is None:
         return None
     if rank is None or _only_followed(lines, rank, blocks):
         first = _first(lines, blocks, found)
@@ -184,6 +185,8 @@ def _of(
     if found is None and rank is not None and (exception is None or exception.rank not in (None, rank)):
         # The rank wrote nothing about its end; another rank's log may show why, unless it only lost the connection.
         found = recognize(lines, [s for s in SIGNATURES if not s.secondary])
+    if found is None and exception is None and code is None:
+        found = quoted.recognize(lines)
     found = _refined(found, lines)
     code = _as_signal(code)
     # A thread of a process group that still runs when the interpreter exits aborts it, also after an exception.

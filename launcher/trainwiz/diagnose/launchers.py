@@ -12,7 +12,7 @@ _ROOT_CAUSE = re.compile(
     r"Root Cause \(first observed failure\):.*?rank\s*: (?P<rank>\d{1,9}) .*?exitcode\s*: (?P<code>-?\d{1,9})",
     re.DOTALL,
 )
-_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,9})\) local_rank: (?P<rank>\d{1,9})")
+_FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,9})\)\s{1,2}local_rank: (?P<rank>\d{1,9})")
 _SUBPROCESS = re.compile(
     r"returned non-zero exit status (?P<code>\d{1,10})\.|died with <Signals\.\w+: (?P<signal>\d{1,9})>"
 )

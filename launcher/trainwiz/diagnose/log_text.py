@@ -501,10 +501,14 @@ def cut_call(lines: Sequence[Line]) -> Frame | None:
 
 
 def cut_raise(lines: Sequence[Line]) -> Line | None:
-    """The exception that the last line of code raises with literal words, in a traceback that ends before it."""
+    """What the last line of code raises with literal words, or checks, in a traceback cut before its exception."""
     cut = cut_call(lines)
-    raised = RAISES.match(cut.source) if cut else None
-    return replace(lines[-1], text=f"{raised['exception']}: {raised['words']}") if raised else None
+    if cut is None:
+        return None
+    if raised := RAISES.match(cut.source):
+        return replace(lines[-1], text=f"{raised['exception']}: {raised['words']}")
+    ends = [line.text.strip() for line in lines[-_BROKEN:]]
+    return next((replace(lines[-1], text=words) for words in reversed(ends) if CHECKS.match(words)), None)
 
 
 def checked_in_title(lines: Sequence[Line]) -> str:
@@ -556,7 +560,8 @@ def _blocks(lines: Sequence[Line]) -> Iterator[tuple[int, int]]:
         limit = starts[n + 1] if n + 1 < len(starts) else len(lines)
         end = _end(lines, start, limit)
         begun = start if begun is None else begun
-        if any(_CHAINED.match(line.text) for line in lines[end:limit][:3]):
+        is_last = n + 1 == len(starts)  # an excerpt may end before the exception that this one led to
+        if not is_last and any(_CHAINED.match(line.text) for line in lines[end:limit][:3]):
             continue
         yield begun, end
         begun = None

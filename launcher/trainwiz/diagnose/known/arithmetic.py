@@ -118,6 +118,7 @@ SIGNATURES = {
         r"Found dtype \w+ but expected \w+|result type \w+ can't be cast to the desired output type \w+",
         r"Input type \(.*\) and (?:weight|bias) type \(.*\) should be the same",
         r"FlashAttention only supports? fp16 and bf16",
+        r"assign(?:ed)? a gradient with dtype '[\w:.]+' to a tensor with dtype",
         cause="an operation got tensors of different dtypes",
         remedy="cast in task.py: inputs.to(weight.dtype), or run the operation under accelerator.autocast()",
     ),

@@ -104,7 +104,7 @@ SIGNATURES = {
         r"(?P<problem>too old version of GCC[^\n\"]*)",
         r"(?P<problem>unsupported (?:GNU|Microsoft Visual Studio|clang) version[^\n\"]*)",
         r"(?P<problem>internal compiler error: [^\n]*)",
-        r"(?P<problem>No supported gcc/g\+\+ host compiler found[^\n]*)",
+        r"(?P<problem>No supported gcc/g\+\+ host compiler found[^\n]*|Unsupported \w+ compiler found[^\n]*)",
         r"(?P<problem>#error (?:-- )?\"?C\+\+\d\d or later compatible compiler is required[^\n\"]*)",
         cause="the C++ compiler does not match nvcc and torch: {problem}",
         remedy="install a version that both accept (gcc 9 to 13 for CUDA 12), and run with CC=gcc-11 CXX=g++-11; with "
@@ -134,6 +134,8 @@ SIGNATURES = {
         r"returned)",
         r"Command '\['(?P<extension>ninja)'[^\n]*\]' returned non-zero exit status",
         r"^(?P<extension>ninja): build stopped: subcommand failed",
+        r"^Building extension module (?P<extension>\w+)\.\.\.\n(?:.*\n){0,4}?CalledProcessError$",
+        r"/ld: cannot find (?P<extension>\S+\.o): No such file",
         r"^FAILED: (?:\[code=\d+\] )?(?P<extension>\S+\.o)\b(?![\s\S]*(?:Error building extension|build stopped|"
         r"Failed building wheel))",
         r"(?:[Ee]rror|FAILED): command '(?P<extension>[^']*(?:nvcc|gcc|g\+\+|c\+\+|cl\.exe)[^']*)' failed with exit",
@@ -163,6 +165,13 @@ SIGNATURES = {
         r"Could not find the bitsandbytes CUDA binary|libbitsandbytes_\w+\.so: cannot open shared object file",
         cause="bitsandbytes found no library of its own for this version of CUDA",
         remedy="pip install --upgrade bitsandbytes; to see what it looks for, run: python -m bitsandbytes",
+    ),
+    "bitsandbytes_libcudart": Signature(
+        r"CUDA_SETUP: WARNING! libcudart\.so not found in any environmental path",
+        cause="bitsandbytes found no libcudart.so in the folders where it searched",
+        remedy="pip install --upgrade bitsandbytes (0.43 and later take the one that torch brings); or add the folder "
+        "of libcudart.so to LD_LIBRARY_PATH; python -m bitsandbytes shows what it finds",
+        secondary=True,
     ),
     "missing_library": Signature(
         r"Could not load (?P<library>libtorchcodec)\b",

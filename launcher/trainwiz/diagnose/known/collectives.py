@@ -67,8 +67,9 @@ SIGNATURES = {
     ),
     "collectives_apart": Signature(
         r"\[Rank (?P<first>\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(\d+), "
-        r"OpType=(?P<one>\w+, NumelIn=\d+), [^\n]*(?:\n[^\n]*){0,40}?\[Rank (?P<second>(?!(?P=first)\])\d+)\] Watchdog "
-        r"caught collective operation timeout: WorkNCCL\(SeqNum=\2, OpType=(?P<other>(?!(?P=one),)\w+, NumelIn=\d+),",
+        r"OpType=(?P<one>(?!COALESCED)\w+, NumelIn=\d+), [^\n]*(?:\n[^\n]*){0,40}?\[Rank "
+        r"(?P<second>(?!(?P=first)\])\d+)\] Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=\2, "
+        r"OpType=(?P<other>(?!(?P=one),)\w+, NumelIn=\d+),",
         cause="the ranks called different collectives: rank {first} waits in {one}, rank {second} in {other}",
         remedy="look for code that only some ranks run, or not equally often: an evaluation or a save behind a "
         "condition, loaders with different numbers of batches, a break by a rank's own loss; to see both calls, run: "
@@ -89,6 +90,15 @@ SIGNATURES = {
         "uneven loader); to record each rank's collectives, run: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
         "TORCH_NCCL_DUMP_ON_TIMEOUT=1 trainwiz launch; then `trainwiz diagnose FOLDER` compares the dumps "
         "(/tmp/nccl_trace_rank_0 …)",
+        transient=None,
+    ),
+    "npu_timeout": Signature(
+        r"reason=\[(?P<problem>(?:stream sync|task|event sync) timeout)\]",
+        r"NPU (?:warning|error), error code is (?P<problem>507046|107020)",
+        cause="an NPU waited longer than its limit for a task to end ({problem}); usually another rank did not come to "
+        "the same collective",
+        remedy="find the rank whose log or plog/ (in ~/ascend/log) has another error before this one; if all ranks "
+        "only wait, a step that one rank does alone takes too long: raise HCCL_EXEC_TIMEOUT (seconds) on all ranks",
         transient=None,
     ),
     "infiniband_resources": Signature(

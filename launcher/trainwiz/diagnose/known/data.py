@@ -11,9 +11,15 @@ SIGNATURES = {
         cause="a batched map returned columns of different lengths ({column})",
         remedy="to drop the old columns: dataset.map(…, batched=True, remove_columns=dataset.column_names)",
     ),
+    "saved_dataset": Signature(
+        r"Couldn't cast\n(?:_\w+: .*\n|  +child .*\n)*_fingerprint: ",
+        cause="the folder was written by save_to_disk, and load_dataset takes its state.json for data",
+        remedy="load it with datasets.load_from_disk(FOLDER), or export it first: dataset.to_json(FILE) "
+        "or to_parquet(FILE)",
+    ),
     "different_columns": Signature(
-        r"All the data files must have the same columns",
-        r"TypeError: Couldn't cast array of type|CastError: Couldn't cast",
+        r"All the data files must have the same columns|because column names don't match",
+        r"TypeError: Couldn't cast array of type|(?:ValueError|CastError)(?:'>)?: Couldn't cast$|^CastError$",
         cause="the files of the dataset have different columns",
         remedy="give all files the same columns, or choose the files to load: load_dataset(…, data_files=…)",
     ),

@@ -175,6 +175,7 @@ SIGNATURES = {
     "zero3_lost_track": Signature(
         r"IndexError: pop from an empty deque",
         r"assert len\(set\(p\.ds_id for p in self\.params_in_ipg_bucket\)\)[^\n]*\n(?:[\s^~]+\n)?AssertionError",
+        r"^assert not param\.ds_active_sub_modules|AssertionError: \{'id': \d+, 'status': '(?:\w+\.)?AVAILABLE'",
         r"assert not param\.ds_active_sub_modules\b[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         cause="ZeRO 3 lost track of a weight: a module ran again, or ended, while its weights were still in use",
         remedy="with gradient checkpointing, set use_reentrant to false; call the engine once per backward, and "
@@ -194,6 +195,12 @@ SIGNATURES = {
         remedy="run the layer by calling the sharded module, not its inner parts or its weights alone; shard every "
         "module that has weights of its own, create the optimizer afterwards, and distribute tensors that you "
         "create yourself: distribute_tensor(t, mesh, placements), or get whole weights with .full_tensor()",
+    ),
+    "mixed_tensors": Signature(
+        r"(?:^|[^\w:] ?)got mixed torch\.Tensor and DTensor",
+        cause="an operation got a sharded tensor (DTensor) and a whole one",
+        remedy="run the layer by calling the sharded module, not its inner parts or its weights alone; shard every "
+        "module that has weights, and create the optimizer afterwards; the line of the exception names the operation",
     ),
     "dummy_optimizer": Signature(
         r"'DummyOptim' object has no attribute|'DummyScheduler' object has no attribute",

@@ -20,6 +20,7 @@ SIGNATURES = {
     ),
     "device_assert": Signature(
         r"Assertion `(?P<assertion>[^`]+)` failed\.",
+        r"\.cu:\d+: .*thread: \[[\d, ]+\] Assertion `(?P<assertion>[^`\n]+)`?$",
         cause="an assertion failed on the GPU ({assertion}): usually a token id or a label is outside the model's "
         "range",
         remedy="compare the largest id with the vocabulary: the model's vocab_size, len(tokenizer); to find the line, "
@@ -53,8 +54,17 @@ SIGNATURES = {
         "the place changes each time, suspect the hardware (overclocking, heat)",
         transient=None,
     ),
+    "npu_setup": Signature(
+        r"(?:NPU function error: [^\n]*(?:AclSetCompileopt|aclInit|aclrtSetDevice)|NPU_?[Ii]nit\w*:)[^\n]*error code "
+        r"is (?P<code>(?!507899)\d+)",
+        cause="the NPU could not be set up (code {code}): CANN, the driver and torch_npu do not match, or Python "
+        "packages that CANN's compiler needs are missing",
+        remedy="run source set_env.sh of the CANN that torch_npu names in its table of versions; pip install numpy "
+        "decorator sympy attrs psutil cffi scipy protobuf; npu-smi info must list the chip, and plog/ in "
+        "~/ascend/log has the reason",
+    ),
     "npu_fault": Signature(
-        r"NPU function error: .*error code is (?P<code>(?!507899)\d+)",
+        r"NPU (?:function )?error(?:: .*|, )error code is (?P<code>(?!507899|507046|107020)\d+)",
         r"(?:ACL stream synchronize failed|aclrtSynchronizeStream\w* failed), error code:\s*(?P<code>\d+)",
         cause="an operation on an NPU failed; this was noticed only when the stream was synchronized (code {code})",
         remedy="to see which operation, run: ASCEND_LAUNCH_BLOCKING=1 trainwiz launch; then read plog/ in ~/ascend/log",
@@ -125,13 +135,14 @@ SIGNATURES = {
         as_warning=True,
     ),
     "fabric_manager": Signature(
-        r"(?:Error|Cuda failure) 802\b|CUDA error: system not yet initialized",
+        r"(?:Error|Cuda failure) 802\b",
+        r"(?:CUDA error: |cuda runtime error \(802\) : |error=802 : )system not yet initialized",
         cause="the switches between the GPUs (NVSwitch) are not initialized",
         remedy="run systemctl start nvidia-fabricmanager; its version must match the driver exactly",
         as_warning=True,
     ),
     "peer_mapping": Signature(
-        r"peer mapping resources exhausted",
+        r"peer mapping resources exhausted|cuda runtime error \((?:60|711)\)",
         cause="a process uses more than 8 other GPUs directly; the driver cannot map more",
         remedy="use at most 9 GPUs of a machine in one process (CUDA_VISIBLE_DEVICES), or one process for each GPU "
         "(torchrun, accelerate launch); or test with NCCL_P2P_DISABLE=1",
@@ -263,7 +274,7 @@ SIGNATURES = {
         r"CUDA error: no CUDA-capable device is detected|no ROCm-capable device is detected",
         r"hipErrorNoDevice\b|CUDA is not available\. +Disabling|[Aa]ttempt?ing to run training on a CPU",
         r"No (?:HIP|XPU) (?:GPUs|devices) are available|ProcessGroupNCCL is only supported with GPUs, no GPUs found",
-        r"CUDA driver initialization failed, you might not have a CUDA gpu",
+        r"initializati[\s]*on failed, you might not have a CUDA gpu",
         r"CUDA unknown error - this may be due to an incorrectly set up environment",
         r"(?:GPU|CUDA|MPS|TPU|HPU)Accelerator\W? can not run on your system|No supported gpu backend found",
         cause="torch finds no GPU",

@@ -227,7 +227,7 @@ SIGNATURES = {
     ),
     "slurm_refused": Signature(
         # Sites have words of their own; a job that was submitted in spite of them is none.
-        r"sbatch: error: (?:\*+ )?(?P<problem>(?!Batch job submission|Could not establish|Unable to |"
+        r"sbatch: error: (?:\*+ )?(?P<problem>(?!Batch job submission|Could not establish|Unable to |spank: |"
         r"Job submit/allocate )[^\n]{8,}?)(?: sbatch: error: [^\n]*)?$(?![\s\S]{0,2000}^Submitted batch job)",
         r"^(?:srun|salloc): fatal: (?P<problem>(?!Could not establish).+)$",
         r"(?:srun|sbatch|salloc): error: (?P<problem>You must specify .+|The \S+ partition .+|CPU count per node .+|"
@@ -293,7 +293,7 @@ SIGNATURES = {
         remedy="set up passwordless login (ssh-copy-id HOST), and log in once by hand to each machine of the hostfile",
     ),
     "no_libuv": Signature(
-        r"use_libuv was requested but PyTorch was (?:build|built) without libuv support",
+        r"use_libuv was requested but PyTorch was (?:build|built) without libuv support|USE_LIBUV=0 to disable it",
         cause="this torch build (Windows) has no libuv, which the rendezvous store requires",
         remedy="set USE_LIBUV=0 in the environment before the launch; with torchrun: --rdzv-conf use_libuv=0",
     ),

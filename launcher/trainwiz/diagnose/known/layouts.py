@@ -52,7 +52,7 @@ SIGNATURES = {
         "self.trainer.model.parameters()",
     ),
     "peer_access": Signature(
-        r"CUDA error: peer access is not supported between these two devices",
+        r"(?:CUDA error: |Cuda failure (?:\d+ )?'|CUDA IPC handle : \d+ )peer access is not supported between these",
         cause="two GPUs of this machine cannot read each other's memory",
         remedy="to go through host memory instead, run: NCCL_P2P_DISABLE=1 trainwiz launch",
     ),

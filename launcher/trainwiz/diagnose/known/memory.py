@@ -112,6 +112,7 @@ SIGNATURES = {
     "shm_full": Signature(
         r"It is possible that dataloader's workers are out of shared memory",
         r"DataLoader worker \(pid \d+\) is killed by signal: Bus error",
+        r"Unexpected bus error encountered in worker",
         r"unable to (?:allocate|write to|open|resize) shared memory",
         r"[Uu]nable to (?:mmap \d+ bytes from|write to) file </torch_",
         cause="/dev/shm is full: data loader workers pass batches through it",
@@ -140,11 +141,19 @@ SIGNATURES = {
         remedy="look for what ended the job: the scheduler, a closed terminal, or another rank that failed first",
         transient=None,
     ),
+    "loader_exited": Signature(
+        r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) exited unexpectedly with exit code (?P<code>[1-9]\d*)",
+        cause="a data loader worker ended by itself, with exit code {code}; what it wrote before says why",
+        remedy="set data.num_workers to 0 to see its error in the training process; under spawn (Windows, macOS) the "
+        "script's body must stand under if __name__ == '__main__'; in a container also enlarge /dev/shm",
+        transient=None,
+    ),
     "loader_killed": Signature(
         r"DataLoader worker \(pid(?:\(s\))? [\d, ]+\) (?:is killed by signal|exited unexpectedly)",
         r"Pin memory thread exited unexpectedly",
-        cause="a data loader worker was killed, usually because host memory ran out",
-        remedy="set data.num_workers to 0 to see the worker's own error; check `dmesg | grep -i oom`",
+        cause="a data loader worker was killed, usually because host memory or /dev/shm ran out",
+        remedy="set data.num_workers to 0 to see the worker's own error; check `dmesg | grep -i oom`, and in a "
+        "container `df -h /dev/shm` (docker run --shm-size 16g)",
         transient=None,
         plan_change="fewer_workers",
     ),
@@ -153,7 +162,7 @@ SIGNATURES = {
         r"DefaultCPUAllocator: (?:can't allocate|not enough) memory",
         r"(?:^|[ .])_?(?:Array)?MemoryError(?::|$)",
         r"OSError: \[Errno 12\] Cannot allocate memory",
-        r"what\(\):  std::bad_alloc",
+        r"what\(\):  std::bad_alloc|memory allocation of \d+ bytes failed",
         r"killed due to (?:the node running low on memory|memory pressure)|node running low on memory",
         r"\[WinError 1455\]|error code: <1455>",
         cause="the machine is out of host memory",

@@ -100,7 +100,8 @@ SIGNATURES = {
         r"ClusterConfig\.__init__\(\) got an unexpected keyword argument (?P<keys>'\w+')",
         r"ValueError: remaining_argv: \[(?P<keys>[^\]]+)\]",
         r"KeyError: '(?:Non-existent config key: )(?P<keys>[^']+)'",
-        r"ConfigKeyError: Key '(?P<keys>[^']+)' is not in struct",
+        r"(?:^|Config\w+Error: )Key '(?P<keys>[^']+)' (?:is )?not in (?:struct|'\w+')$",
+        r"Could not override '(?P<keys>[^'\n]+)'",
         r"(?:Config\w*|Key|Value|Type)Error: (?:Unknown|Unrecognized|Unexpected|Invalid) (?:config\w* )?"
         r"(?:setting|option|key)s?:? "
         r"(?P<keys>\[[^\]\n]+\]|['\"][\w.-]+['\"](?:, ?['\"][\w.-]+['\"])*)",
@@ -110,8 +111,10 @@ SIGNATURES = {
     "setting_value": Signature(
         r"ValidationError: \d+ validation errors? for "
         r"(?P<what>(?!DeepSpeed)\w+)\n(?P<key>\S+)\n\s+(?P<problem>[^\[\n]+)",
-        r"MissingMandatoryValue: (?P<problem>Missing mandatory value)(?P<what>): (?P<key>\S+)",
-        r"(?P<problem>Value '[^']*' of type '\w+' could not be converted to \w+)\n\s+full_key: (?P<key>\S+)(?P<what>)",
+        r"(?:(?P<what>omegaconf)\.\w+\.)?MissingMandatoryValue: (?P<problem>Missing mandatory value): (?P<key>\S+)",
+        r"(?P<what>omegaconf)\.errors\.\w+: (?P<problem>Value '[^']*' of type '\w+' could not be converted to \w+)"
+        r"\n\s+full_key: (?P<key>\S+)",
+        r"(?P<what>omegaconf)\.errors\.\w+: (?P<problem>Interpolation key '(?P<key>[^'\n]+)' not found)",
         cause="the setting {key} has a value that {what} does not accept: {problem}",
         remedy="correct {key} in the configuration; if it is correct, the installed version defines it "
         "differently: see the reference of that version. Further settings may be listed below",
