@@ -54,6 +54,8 @@ class DataFacts:
     """The one of them that is for evaluation."""
     left_out: tuple[str, ...] = ()
     """Files of a folder in formats that are not read."""
+    unnamed: tuple[str, ...] = ()
+    """Files of a folder that are not read, because others are named as training and as evaluation data."""
     shared: str = ""
     """Of evaluation data: a file that is training data, too; empty: none is known."""
     first: Mapping[str, Any] = field(default_factory=dict)

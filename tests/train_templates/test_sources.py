@@ -20,6 +20,7 @@ from warm import spawn
 from trainwiz import plan as plans
 from trainwiz.errors import PlanError
 from trainwiz.probe.project import project
+from trainwiz.probe.splits import of_folder
 
 datasets = pytest.importorskip("datasets")
 pyarrow = pytest.importorskip("pyarrow")
@@ -155,13 +156,41 @@ def test_files_named_by_their_part_are_not_mixed(train: str, held_out: str, tmp_
     assert found.eval
     assert (found.train.samples, found.eval.samples, found.eval.shared, found.train.left_out) == (3, 2, "", ())
     assert found.train.evaluation_part in held_out
-    rows(tmp_path / "ds" / "more.jsonl", 0)
-    assert len(list(sources().Sources(where, "train"))) == 6, "one of them could be anything, so all are documents"
+    rows(tmp_path / "ds" / "all.jsonl", 0, 1, 2, 0, 1)
+    assert [len(list(sources().Sources(where, part))) for part in ("train", "validation")] == [3, 2], "not once more"
     found = project(plan, str(tmp_path))
+    assert found.train
     assert found.eval
-    assert found.eval.shared
+    assert (found.train.unnamed, found.eval.shared) == (("all.jsonl",), "")
+    assert (found.train.samples, found.eval.samples) == (3, 2)
     (tmp_path / "ds" / "b.md").write_text("lost")
     assert project(plan, str(tmp_path)).train.left_out == ("b.md",)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("names", "training"),
+    [
+        ("train.txt test.txt other.txt", "train.txt"),
+        ("a.csv test.csv", "a.csv"),
+        ("a.csv test-results.csv", "a.csv test-results.csv"),
+        ("training-manual.txt test-results.txt other.txt", "training-manual.txt test-results.txt other.txt"),
+        ("dev.csv test.csv", "dev.csv test.csv"),
+        ("train.csv other.csv", "train.csv other.csv"),
+        ("my_train.csv my_test.csv my_all.csv", "my_train.csv"),
+    ],
+)
+def test_files_without_a_part_in_their_names(names: str, training: str, tmp_path: Path) -> None:
+    """The probe and the task agree on what is trained on."""
+    load(tmp_path / "code", "causal_lm")
+    for name in names.split():
+        (tmp_path / "ds" / name).parent.mkdir(exist_ok=True)
+        (tmp_path / "ds" / name).write_text("text\nwords\n")
+    read = sources().Sources(str(tmp_path / "ds"), "train", texts=True).all_files()
+    assert sorted(file.name for file in read) == sorted(training.split())
+    found = of_folder(tmp_path / "ds", (".csv", ".txt"), "train")
+    assert sorted(file.name for file in found.files) == sorted(training.split())
+    apart = {name for name in names.split() if "test" not in name and "dev" not in name}
+    assert {*found.unnamed} == apart - {*training.split()}
 
 
 @pytest.mark.parametrize(

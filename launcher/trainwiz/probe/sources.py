@@ -66,6 +66,7 @@ def about(inside: splits.Inside, found: DataFacts) -> DataFacts:
         parts=inside.parts,
         evaluation_part=inside.evaluation_part,
         left_out=inside.left_out,
+        unnamed=inside.unnamed,
     )
 
 

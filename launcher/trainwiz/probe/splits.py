@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +32,8 @@ class Inside:
     """The part to evaluate on, by its name in `parts`; empty: none."""
     left_out: tuple[str, ...] = ()
     """Files in formats that are not read."""
+    unnamed: tuple[str, ...] = ()
+    """Files without a part in their names, beside training data that has one."""
     complete: bool = True
     """Whether there was time to list all files."""
 
@@ -74,25 +76,42 @@ def of_folder(folder: Path, suffixes: Sequence[str], split: str, *, seconds: flo
         complete = time.monotonic() - began <= seconds
         if not complete:
             break
-    words_of = {file: _word_inside(file.relative_to(folder)) for file in sorted(found)}
-    names = set(words_of.values())
+    words_of = {file: next(filter(None, map(word_of, _names(folder, file))), "") for file in sorted(found)}
     training = [file for file, word in words_of.items() if word in PARTS["train"]]
-    if not training or len(training) == len(found) or "" in names:
+    others = [file for file, word in words_of.items() if not word]
+    if not _are_parts(folder, words_of, training, others):
         return Inside(files=tuple(words_of), left_out=tuple(sorted(left_out)), complete=complete)
+    names = {word for word in words_of.values() if word}
     best = best_for_evaluation([*names])
-    wanted = training if split == "train" else [file for file, word in words_of.items() if word == best]
+    chosen = (training or others) if split == "train" else [file for file, word in words_of.items() if word == best]
     return Inside(
-        files=tuple(wanted),
+        files=tuple(chosen),
         parts=tuple(sorted(names)),
         evaluation_part=best,
         left_out=tuple(sorted(left_out)),
+        unnamed=tuple(str(file.relative_to(folder)) for file in others) if training else (),
         complete=complete,
     )
 
 
-def _word_inside(inside: Path) -> str:
-    names = (*inside.parent.parts, inside.name.partition(".")[0])
-    return next(filter(None, map(word_of, names)), "")
+def _are_parts(folder: Path, words: Mapping[Path, str], training: list[Path], others: list[Path]) -> bool:
+    """Whether the names of some files say that they are for evaluation, as the generated splits.py decides."""
+    if not any(word in PARTS["validation"] for word in words.values()) or not (training or others):
+        return False
+    if not others or all(any(map(_is_bare, _names(folder, file))) for file, word in words.items() if word):
+        return True
+    return bool(training) and not any(".txt" in file.suffixes for file in words)
+
+
+def _is_bare(name: str) -> bool:
+    """Whether a name is a word for a part and numbers: train-00000-of-00003."""
+    words = [word for word in re.split("[^a-z]+", name.lower()) if word not in ("", "of")]
+    return len(words) == 1 and bool(word_of(name))
+
+
+def _names(folder: Path, file: Path) -> tuple[str, ...]:
+    inside = file.relative_to(folder)
+    return (*inside.parent.parts, inside.name.partition(".")[0])
 
 
 def tables_of(folder: Path, split: str) -> tuple[Path, ...]:

@@ -27,21 +27,36 @@ def is_shown(name: str | Path) -> bool:
     return not any(part.startswith(".") or part == "__MACOSX" for part in Path(name).parts)
 
 
+def is_bare(name: str) -> bool:
+    """Return whether a name is a word for a part and numbers: `train-00000-of-00003`."""
+    words = [word for word in re.split("[^a-z]+", name.lower()) if word not in ("", "of")]
+    return len(words) == 1 and bool(word_of(name))
+
+
+def names_of(folder: Path, file: Path) -> tuple[str, ...]:
+    """Return the names of a file, without its suffixes, and of the folders that it is in."""
+    inside = file.relative_to(folder)
+    return (*inside.parent.parts, inside.name.partition(".")[0])
+
+
 def of_part(folder: Path, files: Sequence[Path], split: str) -> list[Path]:
     """Return the files of a folder that are for training or for evaluation.
 
-    These are all of them, unless each is named by its part, and some are for training and others are not.
+    These are all of them, unless some are named as evaluation data and others as training data. Those without such a
+    name are then left out: they often hold all rows once more, or describe them. Documents have names of their own,
+    such as `test-results.txt`: beside them, only bare words such as `test` count. If no file is named as training data,
+    those without a name are.
     """
-    words = {}
-    for file in files:
-        inside = file.relative_to(folder)
-        names = (*inside.parent.parts, inside.name.partition(".")[0])
-        words[file] = next(filter(None, map(word_of, names)), "")
+    words = {file: next(filter(None, map(word_of, names_of(folder, file))), "") for file in files}
     training = [file for file in files if words[file] in PARTS["train"]]
-    if not training or len(training) == len(files) or "" in words.values():
+    others = [file for file in files if not words[file]]
+    held_out = [file for file in files if words[file] in PARTS["validation"]]
+    bare = all(any(map(is_bare, names_of(folder, file))) for file in training + held_out)
+    sure = bare or not others or (training and not any(".txt" in file.suffixes for file in files))
+    if not held_out or not (training or others) or not sure:
         return list(files)
     best = next(word for word in PARTS["validation"] if word in words.values())
-    return training if split == "train" else [file for file in files if words[file] == best]
+    return (training or others) if split == "train" else [file for file in files if words[file] == best]
 
 
 def refuse_repeated(found: dict[str, list[Path]]) -> None:

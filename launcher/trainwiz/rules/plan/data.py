@@ -370,8 +370,9 @@ def all_files_of_a_folder_are_read(project: Project) -> Violations:
     """Lists the files in a data folder that are ignored.
 
     Without it: the model silently learns from only a part of the data.
-    Why: only files in a format that the task supports are read. If the names of all of them say whether they are for
-    training (train.csv, test/a.csv), data.train uses those for training, and data.eval the others.
+    Why: only files in a format that the task supports are read. If some names say that a file is for training, and
+    others that it is not (train.csv, test/a.csv), data.train uses the former, and data.eval the latter. Files without
+    such a name, like all.csv beside them, often hold the rows of both and are not read.
     Instead: convert the other files, or move them elsewhere; or list the files to read with a pattern such as data/*.
     Source: the generated sources.py
     """
@@ -386,6 +387,16 @@ def all_files_of_a_folder_are_read(project: Project) -> Violations:
                 first=data.left_out[0],
                 where=key,
             )
+    train = project.train
+    if train and train.unnamed and not train.detail:
+        yield violation(
+            "data.train: {name}: files that are ignored, since others are named as training and evaluation data: "
+            "{count}, the first: {first}",
+            remedy("give them the name of a part (train-2.csv), or list the files to read in data.train"),
+            name=train.name,
+            count=len(train.unnamed),
+            first=train.unnamed[0],
+        )
 
 
 @rule("TW565", level=Level.WARNING, field="data.image_size")
