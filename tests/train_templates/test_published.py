@@ -44,9 +44,13 @@ def read(code: SimpleNamespace, file: Path) -> list[Any]:
 def shown(talk: Any) -> str:
     """A conversation in short."""
     said = zip(talk.messages, talk.learned, strict=True)
-    return " / ".join(
-        f"{'*' * learned}{m['role']} {m['content'] or '!' * len(m.get('tool_calls', ()))}" for m, learned in said
-    )
+    return " / ".join(f"{'*' * learned}{m['role']} {text_of(m)}" for m, learned in said)
+
+
+def text_of(message: dict[str, Any]) -> str:
+    """What a message says, with its reasoning before and a mark for each call behind it."""
+    thought = message.get("reasoning_content")
+    return f"{f'<{thought}>' * bool(thought)}{message['content']}{'!' * len(message.get('tool_calls', ()))}"
 
 
 def facts(task: str, source: Path, loss: str = "dpo") -> Any:
@@ -204,3 +208,20 @@ def test_structs_of_parquet_are_messages(code: dict[str, SimpleNamespace], tmp_p
         rows = read(code["sft"], file)
         assert [shown(row)[:6] for row in rows] == ["user q" if name != "text.parquet" else "user 问"] * 9
         assert facts("sft", file).detail == ""
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": [{"role": "user", "content": "q"}], "ground_truth": "a"},
+        {"instruction": "q", "output": ""},
+        {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", "weight": 0}]},
+    ],
+    ids=["for reinforcement learning", "a test set", "all of weight 0"],
+)
+def test_conversations_that_teach_nothing_are_named_before_the_training(row: dict[str, Any], tmp_path: Path) -> None:
+    (file := tmp_path / "rows.jsonl").write_text(f"{json.dumps(row)}\n" * 3)
+    assert facts("sft", file).detail == "rows.jsonl: none of the first 3 conversations has an answer to learn"
+    answered = {"instruction": "q", "output": "a"}
+    file.write_text(f"{json.dumps(row)}\n{json.dumps(answered)}\n")
+    assert not facts("sft", file).detail

@@ -27,7 +27,18 @@ import column_names
 # end: own_columns
 from json_rows import parsed as parsed_row
 from sources import Row, TableRow
-from transcripts import by_rows, dense, is_open_transcript, is_part, media_in, not_read, shown, text_of, transcript
+from transcripts import (
+    by_rows,
+    dense,
+    is_open_transcript,
+    is_part,
+    media_in,
+    not_read,
+    shown,
+    text_of,
+    transcript,
+    usual_parts,
+)
 
 Message = dict[str, Any]
 ROLES = {
@@ -41,7 +52,7 @@ TALKS = ("messages", "conversations", "conversation")
 QUESTIONS = ("instruction", "prompt", "query", "question", "problem")
 ANSWERS = ("output", "completion", "response", "answer", "solution")
 REASONING = ("reasoning_content", "reasoning", "thinking")
-FLAGS = ("weight", "loss", "train", "loss_scale")  # of a message: 1 (learn it) or 0
+FLAGS = ("weight", "loss", "train", "loss_scale", "loss_weight")  # of a message: 1 (learn it) or 0
 FIELDS = {"role", "content", "tool_calls", "tool_call_id", *REASONING}
 SAYS = ("content", "tool_calls", "reasoning_content")  # one of these must hold something in an answer
 MEDIA = ("images", "image", "image_path", "image_url", "videos", "video", "audios", "audio")
@@ -164,7 +175,9 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
     if "chosen" in columns or "rejected" in columns:
         raise ValueError("a preference (chosen, rejected); keep the chosen answer as messages or as an output")
     history = parsed(columns.pop("history", None)) or []
-    question, further, answer = (taken(columns, *of) for of in (QUESTIONS, ("input",), ANSWERS))
+    question, further, answer = (in_list(taken(columns, *of)) for of in (QUESTIONS, ("input",), ANSWERS))
+    if question is None and isinstance(columns.get("context"), list):  # ColossalChat has the messages before so
+        question = columns.pop("context")
     passage = isinstance(columns.get("context"), str) and not isinstance(question, list)
     if further is None and passage:  # what the question is about
         further = columns.pop("context")
@@ -193,9 +206,14 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
     return [*turns, ({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
 
 
+def in_list(said: Any) -> Any:
+    """Return a single message as a list of messages, and anything else as it is."""
+    return [said] if isinstance(said, dict) and {"role", "from"} & said.keys() else said
+
+
 def answer_to(columns: dict[str, Any]) -> list[Turn]:
     """Return the answer that is in a column of its own, beside messages that end with a question."""
-    answer = taken(columns, *ANSWERS)
+    answer = in_list(taken(columns, *ANSWERS))
     if isinstance(answer, list):
         return turns_of(answer)
     return [] if answer is None else [({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
@@ -259,7 +277,7 @@ def is_learned(said: Message, role: str) -> bool:
 
 def messages_of(role: str, said: Message, learned: bool) -> Iterator[Turn]:
     """Yield the message, after the results of tools that Anthropic's format puts into it."""
-    content = taken(said, "content", "value")
+    content = usual_parts(taken(said, "content", "value"))
     if role == "assistant" and (refusal := said.pop("refusal", None)):
         if content:
             raise ValueError("the assistant both answers and refuses; delete content or refusal")

@@ -29,10 +29,22 @@ import conversations
 import python_questions
 
 # end: embedded_data
-from conversations import ANSWERS, QUESTIONS, ROLES, TALKS, Conversation, Message, conversation_of, parsed, shown, taken
+from conversations import (
+    ANSWERS,
+    QUESTIONS,
+    ROLES,
+    TALKS,
+    Conversation,
+    Message,
+    conversation_of,
+    in_list,
+    parsed,
+    shown,
+    taken,
+)
 from transcripts import is_transcript, transcript
 
-CHOSEN = ("chosen", "chosen_response", "preferred_output", "preferred")
+CHOSEN = ("chosen", "chosen_response", "chosen_messages", "preferred_output", "preferred")
 REJECTED = ("rejected", "rejected_response", "rejected_messages", "non_preferred_output", "dispreferred")
 LABELS = ("label", "kto_tag")
 TRUTHS = {"true": True, "1": True, "1.0": True, "false": False, "0": False, "0.0": False}
@@ -230,7 +242,7 @@ def is_whole(answer: Any) -> bool:
 def drop_repeated(columns: dict[str, Any], chosen: Any, rejected: Any) -> None:
     """Remove the columns that repeat what both conversations say. Raises `ValueError` if they say something else."""
     for name in [name for name in (*QUESTIONS, *TALKS) if name in columns]:
-        value = columns.pop(name)
+        value = in_list(columns.pop(name))
         messages = parsed(value) if name in TALKS else value
         if isinstance(messages, str):
             said = [text.get("content", text.get("value")) for text in chosen if isinstance(text, dict)]

@@ -7,7 +7,7 @@ import json
 import re
 from typing import Any
 
-from json_rows import RepeatedKey
+from json_rows import RepeatedKey, parsed
 
 ROLES = {"Human": "user", "Assistant": "assistant"}
 SAID = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "second"}]
@@ -34,6 +34,25 @@ def transcript(text: str) -> list[dict[str, Any]]:
     return [{"role": ROLES[who], "content": said.strip()} for who, said in zip(parts[::2], parts[1::2], strict=True)]
 
 
+def usual_parts(content: Any) -> Any:
+    """Return a content with its parts as OpenAI and Anthropic name them; LLaMA-Factory says all of them in `value`."""
+    if not isinstance(content, list):
+        return content
+    parts: list[Any] = []
+    for part in content:
+        if not isinstance(part, dict) or "value" not in part:
+            parts.append(part)
+        elif is_part(part, "reasoning"):
+            parts.append({"type": "thinking", "thinking": part["value"]})
+        elif is_part(part, "tool_call"):
+            calls = parsed(part["value"]) if isinstance(part["value"], str) else part["value"]
+            for call in calls if isinstance(calls, list) else [calls]:
+                parts.append({**call, "type": "tool_use"} if isinstance(call, dict) else {"type": "tool_use"})
+        else:
+            parts.append({"type": part.get("type"), "text": part["value"]})
+    return parts
+
+
 def is_part(part: Any, kind: str) -> bool:
     """Return whether a part of a content is of this type."""
     return isinstance(part, dict) and part.get("type") == kind
@@ -45,7 +64,8 @@ def text_of(content: Any, role: str) -> str:
         return content or ""
     kinds = ("text", "output_text", "refusal") if role == "assistant" else ("text", "input_text")
     if isinstance(content, list) and all(
-        isinstance(x, str) or any(is_part(x, kind) for kind in kinds) for x in content
+        isinstance(x, str) or any(is_part(x, kind) and {"text", "refusal"} & x.keys() for kind in kinds)
+        for x in content
     ):
         flags = {part.get(name, 1) for part in content if isinstance(part, dict) for name in ("train", "weight")}
         if flags - {1}:

@@ -13,7 +13,7 @@ _QUESTIONS = ("instruction", "prompt", "query", "question", "problem")
 _ANSWERS = ("output", "completion", "response", "answer", "solution")
 _SYSTEMS = ("system", "system_prompt")
 _LEARNED = frozenset({"assistant", "gpt", "bot", "model"})
-_FLAGS = ("weight", "loss", "train", "loss_scale")
+_FLAGS = ("weight", "loss", "train", "loss_scale", "loss_weight")
 _MOST_TURNS = 4
 _MOST_CHARACTERS = 24
 """The columns, words and flags that the generated conversations.py reads."""

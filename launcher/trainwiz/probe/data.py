@@ -44,6 +44,8 @@ class Reading:
     """Whether several documents share a sample."""
     two_answers: bool = True
     """Whether a sample of preferences is two answers, or one."""
+    answers_only: bool = True
+    """Whether a conversation without an answer teaches nothing."""
     columns: str | None = None
     """What columns of conversations and preferences are read as; None: what their names say."""
     text_column: str = "text"

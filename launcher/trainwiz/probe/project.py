@@ -68,6 +68,7 @@ def project(
         as_bytes=_reads_bytes(plan),
         packing=plan.data.packing,
         two_answers=row.rows(plan.preference.loss) > 1,
+        answers_only=plan.data.train_on == "answers",
         columns=plan.data.columns,
         text_column=plan.data.image_column if row.backbones else plan.data.text_column,
         label_column=plan.data.label_column,

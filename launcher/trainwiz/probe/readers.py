@@ -22,28 +22,35 @@ _MOST_ROWS = 200
 
 def problem(file: Path, head: Head, reading: Reading, *, compares: bool) -> str:
     """The first row that the training would refuse, and why; empty: none of those looked at."""
-    is_table = first_rows.kind(file) in first_rows.STORED
-    for line, row in head.rows[:_MOST_ROWS]:
-        if reason := _reason(row, reading.columns or "", compares=compares, is_table=is_table):
+    is_table, answered = first_rows.kind(file) in first_rows.STORED, False
+    rows = head.rows[:_MOST_ROWS]
+    for line, row in rows:
+        found = _read(row, reading.columns or "", compares=compares, is_table=is_table)
+        answered = answered or compares or (not isinstance(found, str) and any(found.learned[1:]))
+        if isinstance(found, str):
             return t(
                 "{file}: line {line}: this conversation cannot be used: {reason}",
                 file=file.name,
                 line=line,
-                reason=reason,
+                reason=found,
             )
+    if rows and not answered and reading.answers_only:
+        return t(
+            "{file}: none of the first {count} conversations has an answer to learn", file=file.name, count=len(rows)
+        )
     return ""
 
 
-def _reason(row: Mapping[str, Any], columns: str, *, compares: bool, is_table: bool) -> str:
+def _read(row: Mapping[str, Any], columns: str, *, compares: bool, is_table: bool) -> Any:
+    """A row as the training reads it, or why it cannot."""
     conversations, preferences = _modules()
     try:
         value = conversations.dense(dict(row)) if is_table else dict(row)
         if columns:
             value, _ = conversations.column_names.renamed(value, columns)
-        (preferences.preference_of if compares else conversations.conversation_of)(value)
+        return (preferences.preference_of if compares else conversations.conversation_of)(value)
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
         return str(error) if type(error) is ValueError else repr(error)
-    return ""
 
 
 @functools.cache

@@ -18,7 +18,7 @@ WORDS: Mapping[str, tuple[str, ...]] = {
     "prompt": ("instruction", "prompt", "query", "question", "problem"),
     "input": ("input", "context"),
     "completion": ("output", "completion", "response", "answer", "solution", "target"),
-    "chosen": ("chosen", "chosen_response", "preferred_output", "preferred"),
+    "chosen": ("chosen", "chosen_response", "chosen_messages", "preferred_output", "preferred"),
     "rejected": ("rejected", "rejected_response", "rejected_messages", "non_preferred_output", "dispreferred"),
     "label": ("label", "kto_tag"),
 }
