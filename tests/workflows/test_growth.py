@@ -234,6 +234,24 @@ def test_a_pool_gives_results_in_order() -> None:
     assert list(pool.mapped(double, [1])) == [2]
 
 
+def where(number: int) -> tuple[int, int]:
+    """A number, and who did it; the first half of them takes long."""
+    time.sleep(0.005 if number < 150 else 0)
+    return number, os.getpid()
+
+
+def test_neighbors_share_a_process_and_all_end_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    done = list(pool.mapped(where, range(300)))
+    assert [number for number, _ in done] == list(range(300))
+    owners = [owner for _, owner in done]
+    changes = [i for i, (one, other) in enumerate(itertools.pairwise(owners)) if one != other]
+    assert len(set(owners)) == 2
+    assert len(changes) < 4, "each process has a row of its own, and then the end of the other's"
+    helped = [owner for owner in owners[:150] if owner == owners[-1]]
+    assert 0 < len(helped) < 150, "who ends first takes what is left to others"
+
+
 def test_many_scripts_give_the_findings_of_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     language.choose([], {})
     wrong = "import torch\nfor batch in loader:\n    loss = model(batch)\n    loss.backward()\n    optimizer.step()\n"
@@ -261,6 +279,7 @@ def test_a_script_that_is_passed_over_must_be_python_and_import_nothing_about_tr
     module.write_text("x = 1\n")
     assert scripts.with_modules(str(script)) is None
     module.write_text("import torch\n")
+    scripts.refresh_modules()
     assert scripts.with_modules(str(script)) is not None
     script.write_text("x = (\n")
     with pytest.raises(UsageError, match="not valid Python"):

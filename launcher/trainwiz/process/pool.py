@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import gc
+import mmap
 import multiprocessing
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from typing import TypeVar
+from multiprocessing.context import ForkContext
+from typing import Any, Generic, TypeVar
 
 from trainwiz.process import termination
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-_SMALLEST = 8
-"""Items in a part, at least."""
+_TAKEN = 8
+"""Items that a process takes at once."""
 _LEAST = 64
 """Fewer items are done before other processes would have started."""
-_SHARE = 8
-"""Each part is an eighth of what is left for a process: neighboring items share work, and all end together."""
 
 
 def mapped(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterator[Result]:
@@ -30,22 +29,56 @@ def mapped(function: Callable[[Item], Result], items: Sequence[Item]) -> Iterato
         yield from map(function, items)
         return
     # Forked, so that nothing is imported again.
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("fork"), _begin) as pool:
-        for results in pool.map(functools.partial(_all, function), list(_parts(items, workers))):
-            yield from results
+    context = multiprocessing.get_context("fork")
+    work = _Work(function, items, workers, context)
+    with ProcessPoolExecutor(workers, context, _begin, (work,)) as pool:
+        parts = [part for share in pool.map(_share, range(workers)) for part in share]
+    for _, results in sorted(parts, key=lambda part: part[0]):
+        yield from results
 
 
-def _parts(items: Sequence[Item], workers: int) -> Iterator[Sequence[Item]]:
-    """The items in parts that become smaller and smaller."""
-    start = 0
-    while start < len(items):
-        size = max(_SMALLEST, (len(items) - start) // (workers * _SHARE))
-        yield items[start : start + size]
-        start += size
+class _Work(Generic[Item, Result]):
+    """What is left to do: a row of neighbors for each process, which share work, and then the ends of other rows."""
+
+    def __init__(
+        self, function: Callable[[Item], Result], items: Sequence[Item], workers: int, context: ForkContext
+    ) -> None:
+        self.function, self.items, self._lock = function, items, context.Lock()
+        shared = memoryview(mmap.mmap(-1, 2 * workers * 8)).cast("q")
+        self._firsts, self._ends = shared[:workers], shared[workers:]
+        for i in range(workers):
+            self._firsts[i], self._ends[i] = i * len(items) // workers, (i + 1) * len(items) // workers
+
+    def parts(self, own: int) -> Iterator[tuple[int, Sequence[Item]]]:
+        """The parts for one process, each with the place of its first item, until nothing is left for anyone."""
+        while (part := self._taken(own)) is not None:
+            yield part.start, self.items[part.start : part.stop]
+
+    def _taken(self, own: int) -> range | None:
+        with self._lock:
+            first, end = self._firsts[own], self._ends[own]
+            if first < end:
+                self._firsts[own] = min(first + _TAKEN, end)
+                return range(first, self._firsts[own])
+            other = max(range(len(self._ends)), key=lambda i: self._ends[i] - self._firsts[i])
+            first, end = self._firsts[other], self._ends[other]
+            self._ends[other] = max(end - _TAKEN, first)
+            return range(self._ends[other], end) if first < end else None
 
 
-def _all(function: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    return [function(item) for item in items]
+_WORK: list[_Work[Any, Any]] = []
+"""That of this process."""
+
+
+def _begin(work: _Work[Any, Any]) -> None:
+    termination.restore_defaults()
+    gc.freeze()
+    _WORK.append(work)
+
+
+def _share(own: int) -> list[tuple[int, list[Any]]]:
+    (work,) = _WORK
+    return [(first, [work.function(item) for item in items]) for first, items in work.parts(own)]
 
 
 @contextlib.contextmanager
@@ -57,8 +90,3 @@ def rarely_collecting() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
-
-
-def _begin() -> None:
-    termination.restore_defaults()
-    gc.freeze()

@@ -28,7 +28,7 @@ from trainwiz.script.origins import Origins
 from trainwiz.script.outline import Outline
 from trainwiz.script.ranks import STEMS, Ranks
 from trainwiz.script.training import Training
-from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, order, walk
+from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, order, walk, written
 from trainwiz.script.values import Values
 
 Found = TypeVar("Found")
@@ -67,8 +67,15 @@ class Part:
     def says(self, pattern: re.Pattern[str]) -> bool:
         """Whether something like this is in its text; searched once for all scripts that import it."""
         if pattern not in self._said:
-            self._said[pattern] = pattern.search(self.text) is not None
+            # Without regard to case, a search takes ten times as long.
+            folded = pattern.flags & re.IGNORECASE
+            found = _exact(pattern).search(self._lower) if folded else pattern.search(self.text)
+            self._said[pattern] = found is not None
         return self._said[pattern]
+
+    @cached_property
+    def _lower(self) -> str:
+        return self.text.lower()
 
     @property
     def module(self) -> ast.Module:
@@ -83,8 +90,7 @@ class Part:
     @cached_property
     def tells_ranks_apart(self) -> bool:
         """Whether it contains a word without which it does the same on all ranks."""
-        text = self.text.lower()
-        return any(stem in text for stem in STEMS)
+        return any(stem in self._lower for stem in STEMS)
 
     @cached_property
     def ignored(self) -> Mapping[int, tuple[str, ...]]:
@@ -200,7 +206,7 @@ class Script:
 
     def has_attribute(self, *names: str) -> bool:
         """Whether it uses an attribute or a method of one of these names."""
-        return any(not outline.attributes.isdisjoint(names) for outline in self.tree.outlines)
+        return any(not outline.attributes.keys().isdisjoint(names) for outline in self.tree.outlines)
 
     @property
     def clears_gradients(self) -> bool:
@@ -220,13 +226,13 @@ class Script:
     def _clears(self, node: ast.Attribute) -> bool:
         """Whether this is `p.grad = None`, not of some parameters only, or `p.grad.zero_`."""
         if node.attr == "zero_":
-            return ".grad" in ast.unparse(node.value) or "grad" in dotted(node.value).rpartition(".")[2]
+            return ".grad" in written(node.value) or "grad" in dotted(node.value).rpartition(".")[2]
         if node.attr != "grad" or not isinstance(node.ctx, ast.Store):
             return False
         parent = self.tree.parent(node)
-        if isinstance(parent, ast.Assign) and ".grad" in ast.unparse(parent.value):
+        if isinstance(parent, ast.Assign) and ".grad" in written(parent.value):
             return False  # `p.grad = p.grad.float()`
-        return all("grad" in ast.unparse(guard.test) for guard in self.tree.guards(node))
+        return all("grad" in written(guard.test) for guard in self.tree.guards(node))
 
     def called(self, *names: str) -> list[Call]:
         """The calls of these functions, by their full names."""
@@ -284,13 +290,24 @@ class Script:
             called, making = outline.callees_by_first, outline.once(_making)
             imported = called.keys() & self.names.imports.keys()
             # What is not imported has the name that it is written with.
-            known = [called[first] for first in imported] + [making[first] for first in making.keys() - imported]
+            known = [self._that_may_make(outline, first) for first in imported]
+            known += [making[first] for first in making.keys() - imported]
             for name in itertools.chain(*known):
                 if kind := self.engines.made_by(name):
                     of_kinds.setdefault(kind, []).extend(outline.callees[name])
             for kind, calls in of_kinds.items():
                 found.setdefault(kind, []).extend(self._wrapped(sorted(calls, key=order)))
         return found
+
+    def _that_may_make(self, outline: Outline, first: str) -> list[str]:
+        """What is called by names with this imported first part, and may make something; found once per module."""
+        whole = self.names.imports[first]
+        if self.names.is_own(whole):
+            return outline.callees_by_first[first]
+        found = outline.making
+        if (first, whole) not in found:
+            found[first, whole] = [n for n in outline.callees_by_first[first] if may_make(whole + n[len(first) :])]
+        return found[first, whole]
 
     def _wrapped(self, nodes: Iterable[ast.Call]) -> list[Call]:
         found, known = [], self._calls
@@ -333,9 +350,17 @@ class Script:
         return Place(file=part.file, line=line, column=len(before) + 1, width=max(1, len(marked)), source=source)
 
 
+@functools.cache
+def _exact(pattern: re.Pattern[str]) -> re.Pattern[str]:
+    """The same pattern for texts in lower case, except after a backslash, where it has another meaning."""
+    lowered = re.sub(r"\\.|[A-Z]+", lambda m: m[0] if m[0][0] == "\\" else m[0].lower(), pattern.pattern)
+    return re.compile(lowered, pattern.flags & ~re.IGNORECASE)
+
+
 def _clearing(outline: Outline) -> list[ast.Attribute]:
     """The attributes that may clear gradients."""
-    return [n for n in outline.of(ast.Attribute) if n.attr in ("zero_", "grad") or "zero_grad" in n.attr]
+    names = [n for n in outline.attributes if n in ("zero_", "grad") or "zero_grad" in n]
+    return [node for name in names for node in outline.attributes[name]]
 
 
 def _making(outline: Outline) -> dict[str, list[str]]:

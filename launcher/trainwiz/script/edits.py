@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trainwiz.finding import Edit
 from trainwiz.script.names import parameters
-from trainwiz.script.tree import dotted
+from trainwiz.script.tree import dotted, written
 
 if TYPE_CHECKING:
     from trainwiz.script import Script
@@ -64,7 +64,7 @@ def instead(script: Script, node: ast.expr, text: str) -> tuple[Edit, ...]:
 
 def main_rank(script: Script, node: ast.AST) -> str:
     """The condition of the main process, in words that are known at a node; empty where none is."""
-    for assignments in script.names.assignments.values():
+    for assignments in script.names.assignments.values() if script.makers("Accelerator") else ():
         for assignment in assignments:
             known = script.engines.kind(assignment.value) == "Accelerator" if assignment.alone else False
             seen = assignment.scope in (script.tree.module, script.tree.scope(node)) or "." in assignment.name
@@ -87,15 +87,15 @@ def _asked(script: Script, node: ast.AST) -> str:
         names = [n.id for n in ast.walk(test) if isinstance(n, ast.Name)]
         seen = all(name in known or _is_known(script, name, node) for name in names)
         if names and seen and _is_main(script, test):
-            return ast.unparse(test)
+            return written(test)
     return ""
 
 
 def _is_main(script: Script, test: ast.expr) -> bool:
     """Whether a condition says that this is rank 0, and nothing else."""
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        zero = isinstance(test.ops[0], ast.Eq) and ast.unparse(test.comparators[0]) == "0"
-        return (zero or ast.unparse(test.comparators[0]) == "[-1, 0]") and script.ranks.differs(test, True)
+        zero = isinstance(test.ops[0], ast.Eq) and written(test.comparators[0]) == "0"
+        return (zero or written(test.comparators[0]) == "[-1, 0]") and script.ranks.differs(test, True)
     return isinstance(test, ast.Call | ast.Attribute) and script.ranks.is_main(test)
 
 

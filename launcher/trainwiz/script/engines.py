@@ -307,11 +307,9 @@ class Engines:
     # docs/decisions/files.md: Lint follows prepared objects by name
     def _of_name(self, name: str) -> str:
         last = name.rpartition(".")[2]
-        for kind, pattern in _NAMED:
-            if pattern.search(last):
-                if (kind == "Accelerator" and not self.accelerate) or (kind == "Fabric" and not self.fabric):
-                    return ""
-                return kind
+        if kind := _named(last):
+            unknown = (kind == "Accelerator" and not self.accelerate) or (kind == "Fabric" and not self.fabric)
+            return "" if unknown else kind
         if self.deepspeed and last in ("engine", "model_engine", "ds_engine"):
             return "DeepSpeedEngine"
         return ""
@@ -340,6 +338,12 @@ def _gives_parameters(node: ast.AST) -> bool:
 def may_make(name: str) -> bool:
     """Whether something of this name that nothing imports may make an object of a known kind."""
     return bool(_kind_of(name)) or name.startswith(RENAMED)
+
+
+@functools.lru_cache(maxsize=50_000)
+def _named(name: str) -> str:
+    """What something of this name is; scripts share most of their names."""
+    return next((kind for kind, pattern in _NAMED if pattern.search(name)), "")
 
 
 @functools.lru_cache(maxsize=50_000)

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
-from trainwiz.script.outline import Assignment, Outline
+from trainwiz.script.outline import SCOPES, Assignment, Outline
 from trainwiz.script.tree import Function, Tree, children, dotted, walk
 
 __all__ = ["MODULE_ALIASES", "RENAMED", "Assignment", "Names", "parameters"]
@@ -36,6 +36,7 @@ MODULE_ALIASES = {
     "transformers.trainer_utils": "transformers",
 }
 """Modules whose names are known by another one as well: everything is looked for by its public name."""
+_NONE: frozenset[str] = frozenset()
 RENAMED = tuple(f"{module}." for module in MODULE_ALIASES)
 """What names of these modules begin with."""
 
@@ -50,7 +51,7 @@ class Names:
         self.imports: dict[str, str] = {}
         self._assigned: dict[str, list[Assignment]] = {}
         self._resolved: dict[str, str] = {}
-        self._by_scope: dict[str, dict[ast.AST, list[Assignment]]] = {}
+        self._of_module: dict[str, list[Assignment]] = {}
         for outline in tree.outlines:
             for bound, whole, known in outline.once(_imports):
                 if known or whole in self.own or whole.rpartition(".")[0] in self.own:
@@ -90,8 +91,8 @@ class Names:
 
     def calls_like(self, pattern: str) -> list[ast.Call]:
         """The same for last names like this regular expression."""
-        is_like = re.compile(pattern).search
-        return self.calls_of(*filter(is_like, self.tree.called), *filter(is_like, self._aliases))
+        like = {name for outline in self.tree.outlines for name in outline.called_like(pattern)}
+        return self.calls_of(*like, *filter(re.compile(pattern).search, self._aliases))
 
     def resolved(self, node: ast.AST) -> str:
         """The dotted name with its first part replaced by what was imported under it."""
@@ -114,6 +115,14 @@ class Names:
         # `model.train()` of a variable is not a function of the module `model`.
         return last if module in self.own and first in self.imports else whole
 
+    def is_own(self, whole: str) -> bool:
+        """Whether names that begin with this one may be of one of the project's modules."""
+        return whole.partition(".")[0] in self._own_tops
+
+    @cached_property
+    def _own_tops(self) -> frozenset[str]:
+        return frozenset(name.partition(".")[0] for name in self.own)
+
     def imported(self, package: str) -> bool:
         """Whether anything of this package is imported."""
         return any(name == package or name.startswith(package + ".") for name in self.imports.values())
@@ -123,21 +132,25 @@ class Names:
 
         An attribute (`self.x`) is looked for in the whole module.
         """
-        known = self.all_of(name)
-        if "." in name or not known:
-            return known
-        if name not in self._by_scope:
-            groups: dict[ast.AST, list[Assignment]] = {}
-            for one in known:
-                groups.setdefault(one.scope, []).append(one)
-            self._by_scope[name] = groups
-        scope: ast.AST | None = self.tree.scope(at)
-        while scope is not None:
-            here = self._by_scope[name].get(scope, [])
-            if here or name in parameters(scope):
-                return here
-            scope = None if scope is self.tree.module else self.tree.scope(scope)
-        return []
+        if "." in name:
+            return self.all_of(name)
+        by_scope, scope, module = self._by_scope, self.tree.scope(at), self.tree.module
+        while scope is not module:
+            here = by_scope[scope].get(name) if scope in by_scope else None
+            if here is not None or name in parameters(scope):
+                return here or []
+            scope = self.tree.scope(scope)
+        if name not in self._of_module:
+            self._of_module[name] = [one for one in self.all_of(name) if one.scope is module]
+        return self._of_module[name]
+
+    @cached_property
+    def _by_scope(self) -> dict[ast.AST, dict[str, list[Assignment]]]:
+        """The assignments in functions, by function and name."""
+        found: dict[ast.AST, dict[str, list[Assignment]]] = {}
+        for outline in self.tree.outlines:
+            found.update(outline.by_function)
+        return found
 
     def latest(self, name: str, at: ast.AST) -> Assignment | None:
         """The last assignment above the node, by line."""
@@ -216,9 +229,14 @@ def _before(node: ast.AST, past: Callable[[ast.AST], bool]) -> Iterator[ast.AST]
         yield from _before(child, past)
 
 
-def parameters(scope: ast.AST) -> set[str]:
-    """The parameters' names of a function; none of anything else."""
-    if not isinstance(scope, Function | ast.Lambda):
-        return set()
-    names = [*scope.args.posonlyargs, *scope.args.args, *scope.args.kwonlyargs, scope.args.vararg, scope.args.kwarg]
-    return {argument.arg for argument in names if argument}
+def parameters(scope: ast.AST) -> frozenset[str]:
+    """The parameters' names of a function, kept on its node; none of anything else."""
+    if type(scope) not in SCOPES:
+        return _NONE
+    known: frozenset[str] | None = scope.__dict__.get("_parameters")
+    if known is None:
+        args = scope.args  # type: ignore[attr-defined]
+        names = [*args.posonlyargs, *args.args, *args.kwonlyargs, args.vararg, args.kwarg]
+        known = frozenset([argument.arg for argument in names if argument])
+        scope._parameters = known  # type: ignore[attr-defined]
+    return known

@@ -15,7 +15,7 @@ from trainwiz.engines.accelerate import DUMMY_OPTIMIZER_DEFAULTS
 from trainwiz.engines.torch import OPTIMIZER_DEFAULTS
 from trainwiz.script import counted_loop, lightning, trainers
 from trainwiz.script.arguments import Number, is_trainer, keyword, number, of_trainer, read, typed
-from trainwiz.script.tree import Loop, constant, dotted
+from trainwiz.script.tree import Loop, constant, dotted, written
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
@@ -73,13 +73,13 @@ def _of_accelerator(script: Script) -> Iterator[Number]:
         given, named = call.argument("num_steps", 0), "GradientAccumulationPlugin(num_steps)"
         yield from number(script, "accumulation", named, given, None, call.node, "")
     for window in script.training.windows:
-        yield from number(script, "accumulation", ast.unparse(window.test), window.size, None, window.step, "")
+        yield from number(script, "accumulation", written(window.test), window.size, None, window.step, "")
 
 
 def _of_loaders(script: Script) -> Iterator[Number]:
     loaders = script.called("DataLoader", "torch.utils.data.DataLoader")
     if only := counted_loop.loop(script):
-        yield Number(kind="micro_batch", name=f"for … in {ast.unparse(only.iter)}", node=only, value=1)
+        yield Number(kind="micro_batch", name=f"for … in {written(only.iter)}", node=only, value=1)
     chosen = [c for c in loaders if "train" in _target(script, c.node).lower()]
     chosen = chosen or [c for c in loaders if _true(script, c.keyword("shuffle"))] or loaders
     split = any(_true(script, c.keyword("split_batches")) for c in script.calls)
@@ -185,10 +185,10 @@ def _of_schedules(script: Script) -> Iterator[Number]:
     step: ast.Call | None = next(iter((*script.training.steps, *([made.trainer.node] if made else ()))), None)
     by_hand = next((node for node in script.tree.of(ast.Subscript) if _sets_rate(node)), None)
     if not found and by_hand is not None:
-        yield Number(kind="schedule", name=ast.unparse(by_hand), node=by_hand)
+        yield Number(kind="schedule", name=written(by_hand), node=by_hand)
     elif not found and step is not None:
         for kind, value in (("schedule", "constant"), ("warmup", 0)):
-            yield Number(kind=kind, name=ast.unparse(step.func), node=step, value=value, left_out="script")
+            yield Number(kind=kind, name=written(step.func), node=step, value=value, left_out="script")
 
 
 def _sets_rate(node: ast.Subscript) -> bool:
@@ -228,7 +228,7 @@ def _of_clipping(script: Script) -> Iterator[Number]:
             yield Number(kind="clipping", name=call.last, node=call.node)
     if not calls and script.training.steps:
         step = script.training.steps[0]
-        yield Number(kind="clipping", name=ast.unparse(step.func), node=step, value=0.0, left_out="script")
+        yield Number(kind="clipping", name=written(step.func), node=step, value=0.0, left_out="script")
 
 
 def _of_epochs(script: Script) -> Iterator[Number]:
@@ -237,7 +237,7 @@ def _of_epochs(script: Script) -> Iterator[Number]:
     for backward in script.training.backwards:
         around = script.tree.loops_around(backward.call)
         around = around if around == [counted_loop.loop(script)] else around[1:]
-        named = [loop for loop in around if isinstance(loop, ast.For) and "epoch" in ast.unparse(loop.target).lower()]
+        named = [loop for loop in around if isinstance(loop, ast.For) and "epoch" in written(loop.target).lower()]
         loops |= dict.fromkeys((named or around)[-1:])
     for loop in loops:
         source = loop.iter if isinstance(loop, ast.For | ast.AsyncFor) else None
@@ -247,7 +247,7 @@ def _of_epochs(script: Script) -> Iterator[Number]:
         if ranges and isinstance(source, ast.Call) and source.args:
             # range(start, epochs) goes on after a resume; a whole training is all of them. range(1, …) only counts.
             start = constant(source.args[0]) if len(source.args) > 1 else 0
-            for one in _epochs(script, f"for … in {ast.unparse(source)}", source.args[:2][-1], loop):
+            for one in _epochs(script, f"for … in {written(source)}", source.args[:2][-1], loop):
                 counts = one.kind == "epochs" and isinstance(start, int) and isinstance(one.value, int)
                 yield replace(one, value=one.value - start) if counts else one
 

@@ -346,6 +346,8 @@ def given_on(function: Function) -> str:
 
 
 def _yielded_of(function: Function) -> str:
+    if "_yields" not in function.__dict__:
+        return ""
     yields = [n.value for n in walk(function) if isinstance(n, ast.Yield)]
     if not yields:
         return ""

@@ -10,6 +10,7 @@ import ast
 import functools
 import itertools
 import operator
+import re
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
@@ -57,6 +58,9 @@ class Outline:
         self._plans: dict[type[ast.AST], tuple[Callable[[ast.AST], None], tuple[str, ...]]] = {}
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)
         self._kept: dict[Callable[[Outline], Any], Any] = {}
+        self._like: dict[str, tuple[str, ...]] = {}
+        self.making: dict[tuple[str, str], list[str]] = {}
+        """What may make something, by the first part of its name and what a script imports as that."""
         self._ends: dict[ast.stmt, tuple[int, ...]] = {}
         counted = [self.kinds[kind] for kind in _NAMING]
         for statement in module.body:
@@ -64,6 +68,9 @@ class Outline:
                 statement._parent = module  # type: ignore[attr-defined]
                 self._visit(statement)
                 self._ends[statement] = tuple(map(len, counted))
+        for node in self.kinds.get(ast.Yield, ()):
+            for above in _around(node):
+                above._yields = True  # type: ignore[attr-defined]
         for order, call in enumerate(self.kinds[ast.Call]):
             if not left_out or "_order" not in call.__dict__:
                 call._order = order
@@ -123,6 +130,12 @@ class Outline:
         kept: Found = self._kept[find]
         return kept
 
+    def called_like(self, pattern: str) -> tuple[str, ...]:
+        """The last names of its calls that are like this regular expression; found once."""
+        if pattern not in self._like:
+            self._like[pattern] = tuple(filter(re.compile(pattern).search, self.calls))
+        return self._like[pattern]
+
     @cached_property
     def callees(self) -> dict[str, list[ast.Call]]:
         """Its calls by the whole dotted name of what is called; all that have none under the empty one."""
@@ -152,17 +165,20 @@ class Outline:
     @cached_property
     def mentions(self) -> dict[str, list[ast.Name | ast.Attribute]]:
         """Its names and attributes, by their last name."""
-        found = defaultdict(list)
+        found: dict[str, list[ast.Name | ast.Attribute]] = defaultdict(list)
         for name in self.kinds[ast.Name]:
             found[name.id].append(name)
-        for attribute in self.kinds[ast.Attribute]:
-            found[attribute.attr].append(attribute)
+        for attribute, nodes in self.attributes.items():
+            found[attribute] += nodes
         return found
 
     @cached_property
-    def attributes(self) -> frozenset[str]:
-        """The names of all attributes and methods that it uses."""
-        return frozenset(node.attr for node in self.kinds[ast.Attribute])
+    def attributes(self) -> dict[str, list[ast.Attribute]]:
+        """The attributes and methods that it uses, by name."""
+        found = defaultdict(list)
+        for attribute in self.kinds[ast.Attribute]:
+            found[attribute.attr].append(attribute)
+        return found
 
     @cached_property
     def keywords(self) -> dict[str | None, list[ast.keyword]]:
@@ -234,6 +250,16 @@ class Outline:
         return found
 
     @cached_property
+    def by_function(self) -> dict[ast.AST, dict[str, list[Assignment]]]:
+        """The same of its functions, by function and name."""
+        found: dict[ast.AST, dict[str, list[Assignment]]] = defaultdict(lambda: defaultdict(list))
+        for group in self.bindings.values():
+            for one in group:
+                if type(one.scope) is not ast.Module:
+                    found[one.scope][one.name].append(one)
+        return found
+
+    @cached_property
     def bound(self) -> dict[ast.expr, list[Assignment]]:
         """The same by what the value is."""
         found = defaultdict(list)
@@ -265,6 +291,15 @@ def scope(node: ast.AST) -> ast.AST:
             above = above.__dict__.get("_parent")
         known["_scope"] = above
     return above  # type: ignore[return-value]
+
+
+def _around(node: ast.AST) -> Iterator[ast.AST]:
+    """The functions around a node."""
+    above = node.__dict__.get("_parent")
+    while above is not None:
+        if type(above) in SCOPES:
+            yield above
+        above = above.__dict__.get("_parent")
 
 
 def dotted(node: ast.AST) -> str:

@@ -56,7 +56,7 @@ class Ranks:
 
     def __init__(self, tree: Tree, names: Names, origins: Origins, differ: bool = True) -> None:
         """`differ` is whether a text of the program has one of `STEMS`; without, all ranks do the same."""
-        self.tree, self.names, self.origins, self._differ = tree, names, origins, differ
+        self.tree, self.names, self.origins, self.differ = tree, names, origins, differ
         self._numbers: dict[tuple[str, ast.AST], bool] = {}
         self._asking: set[str] = set()
         self._deciding: set[str] = set()
@@ -65,7 +65,7 @@ class Ranks:
 
     def runs_function(self, function: ast.AST) -> bool:
         """Whether only some ranks run a function: by its decorator, or because all its calls are reached by those."""
-        if not self._differ or not isinstance(function, Function):
+        if not self.differ or not isinstance(function, Function):
             return False
         if function not in self._single:
             self._decide(function)
@@ -87,7 +87,7 @@ class Ranks:
 
     def own_guard(self, node: ast.AST) -> Guard | None:
         """The condition within the node's own function."""
-        if not self._differ:
+        if not self.differ:
             return None
         if node not in self._own_guards:
             guards = self.tree.guards(node)

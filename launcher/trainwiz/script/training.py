@@ -11,7 +11,7 @@ from functools import cached_property
 from trainwiz.script.engines import Engines
 from trainwiz.script.names import Names, parameters
 from trainwiz.script.origins import Origins, argument, given_on
-from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method, walk
+from trainwiz.script.tree import Guard, Loop, Tree, constant, dotted, method, walk, written
 
 SHOWING = ("tqdm", "trange", "track", "progress_bar", "log_every")
 """Functions that show how far a loop has come."""
@@ -272,7 +272,7 @@ class Training:
                 here = [b for b in self.backwards if b.loop is loop and guard in self.tree.guards(b.call, within=loop)]
                 other = Guard(guard.test, not guard.positive)
                 there = [b for b in self.backwards if b.loop is loop and other in self.tree.guards(b.call, within=loop)]
-                same = [b for b in here if ast.unparse(b.loss) in [ast.unparse(one.loss) for one in there]]
+                same = [b for b in here if written(b.loss) in [written(one.loss) for one in there]]
                 for part, _ in _alternatives(self.expanded(guard.test), guard.positive):
                     modulo = remainder(part, guard.positive)
                     if loop is not None and same and modulo and _number(modulo[1]) is None:
@@ -308,7 +308,7 @@ class Training:
         """Counter, divisor and remainder of each modulo in a condition, as it holds; or as it does not hold."""
         parts = [part for part, _ in _alternatives(self.expanded(test), positive)]
         found = [remainder(part, positive != opposite) for part in parts]
-        return [(ast.unparse(one[0]), ast.unparse(one[1]), ast.unparse(one[2])) for one in found if one is not None]
+        return [(written(one[0]), written(one[1]), written(one[2])) for one in found if one is not None]
 
     def _is_left_on_purpose(self, loop: Loop) -> bool:
         """Whether there is no later epoch, and a number of updates ends the loop."""
@@ -448,19 +448,19 @@ def _number(node: ast.expr) -> int | None:
 def counts_to_window(window: Window, guard: Guard, expanded: Callable[[ast.expr], ast.expr]) -> bool:
     """Whether a condition may hold at the end of a window only: it counts, or asks whether the update is due."""
     test = expanded(guard.test)
-    text = ast.unparse(test)
+    text = written(test)
     if (
         isinstance(test, ast.Compare)
         and isinstance(test.ops[0], ast.Gt | ast.GtE | ast.Lt | ast.LtE)
         and "%" not in text
     ):
         return False  # the end of the training
-    return "%" in text or text == ast.unparse(window.test) or _DUE.search(text) is not None
+    return "%" in text or text == written(window.test) or _DUE.search(text) is not None
 
 
 def describe(guard: Guard) -> str:
     """The condition as one would say it."""
     if not guard.positive and isinstance(guard.test, ast.UnaryOp) and isinstance(guard.test.op, ast.Not):
-        return ast.unparse(guard.test.operand)
-    text = ast.unparse(guard.test)
+        return written(guard.test.operand)
+    text = written(guard.test)
     return text if guard.positive else f"not ({text})"

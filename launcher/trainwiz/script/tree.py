@@ -66,11 +66,14 @@ def statements(module: ast.Module) -> list[ast.AST]:
 def children(node: ast.AST) -> list[ast.AST]:
     """What `ast.iter_child_nodes` gives, in half of its time; operators and the like, which nodes share, are in it."""
     found: list[ast.AST] = []
-    for name in branches(type(node)):  # type: ignore[arg-type]
-        value = getattr(node, name, None)
-        if isinstance(value, list):
-            found += [one for one in value if isinstance(one, ast.AST)]
-        elif isinstance(value, ast.AST):
+    kind_of_all, given = ast.AST, node.__dict__
+    for name in branches(node.__class__):  # type: ignore[arg-type]
+        value = given.get(name)
+        if value.__class__ is list:
+            for one in value:
+                if isinstance(one, kind_of_all):
+                    found.append(one)
+        elif isinstance(value, kind_of_all):
             found.append(value)
     return found
 

@@ -59,14 +59,15 @@ def read(path: str, arguments: Sequence[str] = ()) -> script.Script:
 def with_modules(path: str, text: str | None = None) -> script.Script | None:
     """The script in this file, with the modules of its own project that it imports. Raises `UsageError`.
 
-    It is valid until the next one is read. `text` counts in place of what is in the file. None where neither it nor
-    they have a word about training.
+    It is valid until the next one is read. Changes of modules are seen after `refresh_modules`. `text` counts in place
+    of what is in the file. None where neither it nor they have a word about training.
     """
     given, text = text, read_text(path) if text is None else text
     _MODULES.forget(len(text))
     # A text that is not in the file, or is too long for a module, cannot be imported by another script.
-    shared = given is None and Path(path).stat().st_size <= _MOST_BYTES
-    own = _MODULES.of(Path(path), text) if shared else Module(Path(path), text, _NEVER)
+    file = str(Path(path))
+    shared = given is None and _seen(file)[1] <= _MOST_BYTES
+    own = _MODULES.of(file, text) if shared else Module(file, text, _NEVER)
     if not shared:
         _IMPORTS.pop((own.file, _NEVER), None)
     if own.tree is None:
@@ -85,7 +86,7 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
 class Module:
     """One module of a project, read once for all scripts that import it."""
 
-    file: Path
+    file: str
     """Its path."""
     text: str
     """The whole text."""
@@ -96,21 +97,21 @@ class Module:
     def part(self, name: str) -> script.Part:
         """The module as scripts import it under this name."""
         if name not in self._parts:
-            self._parts[name] = script.part(name, str(self.file), self.text, self.imported)
+            self._parts[name] = script.part(name, self.file, self.text, self.imported)
         return self._parts[name]
 
     @cached_property
     def tree(self) -> ast.Module | None:
         """Its syntax tree; None where it is not valid Python."""
         try:
-            return script.parsed(str(self.file), self.text)
+            return script.parsed(self.file, self.text)
         except UsageError:
             return None
 
     @cached_property
-    def real(self) -> Path:
+    def real(self) -> str:
         """Its file, without links."""
-        return Path(_real(str(self.file)))
+        return _real(self.file)
 
     @cached_property
     def about_training(self) -> bool:
@@ -123,7 +124,7 @@ class Module:
         return _FOLLOWED.search(self.text) is not None
 
     @cached_property
-    def imports(self) -> tuple[tuple[str, Path], ...]:
+    def imports(self) -> tuple[tuple[str, str], ...]:
         """The modules of its project that it imports, with their names."""
         key = self.file, self.seen
         if key not in _IMPORTS:
@@ -152,20 +153,19 @@ class Modules:
     """The modules that were read last, as far as they fit."""
 
     def __init__(self) -> None:
-        self._kept: dict[Path, Module] = {}
+        self._kept: dict[str, Module] = {}
         self._bytes = 0
 
-    def of(self, file: Path, text: str | None = None) -> Module:
+    def of(self, file: str, text: str | None = None) -> Module:
         """The module in a file, or of this text. Raises `OSError`, `UnicodeDecodeError`."""
-        state = os.stat(file)
-        seen = (state.st_mtime_ns, state.st_size, state.st_ino)
+        seen = _seen(file)
         found = self._kept.pop(file, None)
         if found is not None and (found.seen != seen or (text is not None and found.text != text)):
             self._bytes -= len(found.text)
             found = None
         if found is None:
             if text is None:
-                text = files.read_text(file) if state.st_size <= _MOST_BYTES else ""
+                text = files.read_text(Path(file)) if seen[1] <= _MOST_BYTES else ""
             found = Module(file, text, seen)
             self._bytes += len(text)
         self._kept[file] = found
@@ -180,7 +180,7 @@ class Modules:
 
 
 _MODULES = Modules()
-_IMPORTS: dict[tuple[Path, tuple[int, int, int]], tuple[tuple[str, Path], ...]] = {}
+_IMPORTS: dict[tuple[str, tuple[int, int, int]], tuple[tuple[str, str], ...]] = {}
 """The imports of all files, by their stat: small, and most files are read again after their trees went."""
 
 
@@ -209,27 +209,28 @@ def _collect(program: Module, found: dict[str, Module]) -> None:
         found.update(level)
 
 
-def _of_training_first(importer: Module) -> Sequence[tuple[str, Path]]:
+def _of_training_first(importer: Module) -> Sequence[tuple[str, str]]:
     """What a module imports; of a program, those with a backward pass first where there may be too many."""
     if len(importer.imports) < _MOST_MODULES // 2 or "__main__" not in importer.text:
         return importer.imports
     return sorted(importer.imports, key=lambda one: not _learns(one[1]))
 
 
-def _learns(file: Path) -> bool:
+def _learns(file: str) -> bool:
     try:
         return ".backward(" in _MODULES.of(file).text
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
+def _imported(file: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
     """The modules that a file imports and that are files of its project, with their names."""
+    beside = Path(file).parent
     is_other: dict[str, bool] = {}
     for node in statements(tree):
         if not isinstance(node, (ast.Import, ast.ImportFrom)):
             continue
-        folder = file.parent
+        folder = beside
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:
@@ -237,7 +238,7 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
                 folder = folder.parent
             names = _named(node)
             if node.level and not node.module and _is_file(f"{folder}/__init__.py"):
-                yield folder.name, folder / "__init__.py"
+                yield folder.name, str(folder / "__init__.py")
         absolute = isinstance(node, ast.ImportFrom) and not node.level
         bases = _bases(str(folder)) if absolute else (str(folder),)
         for name in names:
@@ -245,9 +246,9 @@ def _imported(file: Path, tree: ast.Module) -> Iterator[tuple[str, Path]]:
             for base in bases:
                 module = _module_of(base, name, isinstance(node, ast.ImportFrom)) if _holds(base, top) else ""
                 if module and module not in is_other:
-                    is_other[module] = _real(module) != _real(str(file))
+                    is_other[module] = _real(module) != _real(file)
                 if module and is_other[module]:
-                    yield name, Path(module)
+                    yield name, module
                     break
 
 
@@ -260,7 +261,7 @@ def _named(node: ast.ImportFrom) -> list[str]:
 
 def _module_of(base: str, name: str, packages: bool) -> str:
     """The file of a module, or of a package; empty where there is none below the folder."""
-    path = f"{base}/{name.replace('.', '/')}"
+    path = f"{'' if base == '.' else base.rstrip('/') + '/'}{name.replace('.', '/')}"
     if _is_file(f"{path}.py"):
         return f"{path}.py"
     return f"{path}/__init__.py" if packages and _is_file(f"{path}/__init__.py") else ""
@@ -299,17 +300,25 @@ def _is_file(path: str) -> bool:
     return os.path.isfile(path)
 
 
+@functools.lru_cache(maxsize=50_000)
+def _seen(path: str) -> tuple[int, int, int]:
+    """The stat of a file, by which a change is seen. Raises `OSError`."""
+    state = os.stat(path)
+    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
 @functools.lru_cache(maxsize=10_000)
 def _real(path: str) -> str:
     return os.path.realpath(path)
 
 
 def refresh_modules() -> None:
-    """Forget which files and folders there are."""
+    """Forget which files and folders there are, and which of them changed."""
     _roots.cache_clear()
     _bases.cache_clear()
     _holds.cache_clear()
     _is_file.cache_clear()
+    _seen.cache_clear()
     _real.cache_clear()
     _IMPORTS.clear()
 

@@ -10,7 +10,7 @@ from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import Backward, Window, remainder
-from trainwiz.script.tree import Loop, constant, dotted, method, operates, walk
+from trainwiz.script.tree import Loop, constant, dotted, method, operates, walk, written
 
 _ACCUMULATION = re.compile(r"accum|micro", re.IGNORECASE)
 _MODEL = re.compile(r"(^|[._])(model|net|network|engine|ddp|fsdp)$")
@@ -40,7 +40,7 @@ def updates_follow_whole_windows(script: Script) -> Violations:
     yield from _cleared_by_windows(script)
     for window in script.training.windows:
         if window.early and not _is_less_one(window.size):
-            size = ast.unparse(window.size)
+            size = written(window.size)
             known = constant(window.size)
             if isinstance(known, int) and window.early % known == 0:
                 continue
@@ -73,7 +73,7 @@ def _cleared_by_windows(script: Script) -> Violations:
             yield violation(
                 "the optimizer steps after every micro-batch, but the gradients are cleared after every {size}",
                 remedy("step under the same condition as zero_grad"),
-                size=ast.unparse(sizes[0]),
+                size=written(sizes[0]),
                 place=script.place(step),
             )
             return
@@ -104,7 +104,7 @@ def windows_are_not_one_short(script: Script) -> Violations:
     """
     for window in script.training.windows:
         if _is_less_one(window.size):
-            size = ast.unparse(window.size.left)  # type: ignore[attr-defined]
+            size = written(window.size.left)  # type: ignore[attr-defined]
             yield violation(
                 "updates happen every {size} - 1 micro-batches, but the loss is divided by {size}",
                 remedy("use if (i + 1) % {size} == 0, with a counter that starts at 0", size=size),
@@ -129,7 +129,7 @@ def the_last_window_counts(script: Script) -> Violations:
             yield violation(
                 "micro-batches after the last full window of {size} in an epoch carry over into the next epoch",
                 remedy("also update when i + 1 == len(loader)"),
-                size=ast.unparse(window.size),
+                size=written(window.size),
                 place=script.place(window.test),
             )
 
@@ -155,8 +155,8 @@ def accumulated_losses_are_divided(script: Script) -> Violations:
         elif not _is_scaled(script, window):
             yield violation(
                 "the gradients of {size} micro-batches are added up, but the loss is not divided",
-                remedy("divide the loss by {size} before calling backward", size=ast.unparse(window.size)),
-                size=ast.unparse(window.size),
+                remedy("divide the loss by {size} before calling backward", size=written(window.size)),
+                size=written(window.size),
                 place=script.place(window.backward.call),
             )
 
@@ -181,12 +181,12 @@ def divided_losses_are_accumulated(script: Script) -> Violations:
         fed = (n for n in script.names.feeding(backward.loss) if operates(n, ast.Div))
         sizes = [n.right for n in fed if loop in script.tree.loops(n)]  # type: ignore[attr-defined]
         size = next((n for n in sizes if dotted(n) and _STEPS.search(dotted(n))), None)
-        same = [b for b in script.training.backwards if ast.unparse(b.loss) == ast.unparse(backward.loss)]
+        same = [b for b in script.training.backwards if written(b.loss) == written(backward.loss)]
         if every and len(same) == 1 and size is not None:
             yield violation(
                 "the loss is divided by {size}, but every micro-batch is an update",
-                remedy("step after {size} micro-batches, or remove the division", size=ast.unparse(size)),
-                size=ast.unparse(size),
+                remedy("step after {size} micro-batches, or remove the division", size=written(size)),
+                size=written(size),
                 place=script.place(every[0]),
             )
 
@@ -234,7 +234,7 @@ def _inner_windows(script: Script) -> Violations:
         if not isinstance(loop.iter, ast.Call) or (by == "Accelerator" and script.accumulation is not None):
             continue
         size = loop.iter.args[0] if dotted(loop.iter.func) == "range" and len(loop.iter.args) == 1 else None
-        if size is None or not _ACCUMULATION.search(ast.unparse(size)) or constant(size) is not None:
+        if size is None or not _ACCUMULATION.search(written(size)) or constant(size) is not None:
             continue
         steps = [s for s in script.training.steps if script.tree.scope(s) is script.tree.scope(loop)]
         steps = steps or _leading_to_steps(script, loop)
@@ -247,8 +247,8 @@ def _inner_windows(script: Script) -> Violations:
         elif window is not None and not _is_scaled(script, window, loop):
             yield violation(
                 "the gradients of {size} micro-batches are added up, but the loss is not divided",
-                remedy("divide the loss by {size} before calling backward", size=ast.unparse(size)),
-                size=ast.unparse(size),
+                remedy("divide the loss by {size} before calling backward", size=written(size)),
+                size=written(size),
                 place=script.place(backward.call),
             )
 
@@ -256,16 +256,16 @@ def _inner_windows(script: Script) -> Violations:
 def _scaled_otherwise(script: Script, window: Window, scale: ast.BinOp) -> Violation:
     return violation(
         "the gradients of {size} micro-batches are added up, but {scale} does not make the sum their mean",
-        remedy("divide the loss by {size} before calling backward", size=ast.unparse(window.size)),
-        size=ast.unparse(window.size),
-        scale=ast.unparse(scale),
+        remedy("divide the loss by {size} before calling backward", size=written(window.size)),
+        size=written(window.size),
+        scale=written(scale),
         place=script.place(scale.left),
     )
 
 
 def _other_scale(script: Script, window: Window) -> ast.BinOp | None:
     """The only scaling of the loss in a window, where it surely is none by the number of micro-batches."""
-    loss, size = window.backward.loss, ast.unparse(window.size)
+    loss, size = window.backward.loss, written(window.size)
     fed = script.names.feeding(loss, past=lambda n: _is_forward(script, n))
     scales = [n for n in fed if operates(n, ast.Div, ast.Mult) and _is_loss_in(script, n.left, window.loop)]  # type: ignore[attr-defined]
     if len(scales) != 1 or _scales_gradients(script, window):
@@ -273,10 +273,10 @@ def _other_scale(script: Script, window: Window) -> ast.BinOp | None:
     scale = scales[0]
     assert isinstance(scale, ast.BinOp)
     if isinstance(scale.op, ast.Mult):
-        return scale if ast.unparse(scale.right) == size else None
-    by = ast.unparse(scale.right)
+        return scale if written(scale.right) == size else None
+    by = written(scale.right)
     if _RANKS.search(by) or (isinstance(scale.right, ast.Call) and dotted(scale.right.func) == "len"):
-        told = (ast.unparse(n) for n in script.names.feeding(scale.right) if isinstance(n, ast.expr))
+        told = (written(n) for n in script.names.feeding(scale.right) if isinstance(n, ast.expr))
         return None if size in told or _STEPS.search(by) else scale
     return None
 
@@ -298,22 +298,20 @@ def _leading_to_steps(script: Script, loop: Loop) -> list[ast.Call]:
 def _meant(script: Script, divisor: ast.expr) -> list[str]:
     """What a name was assigned, as a number or not: `n = int(args.n)`."""
     values = [a.value for a in script.names.assigned(dotted(divisor), divisor) if a.alone] if dotted(divisor) else []
-    return [
-        ast.unparse(v.args[0] if isinstance(v, ast.Call) and dotted(v.func) == "int" and v.args else v) for v in values
-    ]
+    return [written(v.args[0] if isinstance(v, ast.Call) and dotted(v.func) == "int" and v.args else v) for v in values]
 
 
 def _divides_another(script: Script, backward: Backward, size: ast.expr) -> bool:
     """Whether the loss of another backward pass is divided by the size, so that the engine is not meant to."""
     others = (b.loss for b in script.training.backwards if b is not backward)
     divisors = (n.right for loss in others for n in walk(loss) if operates(n, ast.Div))  # type: ignore[attr-defined]
-    return any(ast.unparse(one) == ast.unparse(size) for one in divisors)
+    return any(written(one) == written(size) for one in divisors)
 
 
 def _is_of_loss(script: Script, node: ast.AST) -> bool:
     """Whether a computation is of a loss, not of what the model is given."""
     statement = script.tree.statement(node)
-    return statement is not None and re.search("loss|backward", ast.unparse(statement), re.IGNORECASE) is not None
+    return statement is not None and re.search("loss|backward", written(statement), re.IGNORECASE) is not None
 
 
 def _is_less_one(size: ast.expr) -> bool:
@@ -327,7 +325,7 @@ def _is_scaled(script: Script, window: Window, within: Loop | None = None) -> bo
     """
     if any(isinstance(n, ast.Name) and _KEPT.search(n.id) for n in walk(window.loop)):
         return True  # a loss of all micro-batches at once, as contrastive losses are
-    size = ast.unparse(window.size)
+    size = written(window.size)
     losses = dict.fromkeys((window.backward.loss, *script.training.losses(window.backward)))
     for node in (n for one in losses for n in script.names.feeding(one, past=lambda n: _is_forward(script, n))):
         here = within is not None and script.tree.scope(node) is script.tree.scope(within)
@@ -336,7 +334,7 @@ def _is_scaled(script: Script, window: Window, within: Loop | None = None) -> bo
         if operates(node, ast.Div, ast.Mult) or method(node) in ("div", "mul", "div_", "mul_"):
             return True
         if isinstance(node, ast.Call):
-            given = (ast.unparse(value) for value in (*node.args, *(k.value for k in node.keywords)))
+            given = (written(value) for value in (*node.args, *(k.value for k in node.keywords)))
             if size in given and _is_of_loss(script, node):
                 return True
             function = script.names.function(dotted(node.func).rpartition(".")[2])
@@ -347,8 +345,8 @@ def _is_scaled(script: Script, window: Window, within: Loop | None = None) -> bo
 
 def _divides_by_count(node: ast.AST) -> bool:
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div):
-        return _DIVISORS.search(ast.unparse(node.value)) is not None
-    return operates(node, ast.Div) and _DIVISORS.search(ast.unparse(node.right)) is not None  # type: ignore[attr-defined]
+        return _DIVISORS.search(written(node.value)) is not None
+    return operates(node, ast.Div) and _DIVISORS.search(written(node.right)) is not None  # type: ignore[attr-defined]
 
 
 def _is_forward(script: Script, node: ast.AST) -> bool:
@@ -367,8 +365,8 @@ def _scales_gradients(script: Script, window: Window) -> bool:
             continue
         scales = isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Div | ast.Mult)
         scales = scales or (isinstance(node, ast.Call) and method(node) in ("div_", "mul_"))
-        around = [ast.unparse(loop.iter) for loop in script.tree.loops(node)[:1] if isinstance(loop, ast.For)]
-        if scales and _SCALED.search(" ".join([ast.unparse(node), *around])):
+        around = [written(loop.iter) for loop in script.tree.loops(node)[:1] if isinstance(loop, ast.For)]
+        if scales and _SCALED.search(" ".join([written(node), *around])):
             return True
     return False
 
@@ -380,10 +378,10 @@ def _divides(script: Script) -> bool:
 
 def _is_told(script: Script, backward: Backward, divisor: ast.expr) -> bool:
     """Whether the divisor is the accumulation that the engine was given."""
-    text = ast.unparse(divisor)
+    text = written(divisor)
     if backward.by == "DeepSpeedEngine":
         return text.endswith(("gradient_accumulation_steps()", "gradient_accumulation_steps"))
     told = script.accumulation
-    if told is not None and ast.unparse(told) in (text, *_meant(script, divisor)):
+    if told is not None and written(told) in (text, *_meant(script, divisor)):
         return True
     return _divides(script) and text.endswith("accelerator.gradient_accumulation_steps")

@@ -12,7 +12,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.names import Assignment
 from trainwiz.script.origins import position
-from trainwiz.script.tree import Function, dotted, walk
+from trainwiz.script.tree import Function, dotted, walk, written
 
 _DDP = "torch.nn.parallel.DistributedDataParallel"
 _INSIDE = names(
@@ -69,7 +69,7 @@ def _wrap(script: Script, value: ast.expr, depth: int = 4) -> ast.Call | None:
 
     A name that a function is given counts if all of its calls give it a wrapped model.
     """
-    if not depth or any(_ASKS.search(ast.unparse(guard.test)) for guard in script.tree.guards(value)):
+    if not depth or any(_ASKS.search(written(guard.test)) for guard in script.tree.guards(value)):
         return None
     latest = script.names.latest(dotted(value), value)
     inner = latest is not None and latest.scope in script.tree.above(value)  # of a function within the one that wraps

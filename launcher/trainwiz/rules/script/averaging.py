@@ -14,7 +14,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.engines import BY_HAND
 from trainwiz.script.outline import Outline
-from trainwiz.script.tree import Function, dotted, method, operates, walk
+from trainwiz.script.tree import Function, dotted, method, operates, walk, written
 
 _WRAPS = re.compile(
     r"Parallel|FSDP|fully_shard|parallelize|distribute_|replicate|horovod|hvd\.|fairscale|"
@@ -251,5 +251,5 @@ def _may_wrap(script: Script, call: ast.Call) -> bool:
     name = script.names.resolved(call.func)
     own = script.origins.kind(name) or script.names.function(name)
     if own is not None:
-        return _WRAPS.search(ast.unparse(own)) is not None
+        return _WRAPS.search(written(own)) is not None
     return any(pattern.search(text) for pattern, text in ((_WRAPS, name), (_MAY_WRAP, name.rpartition(".")[2])))

@@ -10,7 +10,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import counts_to_window
-from trainwiz.script.tree import Loop, constant, dotted, leaves, opened, operates, walk
+from trainwiz.script.tree import Loop, constant, dotted, leaves, opened, operates, walk, written
 
 _MAX_UPDATES = re.compile(r"(^|\.|_)(max|total|num|n)_(train(ing)?_|optim(ization|izer)?_)?(update_)?(steps|updates)$")
 _UPDATES = re.compile(
@@ -40,7 +40,7 @@ def updates_are_counted_once_per_window(script: Script) -> Violations:
                     "{name} advances in every micro-batch, but {use} counts updates",
                     remedy("advance it where the optimizer steps, under the same condition"),
                     name=name,
-                    use=ast.unparse(use),
+                    use=written(use),
                     place=script.place(node),
                 )
 
@@ -72,7 +72,7 @@ def _waits(script: Script, node: ast.AST, loop: Loop) -> bool:
     """Whether a statement waits for the end of a window."""
     windows = [w for w in script.training.windows if w.loop is loop]
     for guard in script.tree.guards(node, within=loop):
-        text = ast.unparse(script.training.expanded(guard.test))
+        text = written(script.training.expanded(guard.test))
         if _SYNCHRONIZED.search(text) or any(counts_to_window(w, guard, script.training.expanded) for w in windows):
             return True
         if not windows and "%" in text:
@@ -96,7 +96,7 @@ def _use(script: Script, name: str, loop: Loop) -> ast.expr | None:
 
 def _waits_inside(script: Script, node: ast.If, loop: Loop) -> bool:
     """Whether a condition, or one around it, asks for the end of a window."""
-    return bool(_SYNCHRONIZED.search(ast.unparse(node.test))) or _waits(script, node, loop)
+    return bool(_SYNCHRONIZED.search(written(node.test))) or _waits(script, node, loop)
 
 
 def _is_end(node: ast.If, name: str) -> bool:
@@ -112,7 +112,7 @@ def _counts_updates(script: Script, total: ast.expr) -> bool:
     fed = [n for value in (total, *made) for n in script.names.feeding(value)]
     if any(operates(n, ast.Mult) and "accum" in dotted(n.left) + dotted(n.right) for n in fed):  # type: ignore[attr-defined]
         return False
-    divided = any(operates(n, ast.Div, ast.FloorDiv) and "accum" in ast.unparse(n.right) for n in fed)  # type: ignore[attr-defined]
+    divided = any(operates(n, ast.Div, ast.FloorDiv) and "accum" in written(n.right) for n in fed)  # type: ignore[attr-defined]
     return divided or _MAX_UPDATES.search(dotted(total)) is not None
 
 
@@ -120,6 +120,6 @@ def _interval(test: ast.expr, name: str) -> ast.expr | None:
     """The interval of saves or evaluations of `counter % interval == 0`."""
     for node in walk(test):
         counts = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod) and dotted(node.left) == name
-        if counts and _INTERVALS.search(ast.unparse(node.right)):  # type: ignore[attr-defined]
+        if counts and _INTERVALS.search(written(node.right)):  # type: ignore[attr-defined]
             return node.right  # type: ignore[attr-defined,no-any-return]
     return None

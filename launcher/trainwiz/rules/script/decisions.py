@@ -12,7 +12,7 @@ from trainwiz.rules.script.divergence import COLLECTIVES
 from trainwiz.rules.script.samples import covers_a_share
 from trainwiz.script import Script
 from trainwiz.script.training import SHOWING
-from trainwiz.script.tree import Function, Loop, children, dotted, method, walk
+from trainwiz.script.tree import Function, Loop, children, dotted, method, walk, written
 
 _AGREES = ("gather", "reduce", "broadcast", "all_to_all", "any_rank", "all_ranks", "sync", "agree", "consensus")
 """Parts of the names of functions after which all ranks know the same."""
@@ -76,7 +76,7 @@ def _leaving(script: Script, exits: Iterator[tuple[ast.expr, ast.stmt]], local: 
             yield violation(
                 "only this rank knows {test}: if it leaves here, the other ranks wait for it",
                 remedy("reduce the condition over all ranks first, so that all of them leave together"),
-                test=ast.unparse(test),
+                test=written(test),
                 place=script.place(leaving),
             )
 
@@ -91,7 +91,7 @@ def _left_out(script: Script, loop: Loop, local: set[str]) -> Violations:
             yield violation(
                 "only this rank knows {test}, and {name} is called only if it is true",
                 remedy("call it on every rank, outside the condition"),
-                test=ast.unparse(tests[0]),
+                test=written(tests[0]),
                 name=dotted(call.node.func) or call.name,
                 place=script.place(call.node),
             )

@@ -14,7 +14,7 @@ from trainwiz.script import Call, Script
 from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
 from trainwiz.script.training import describe
-from trainwiz.script.tree import Function, Guard, constant, dotted, walk
+from trainwiz.script.tree import Function, Guard, constant, dotted, walk, written
 
 _DIST = names(
     """
@@ -78,6 +78,8 @@ def collectives_on_every_rank(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/concept_guides/deferring_execution, huggingface/accelerate issue
     1171
     """
+    if not script.ranks.differ:
+        return
     synced = [c for c in script.calls_with("sync_dist") if script.engines.lightning and _is_synced(c)]
     for call in [*script.called(*COLLECTIVES), *synced]:
         if script.ranks.is_single(call.node) and not _is_in_group(script, call) and not _answered(script, call):
@@ -100,6 +102,8 @@ def states_saved_by_every_rank(script: Script) -> Violations:
     Source: huggingface/accelerate issue 1171; https://www.deepspeed.ai/getting-started/ (all processes must call
     this)
     """
+    if not script.ranks.differ:
+        return
     own = [c for c in script.methods(*_ENGINE_SAVES) if c.name not in SAVES and _is_of_prepared(script, c)]
     for call in [*script.called(*SAVES), *own]:
         yield from _single(
@@ -119,7 +123,7 @@ def prepared_models_learn_on_every_rank(script: Script) -> Violations:
     DDP). This only helps if each rank has all weights, which is not the case under ZeRO 3 and FSDP.
     Source: torch DistributedDataParallel, `_pre_forward`; https://deepspeed.readthedocs.io/en/latest/zero3.html
     """
-    for call in script.once(_forwards):
+    for call in script.once(_forwards) if script.ranks.differ else ():
         single = script.ranks.is_single(call.node)
         if single and not _learns_nothing(script, call.node) and not _answered(script, call):
             yield from _single(
@@ -140,6 +144,8 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
     Instead: evaluate on every rank, combine with accelerator.gather_for_metrics, and print on the main process.
     Source: https://huggingface.co/docs/accelerate/quicktour (distributed evaluation)
     """
+    if not script.ranks.differ:
+        return
     seen: set[ast.AST] = set()
     for call in script.once(_forwards):
         around = (*script.tree.loops(call.node), *script.tree.withs(call.node), script.tree.scope(call.node))[0]
@@ -174,13 +180,13 @@ def _forwards(script: Script) -> list[Call]:
     """The forward passes of prepared models."""
     found = []
     known = script.engines.perhaps_prepared
-    written = {name for name in known if _FORWARD.sub("", name) in known}
-    written.update(f"{name}.{method}" for name in known for method in _RUNNING)
-    for call in script.calls_named(written):
+    spelled = {name for name in known if _FORWARD.sub("", name) in known}
+    spelled.update(f"{name}.{method}" for name in known for method in _RUNNING)
+    for call in script.calls_named(spelled):
         function: ast.AST = call.node.func
         if isinstance(function, ast.Attribute) and _FORWARD.fullmatch(f".{function.attr}"):
             function = function.value
-        bare = any(not g.positive and "module" in ast.unparse(g.test) for g in script.tree.guards(call.node))
+        bare = any(not g.positive and "module" in written(g.test) for g in script.tree.guards(call.node))
         if script.engines.is_prepared(function) and not bare:  # `if not hasattr(model, "module")`
             found.append(call)
     return found
@@ -237,12 +243,12 @@ def _single(script: Script, call: Call, fix: Message) -> Violations:
 
 def in_functions(script: Script, calls: Sequence[Call]) -> Violations:
     """Calls of the project's own functions that only some ranks reach, where the functions need all of them."""
-    needing = _needing(script, calls) if calls else {}
+    needing = _needing(script, calls) if calls and script.ranks.differ else {}
     seen: set[ast.AST] = set()
     for function, call in needing.items():
         for site in script.origins.sites(function):
             guard = script.ranks.guard(site)
-            grouped = any("group" in ast.unparse(v) for v in (*site.args, *(k.value for k in site.keywords)))
+            grouped = any("group" in written(v) for v in (*site.args, *(k.value for k in site.keywords)))
             if (
                 guard is None
                 or site in seen

@@ -15,7 +15,7 @@ from trainwiz.script import Call, Script
 from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
 from trainwiz.script.training import Backward, drawn_from
-from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk
+from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk, written
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _ENGINES = ("Accelerator", "Fabric")
@@ -52,7 +52,7 @@ def models_learn_through_their_wrapper(script: Script) -> Violations:
                 yield violation(
                     "{name} bypasses the wrapper: gradients are not averaged over ranks",
                     remedy("call the wrapped model itself"),
-                    name=ast.unparse(bare.func if isinstance(bare, ast.Call) and not _unwraps(script, bare) else bare),
+                    name=written(bare.func if isinstance(bare, ast.Call) and not _unwraps(script, bare) else bare),
                     place=script.place(bare),
                 )
                 return
@@ -89,7 +89,7 @@ def everything_is_prepared(script: Script) -> Violations:
     """
     prepares = [c for c in script.calls_like("^(prepare|setup)") if c.name.startswith(_PREPARES)]
     spread = [v for c in prepares for v in c.node.args if isinstance(v, ast.Starred)]
-    if not prepares or any(not re.search("optim|sched", ast.unparse(v), re.IGNORECASE) for v in spread):
+    if not prepares or any(not re.search("optim|sched", written(v), re.IGNORECASE) for v in spread):
         return
     given = {dotted(n) for c in prepares for v in c.node.args for n in walk(v) if dotted(n)}
     given &= script.engines.prepared_names  # the same name holds what came back
@@ -428,13 +428,13 @@ def _is_optimizer(script: Script, maker: ast.expr) -> bool:
     if named and script.origins.kind(script.names.resolved(maker.func)) is not None and not _prepares_parts(script):
         return any(script.engines.kind(n) == "Optimizer" for v in maker.args for n in script.names.feeding(v))
     engines = [n for n in walk(maker) if script.engines.kind(n) in ("Accelerator", "DeepSpeedEngine")]
-    return named and not engines and re.search(r"param|model|net\b", ast.unparse(maker)) is not None
+    return named and not engines and re.search(r"param|model|net\b", written(maker)) is not None
 
 
 def _prepares_parts(script: Script) -> bool:
     """Whether prepare gets something of an object that holds optimizers: `prepare(optimizer.optimizers[k])`."""
     given = (v for c in script.calls_like("^(prepare|setup)") for v in c.node.args)
-    return any("optim" in ast.unparse(value) for value in given)
+    return any("optim" in written(value) for value in given)
 
 
 def _no_model(script: Script, prepares: Sequence[Call], passes: Sequence[Backward]) -> Violations:
@@ -457,7 +457,7 @@ def _no_optimizer(script: Script, prepares: Sequence[Call], learning: set[Loop])
     """A model and its data are prepared, but no optimizer, wherever that comes from."""
     given = [v for c in prepares for v in c.node.args]
     named = all(dotted(v) or isinstance(v, ast.Call) for v in given)
-    apart = any("optim" in ast.unparse(v).lower() or script.engines.kind(v) == "Optimizer" for v in given)
+    apart = any("optim" in written(v).lower() or script.engines.kind(v) == "Optimizer" for v in given)
     fabric = all(c.name.startswith("Fabric") for c in prepares)
     data = fabric or any(_is_aside(script, v) for v in given)
     if apart or not named or not data or script.calls_like("Dummy|prepare_optimizer|setup_optimizers"):

@@ -10,7 +10,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.outline import Outline
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import Loop, constant, dotted, operates, walk
+from trainwiz.script.tree import Loop, constant, dotted, operates, walk, written
 
 _TOKEN_MODELS = ("ForCausalLM", "ForSeq2SeqLM", "ForMaskedLM", "ForConditionalGeneration", "LMHeadModel")
 _PADDING = ("DataCollatorForSeq2Seq", "DataCollatorWithPadding", "DataCollatorForLanguageModeling", "pad_sequence")
@@ -140,9 +140,9 @@ def _over_batches(script: Script) -> Violations:
         added.setdefault(name, []).append(node)
     counts = {name for name, nodes in added.items() if all(constant(n.value) == 1 for n in nodes)}
     for mean in script.tree.each(_divisions) if counts else ():
-        if not (counted := counts & {ast.unparse(n) for n in _stored(mean.right)}):
+        if not (counted := counts & {written(n) for n in _stored(mean.right)}):
             continue
-        losses = [n for name in {ast.unparse(n) for n in _stored(mean.left)} for n in added.get(name, ())]
+        losses = [n for name in {written(n) for n in _stored(mean.left)} for n in added.get(name, ())]
         loops = {loop for name in counted for n in added[name] for loop in script.tree.loops(n)[:1]}
         if any(_is_unweighed(script, n, loops) and script.tree.scope(n) is script.tree.scope(mean) for n in losses):
             yield violation(
@@ -159,7 +159,7 @@ def _divisions(outline: Outline) -> list[ast.BinOp]:
 def _sums(outline: Outline) -> list[tuple[str, ast.AugAssign]]:
     """What is added to names and slots."""
     added = [node for node in outline.kinds[ast.AugAssign] if isinstance(node.op, ast.Add)]
-    return [(ast.unparse(n.target), n) for n in added if isinstance(n.target, ast.Name | ast.Subscript)]
+    return [(written(n.target), n) for n in added if isinstance(n.target, ast.Name | ast.Subscript)]
 
 
 def _stored(node: ast.AST) -> list[ast.AST]:
@@ -173,7 +173,7 @@ def _is_unweighed(script: Script, node: ast.AugAssign, loops: set[Loop]) -> bool
     if not around or around[0] not in loops or around[0] in script.training.turns:
         return False
     weighed = any(isinstance(n, ast.Mult) for n in walk(node.value))
-    return "loss" in ast.unparse(node).lower() and not weighed and "sum" not in ast.unparse(node)
+    return "loss" in written(node).lower() and not weighed and "sum" not in written(node)
 
 
 def _appends_means(script: Script, call: Call, over: str, mean: Call) -> bool:
@@ -182,7 +182,7 @@ def _appends_means(script: Script, call: Call, over: str, mean: Call) -> bool:
     if call.method != "append" or dotted(owner) != over:
         return False
     loops = script.tree.loops(call.node)
-    said = ast.unparse(call.node)
+    said = written(call.node)
     if not _MEANS.search(said) or "gather" in said or not loops:
         return False
     weighs = any(isinstance(n, ast.Mult) for n in walk(call.node))
@@ -209,7 +209,7 @@ def _cuts(script: Script, node: ast.AST) -> bool:
     """Whether the function truncates something itself."""
     scope = script.tree.scope(node)
     return any(isinstance(n, ast.Slice) and n.upper is not None for n in walk(scope)) or (
-        scope is not script.tree.module and "samples_seen" in ast.unparse(scope)
+        scope is not script.tree.module and "samples_seen" in written(scope)
     )
 
 
@@ -243,7 +243,7 @@ def _adds_losses(script: Script, total: str, at: ast.AST) -> Loop | None:
     assigned = [assignment.node for assignment in script.names.assigned(total, at)]
     slots = [n for n in script.tree.of(ast.AugAssign) if _slot_of(n.target) == total]
     for node in [*assigned, *slots]:
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and "loss" in ast.unparse(node.value):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add) and "loss" in written(node.value):
             loops = script.tree.loops(node)
             weighted = any(isinstance(n, ast.Mult) for n in walk(node.value))
             if loops and not weighted and loops[0] not in script.tree.loops(at):

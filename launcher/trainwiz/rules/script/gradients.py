@@ -12,7 +12,7 @@ from trainwiz.script import Call, Script
 from trainwiz.script.edits import instead, main_rank
 from trainwiz.script.engines import BY_HAND
 from trainwiz.script.training import Backward, Window, counts_to_window
-from trainwiz.script.tree import dotted, opened, walk
+from trainwiz.script.tree import dotted, opened, walk, written
 
 _BACKWARD = {
     "Accelerator.prepare": "accelerator.backward",
@@ -49,12 +49,12 @@ def accelerator_runs_backward(script: Script) -> Violations:
         inside = any(opened(block, "accumulate") for block in script.tree.withs(backward.call))
         if not inside and not _comes_from_prepared(script, backward.loss):
             continue  # another model's loss, such as that of a layer that is distilled alone
-        told = any(g.positive and "accelerat" in ast.unparse(g.test) for g in script.tree.guards(backward.call))
+        told = any(g.positive and "accelerat" in written(g.test) for g in script.tree.guards(backward.call))
         if told or not any(script.tree.exclusive(backward.call, other) for other in others):
             yield violation(
                 "{call}: this bypasses the engine's own backward",
                 _through(script, backward, owner),
-                call=ast.unparse(backward.call),
+                call=written(backward.call),
                 place=script.place(backward.call),
             )
 
@@ -161,9 +161,10 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Violations:
     """
     yield from _clipped_in_windows(script)
     yield from _clipped_in_inner_loops(script)
-    if script.accumulation is None and script.makers("Accelerator"):
+    clips = script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS)
+    if not clips or (script.accumulation is None and script.makers("Accelerator")):
         return
-    for call in script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS):
+    for call in clips:
         blocks = [w for w in script.tree.withs(call.node) if opened(w, "accumulate")]
         guards = script.tree.guards(call.node, within=blocks[0]) if blocks else []
         if blocks and not any(_waits(script, guard.test) for guard in guards):
@@ -244,12 +245,12 @@ def _clipped_by_shards(script: Script) -> Violations:
     own = [c for c in script.methods("clip_grad_norm_", "clip_gradients") if c.name not in _CLIPS]
     fabric = script.called("Fabric.setup", "Fabric.setup_module") and script.says(_FABRIC_SHARDS)
     wraps = [c for c in script.called(BY_HAND[0]) if isinstance(script.tree.statement(c.node), ast.Assign)]
-    wraps = [c for c in wraps if "NO_SHARD" not in ast.unparse(c.node)]
+    wraps = [c for c in wraps if "NO_SHARD" not in written(c.node)]
     if own or not (fabric or (wraps and not script.called(BY_HAND[1]))):
         return
     for call in _torch_clips(script):
-        norm = call.last == "clip_grad_norm_" and "parameters" in ast.unparse(call.node.args[0])
-        tests = " ".join(ast.unparse(guard.test) for guard in script.tree.guards(call.node))
+        norm = call.last == "clip_grad_norm_" and "parameters" in written(call.node.args[0])
+        tests = " ".join(written(guard.test) for guard in script.tree.guards(call.node))
         if norm and not re.search(r"fsdp|shard|strategy|deepspeed", tests, re.IGNORECASE):
             yield violation(
                 "torch's {name} clips by the norm of this rank's shard, or of scaled gradients",
@@ -261,7 +262,7 @@ def _clipped_by_shards(script: Script) -> Violations:
 
 def _through(script: Script, backward: Backward, owner: str) -> Fix:
     """The remedy that calls the engine's method instead."""
-    loss = ast.unparse(backward.loss)
+    loss = written(backward.loss)
     if owner == "booster.backward":
         return remedy("booster.backward({loss}, optimizer)", loss=loss)
     fix = remedy("{owner}({loss})", owner=owner, loss=loss)
@@ -285,7 +286,7 @@ def _clipped_in_windows(script: Script) -> Violations:
             if every and window.backward.by not in ("DeepSpeedEngine", "Booster"):
                 yield violation(
                     "this clips after every micro-batch instead of once before the update",
-                    remedy("put it under: if {test}", test=ast.unparse(window.test)),
+                    remedy("put it under: if {test}", test=written(window.test)),
                     place=script.place(call.node),
                 )
 
@@ -295,8 +296,8 @@ def _clips_beside(script: Script, clip: ast.Call, window: Window) -> bool:
     function = script.tree.scope(window.step)
     if function is script.tree.scope(window.loop) or script.tree.scope(clip) is not function or script.tree.loops(clip):
         return False
-    told = {ast.unparse(g.test) for g in script.tree.guards(window.step)}
-    return bool(told) and told.isdisjoint(ast.unparse(g.test) for g in script.tree.guards(clip))
+    told = {written(g.test) for g in script.tree.guards(window.step)}
+    return bool(told) and told.isdisjoint(written(g.test) for g in script.tree.guards(clip))
 
 
 def _clipped_in_inner_loops(script: Script) -> Violations:
@@ -348,7 +349,7 @@ def _is_by_hand(script: Script, model: ast.expr) -> bool:
 def _torch_clips(script: Script) -> list[Call]:
     calls = [call for call in script.called(*_CLIPS) if call.node.args and not _is_in_optimizer(script, call)]
     # Apex has no scaler to ask, and gives the unscaled gradients for clipping.
-    return [call for call in calls if "master_params(" not in ast.unparse(call.node.args[0])]
+    return [call for call in calls if "master_params(" not in written(call.node.args[0])]
 
 
 def _own_clips(script: Script) -> list[Call]:

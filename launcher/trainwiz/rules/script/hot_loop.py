@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.tree import Guard, Loop, dotted, method, opened, walk
+from trainwiz.script.tree import Guard, Loop, dotted, method, opened, walk, written
 
 _READS = ("item", "tolist", "cpu", "numpy")
 
@@ -36,7 +36,7 @@ def the_loss_stays_on_the_device(script: Script) -> Violations:
             yield violation(
                 "{call} makes the host wait for the device at every micro-batch",
                 remedy("accumulate the detached loss on the device, and read it when logging"),
-                call=ast.unparse(call),
+                call=written(call),
                 place=script.place(call),
             )
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import constant, dotted, walk
+from trainwiz.script.tree import constant, dotted, walk, written
 
 _TRACKERS = {
     "torch.utils.tensorboard.SummaryWriter",
@@ -19,6 +20,7 @@ _TRACKERS = {
     "aim.Run",
     "neptune.init_run",
 }
+_LOCAL_RANK = re.compile(r"LOCAL_RANK|SLURM_PROCID")
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm")
 
 
@@ -56,9 +58,7 @@ def no_fixed_gpu(script: Script) -> Violations:
             assert isinstance(value, ast.Dict)
             found[call.node] = value.values[0]
     for node, value in found.items():
-        yield violation(
-            "{call}: every process uses this same GPU", fix, call=ast.unparse(value), place=script.place(node)
-        )
+        yield violation("{call}: every process uses this same GPU", fix, call=written(value), place=script.place(node))
 
 
 @rule("TW761", level=Level.WARNING, field="script")
@@ -182,7 +182,7 @@ def devices_have_the_local_rank(script: Script) -> Violations:
     Instead: use int(os.environ["LOCAL_RANK"]), or rank % torch.cuda.device_count().
     Source: https://docs.pytorch.org/docs/stable/elastic/run.html (environment variables)
     """
-    known = any("LOCAL_RANK" in part.text or "SLURM_PROCID" in part.text for part in script.parts)
+    known = script.says(_LOCAL_RANK)
     chosen: list[tuple[ast.AST, ast.expr | None]] = []
     if known:
         chosen = [(c.node, c.argument("device", 0)) for c in script.called("torch.cuda.set_device")]
@@ -192,7 +192,7 @@ def devices_have_the_local_rank(script: Script) -> Violations:
             yield violation(
                 "{device} counts over all machines: there is no such GPU on the second one",
                 remedy("use the local rank: int(os.environ[{name}])", name='"LOCAL_RANK"'),
-                device=ast.unparse(device),
+                device=written(device),
                 place=script.place(node),
             )
 

@@ -9,7 +9,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import counts_to_window, describe
-from trainwiz.script.tree import dotted, method, opened
+from trainwiz.script.tree import dotted, method, opened, written
 
 _UPDATES = re.compile(r"(^|[._])ema(_\w+)?$|(^|_)ema$", re.IGNORECASE)
 """The names of what keeps a moving average of the weights."""
@@ -44,7 +44,7 @@ def updates_are_made_by_every_rank(script: Script) -> Violations:
         yield violation(
             "{call} runs only on some ranks, under the condition {test}: the ranks no longer train the same model",
             remedy("call it on every rank, outside the condition"),
-            call=ast.unparse(step),
+            call=written(step),
             test=describe(guard),
             place=script.place(step),
         )
@@ -89,7 +89,7 @@ def summed_gradients_are_averaged(script: Script) -> Violations:
 
 def _is_gradient(value: ast.expr) -> bool:
     """Whether a value is a gradient, or several of them put together."""
-    if ".grad" in ast.unparse(value):
+    if ".grad" in written(value):
         return True
     return re.search(r"(^|_)(all_)?grads?($|_)", dotted(value).rpartition(".")[2]) is not None
 
@@ -121,7 +121,7 @@ def engines_step_their_scheduler(script: Script) -> Violations:
             yield violation(
                 "{call}: engine.step() already steps this scheduler",
                 remedy("remove it"),
-                call=ast.unparse(call.node),
+                call=written(call.node),
                 place=script.place(call.node),
             )
 
@@ -145,7 +145,7 @@ def averages_follow_updates(script: Script) -> Violations:
         guards = script.tree.guards(call.node, within=loops[0]) if loops else []
         windows = [w for w in script.training.windows if loops and w.loop is loops[0]]
         counted = any(counts_to_window(w, g, script.training.expanded) for w in windows for g in guards)
-        asked = any(re.search(r"sync|%|step", ast.unparse(script.training.expanded(g.test))) for g in guards)
+        asked = any(re.search(r"sync|%|step", written(script.training.expanded(g.test))) for g in guards)
         accumulates = script.accumulation is not None and script.methods("accumulate") and _learns(script, call)
         if (windows and not counted) or (accumulates and not asked):
             yield violation(

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import Function, Loop, constant, dotted, leaves, walk
+from trainwiz.script.tree import Function, Loop, constant, dotted, leaves, walk, written
 
 _EVALUATES = re.compile(r"eval|valid|test|infer", re.IGNORECASE)
 """In the names of functions that evaluate."""
@@ -179,10 +179,10 @@ def _leaves(script: Script, call: Call, loop: Loop) -> bool:
 def _without_gradient(script: Script) -> Iterator[ast.Call]:
     """The calls under no_grad, in order."""
     for block in script.tree.of(ast.With):
-        if any(_NO_GRADIENT.search(ast.unparse(item.context_expr)) for item in block.items):
+        if any(_NO_GRADIENT.search(written(item.context_expr)) for item in block.items):
             yield from (n for s in block.body for n in walk(s) if isinstance(n, ast.Call) and dotted(n.func))
     for function in script.tree.functions:
-        if any(_NO_GRADIENT.search(ast.unparse(d)) for d in function.decorator_list):
+        if any(_NO_GRADIENT.search(written(d)) for d in function.decorator_list):
             yield from (n for n in walk(function) if isinstance(n, ast.Call) and dotted(n.func))
 
 
@@ -193,7 +193,7 @@ def _is_off(script: Script, node: ast.AST, depth: int) -> bool:
     if script.tree.without_gradient(node) or any(script.tree.scope(c.node) is scope for c in switched):
         return True
     marks = getattr(scope, "decorator_list", ())
-    if any(_NO_GRADIENT.search(ast.unparse(mark)) for mark in marks):
+    if any(_NO_GRADIENT.search(written(mark)) for mark in marks):
         return True
     return depth > 0 and any(_is_off(script, site, depth - 1) for site in script.origins.sites(scope))
 
@@ -206,7 +206,7 @@ def _forward(script: Script, node: ast.AST, names: frozenset[str], depth: int) -
         if script.origins.aliases(call.func) & names:
             return call
         function = script.origins.called(call) if depth else None
-        if function is None or any(_NO_GRADIENT.search(ast.unparse(d)) for d in function.decorator_list):
+        if function is None or any(_NO_GRADIENT.search(written(d)) for d in function.decorator_list):
             continue
         if _forward(script, function, names, depth - 1) is not None:
             return call

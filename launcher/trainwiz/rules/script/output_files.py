@@ -16,7 +16,7 @@ from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
 from trainwiz.script.outline import Outline
 from trainwiz.script.training import describe
-from trainwiz.script.tree import Function, constant, dotted, method, walk
+from trainwiz.script.tree import Function, constant, dotted, method, walk, written
 
 _FSDP_STATES = ("full_optim_state_dict", "optim_state_dict", "sharded_optim_state_dict", "summon_full_params")
 _COLLECTS = {
@@ -188,7 +188,7 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
         return
     if any(script.origins.called(c.node) is None for c in script.methods("load_state", "load_checkpoint")):
         return  # an engine's own, which restores everything
-    given = [ast.unparse(c.node).lower() for c in loads]
+    given = [written(c.node).lower() for c in loads]
     made = script.makers("Optimizer")
     plain = made and all(c.name.endswith(".SGD") and _is_zero(c.keyword("momentum")) for c in made)
     missing = []
@@ -272,7 +272,7 @@ def _one_not_loaded(script: Script, saved: Sequence[Call], given: set[str]) -> V
 def _loads_to_resume(script: Script) -> bool:
     """Whether a file is loaded that is called one to resume from, in the function with the backward pass or beside."""
     loads = script.called("torch.load")
-    return any("resume" in ast.unparse(c.node).lower() for c in loads)
+    return any("resume" in written(c.node).lower() for c in loads)
 
 
 def _trains_elsewhere(script: Script) -> bool:
@@ -477,20 +477,20 @@ def _is_guarded(script: Script, node: ast.AST, *, near: bool = True) -> bool:
     Far from what is written, a condition on several ranks as such is one on how the program is started.
     """
     guards = [g for g in script.tree.guards(node) if not g.raised]  # which ends the job, and lets no rank alone
-    tests = [guard.test for guard in guards if "__name__" not in ast.unparse(guard.test)]
+    tests = [guard.test for guard in guards if "__name__" not in written(guard.test)]
     scope = script.tree.scope(node)
     marks = [dotted(d.func if isinstance(d, ast.Call) else d) for d in getattr(scope, "decorator_list", [])]
     if any("rank" in mark or "process" in mark for mark in marks):
         return True
     if script.ranks.is_single(node) or any(map(script.ranks.decides, tests)):
         return True
-    words = " ".join(ast.unparse(test) for test in tests).lower()
+    words = " ".join(written(test) for test in tests).lower()
     if re.search(_ONE_WRITES, words) or (near and "distributed" in words):
         return True
     if isinstance(node, ast.Call) and not near and _HANDS_ON.search(dotted(node.func)):
         return True
     blocks = [item.context_expr for block in script.tree.withs(node) for item in block.items]
-    return any("process" in ast.unparse(b) or "rank" in ast.unparse(b) for b in blocks) or _in_decorated(script, node)
+    return any("process" in written(b) or "rank" in written(b) for b in blocks) or _in_decorated(script, node)
 
 
 def _in_decorated(script: Script, node: ast.AST) -> bool:
@@ -502,9 +502,10 @@ def _in_decorated(script: Script, node: ast.AST) -> bool:
 def _progress(outline: Outline) -> list[tuple[str, ast.AST]]:
     """The dictionaries that are asked how far a training came, and where."""
     kinds = outline.kinds
+    told = [n for name, nodes in outline.attributes.items() if _PROGRESS.search(name) for n in nodes]
     asked: list[tuple[object, ast.expr, ast.AST]] = [
         *((constant(n.slice), n.value, n) for n in kinds[ast.Subscript] if isinstance(n.ctx, ast.Load)),
-        *((n.attr, n.value, n) for n in kinds[ast.Attribute] if isinstance(n.ctx, ast.Load) and not _is_called(n)),
+        *((n.attr, n.value, n) for n in told if isinstance(n.ctx, ast.Load) and not _is_called(n)),
     ]
     for call in outline.calls.get("get", ()):
         if isinstance(call.func, ast.Attribute) and call.args:
@@ -555,8 +556,11 @@ def _branches(statement: ast.stmt) -> list[ast.stmt]:
 def _stores(script: Script, node: ast.AST) -> list[ast.Assign]:
     """The statements beside a node that put something into a dictionary: `state[key] = value`."""
     scope = script.tree.scope(node)
-    found = [n for n in script.tree.of(ast.Assign) if isinstance(n.targets[0], ast.Subscript)]
-    return [n for n in found if script.tree.scope(n) is scope]
+    return [n for n in script.tree.each(_into_slots) if script.tree.scope(n) is scope]
+
+
+def _into_slots(outline: Outline) -> list[ast.Assign]:
+    return [n for n in outline.kinds[ast.Assign] if isinstance(n.targets[0], ast.Subscript)]
 
 
 def _is_loaded(script: Script, name: str, at: ast.AST) -> bool:

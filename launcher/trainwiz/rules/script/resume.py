@@ -10,7 +10,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import at_start
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import constant, dotted, walk
+from trainwiz.script.tree import constant, dotted, walk, written
 
 _SEEDS = names(
     """
@@ -123,7 +123,7 @@ def skipped_batches_have_the_same_order(script: Script) -> Violations:
         return
     for loop in script.training.loops:
         source = loop_source(loop)
-        skips = [s for s in loop.body if isinstance(s, ast.If) and _only_continues(s) and "<" in ast.unparse(s.test)]
+        skips = [s for s in loop.body if isinstance(s, ast.If) and _only_continues(s) and "<" in written(s.test)]
         made = script.names.latest(dotted(source), source) if source is not None and dotted(source) else None
         if not skips or made is None or not isinstance(made.value, ast.Call):
             continue
@@ -203,7 +203,7 @@ def _never_shuffled(script: Script) -> Violations:
 
 def _is_for_evaluation(script: Script, call: Call) -> bool:
     statement = script.tree.statement(call.node)
-    text = ast.unparse(statement).lower() if statement is not None else ""
+    text = written(statement).lower() if statement is not None else ""
     return any(word in text for word in ("eval", "val_", "_val", "valid", "test"))
 
 

@@ -12,7 +12,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.origins import argument
 from trainwiz.script.training import drawn_from, loop_source
-from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, operates, walk
+from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, operates, walk, written
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader", "torch_geometric.loader.DataLoader")
 _SHARES = re.compile(r"sampler|shard|split_dataset|split_data|rank|world|num_replicas|Iterable|stream|webdataset", re.I)
@@ -247,7 +247,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
             yield violation(
                 "{name} adds up only this rank's share of the data",
                 remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
-                name=ast.unparse(name),
+                name=written(name),
                 place=script.place(node),
             )
 
@@ -327,7 +327,7 @@ def _logged_by_one(script: Script) -> Violations:
         yield violation(
             "{name} is logged for this rank's share of the data only",
             others if beside else remedy("add sync_dist=True, or log a metric of torchmetrics"),
-            name=_shortened(ast.unparse(call.node.args[0])) if call.node.args else "self.log",
+            name=_shortened(written(call.node.args[0])) if call.node.args else "self.log",
             place=script.place(call.node),
         )
 
@@ -570,7 +570,7 @@ def _knows_no_rank(script: Script, call: ast.Call) -> bool:
         given = [*call.args, *(k.value for k in call.keywords)]
         if _is_not_told(script, own, call):
             return True
-        return not _SHARES_OUT.search(ast.unparse(own)) and not any(map(script.ranks.mentions_rank, given))
+        return not _SHARES_OUT.search(written(own)) and not any(map(script.ranks.mentions_rank, given))
     return name in ("torch.utils.data.RandomSampler", "torch.utils.data.SequentialSampler")
 
 
@@ -601,8 +601,6 @@ def _same_draws(script: Script) -> Violations:
     seeds, draws = [c for c in script.called(*_SEEDS, "Fabric.seed_everything") if c.node.args], script.called(*_DRAWS)
     if not seeds or not draws or script.called("deepspeed.initialize"):
         return
-    if any("Loader" in c.name or "Sampler" in c.name for c in script.calls):
-        return
     if any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
         return
     for call in draws:
@@ -611,6 +609,8 @@ def _same_draws(script: Script) -> Violations:
         drawn = named or _picks(script, call.node)
         generator = call.keyword("generator")
         if drawn and generator is None and not script.ranks.mentions_rank(call.node):
+            if any("Loader" in c.name or "Sampler" in c.name for c in script.calls):
+                return
             yield violation(
                 "all ranks draw the same samples: their seed is the same",
                 remedy("add the rank to the seed"),
@@ -644,9 +644,9 @@ def _is_split(script: Script, source: ast.expr) -> bool:
 def _samplers_spread(script: Script, loader: ast.Call) -> list[ast.expr]:
     """The samplers of a loader that come from a dictionary: `DataLoader(data, **kwargs)`."""
     names = [dotted(k.value) for k in loader.keywords if k.arg is None]
-    written = [a.value for name in names if name for a in script.names.assigned(name, loader)]
-    pairs = [p for d in written if isinstance(d, ast.Dict) for p in zip(d.keys, d.values, strict=True)]
-    given = [k.value for c in written if isinstance(c, ast.Call) for k in c.keywords if k.arg == "sampler"]
+    values = [a.value for name in names if name for a in script.names.assigned(name, loader)]
+    pairs = [p for d in values if isinstance(d, ast.Dict) for p in zip(d.keys, d.values, strict=True)]
+    given = [k.value for c in values if isinstance(c, ast.Call) for k in c.keywords if k.arg == "sampler"]
     return [*(value for key, value in pairs if constant(key) == "sampler"), *given]
 
 
@@ -709,7 +709,7 @@ def _appends_score(script: Script, node: ast.AST, loop: Loop) -> bool:
     name = dotted(node.func.value)  # type: ignore[attr-defined]
     means = ("sum", "numpy.mean", "statistics.mean", "statistics.fmean", "torch.stack", "torch.tensor", "torch.cat")
     averaged = any(dotted(c.node.args[0]) == name for c in script.called(*means) if c.node.args)
-    return bool(name) and averaged and _SCORES.search(ast.unparse(node)) is not None
+    return bool(name) and averaged and _SCORES.search(written(node)) is not None
 
 
 def _is_score(script: Script, node: ast.AugAssign, loop: Loop) -> bool:
@@ -721,4 +721,4 @@ def _is_score(script: Script, node: ast.AugAssign, loop: Loop) -> bool:
         return False
     if _SIZE_NAMES.search(target) and not re.search(r"correct|loss|right|acc", target, re.I):
         return False
-    return _SCORES.search(ast.unparse(node)) is not None
+    return _SCORES.search(written(node)) is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
-from trainwiz.script.tree import constant, dotted, method, walk
+from trainwiz.script.tree import constant, dotted, method, walk, written
 
 _TIMES = {"getctime", "getmtime", "getatime", "st_mtime", "st_ctime"}
 _LISTING_METHODS = ("glob", "iterdir", "rglob")
@@ -83,7 +83,7 @@ def the_old_checkpoint_outlives_the_new_one(script: Script) -> Violations:
             yield violation(
                 "{path} is deleted before its replacement is written",
                 remedy("write to a temporary path, rename it, then delete the old one"),
-                path=ast.unparse(call.node.args[0]),
+                path=written(call.node.args[0]),
                 place=script.place(call.node),
             )
 
@@ -138,11 +138,11 @@ def _sorts(script: Script) -> Iterator[tuple[Call, ast.expr | None]]:
 def _is_about_checkpoints(script: Script, call: Call) -> bool:
     statement = script.tree.statement(call.node)
     scope = script.tree.scope(call.node)
-    if statement is not None and _CHECKPOINT.search(ast.unparse(statement)):
+    if statement is not None and _CHECKPOINT.search(written(statement)):
         return True
     if isinstance(scope, ast.FunctionDef) and _CHECKPOINT.search(scope.name):
         return True
-    return any(_CHECKPOINT.search(ast.unparse(g.test)) for g in script.tree.guards(call.node))
+    return any(_CHECKPOINT.search(written(g.test)) for g in script.tree.guards(call.node))
 
 
 def _lists_checkpoints(script: Script, call: Call) -> bool:
@@ -176,14 +176,14 @@ def _is_picked_from(script: Script, call: Call) -> bool:
 
 def _is_written_next(script: Script, call: Call) -> bool:
     """Whether what is deleted here is written again below, without a rename."""
-    path, scope = ast.unparse(call.node.args[0]), script.tree.scope(call.node)
+    path, scope = written(call.node.args[0]), script.tree.scope(call.node)
     if not _CHECKPOINT.search(path) and not _is_about_checkpoints(script, call):
         return False
     if any(script.tree.scope(other.node) is scope for other in script.methods("rename", "replace", "move")):
         return False
     for other in script.methods(*_SAVES):
         if script.tree.scope(other.node) is scope and script.tree.is_before(call.node, other.node):
-            given = [ast.unparse(value) for value in other.node.args]
+            given = [written(value) for value in other.node.args]
             if path in given or f"str({path})" in given:
                 return True
     return False

@@ -10,7 +10,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import counts_to_window
-from trainwiz.script.tree import Loop, constant, dotted, opened, operates, walk
+from trainwiz.script.tree import Loop, constant, dotted, opened, operates, walk, written
 
 _PREPARES = ("Accelerator.prepare", "Accelerator.prepare_scheduler")
 _TOTALS = {"num_training_steps": 2, "T_max": 1, "total_iters": 3, "total_steps": 2}
@@ -50,7 +50,7 @@ def prepared_schedules_count_all_ranks(script: Script) -> Violations:
                 "the scheduler is prepared: with N processes it takes N steps per update, but {total} counts one "
                 "per update",
                 remedy("multiply the total (and the warm-up) by accelerator.num_processes"),
-                total=ast.unparse(total),
+                total=written(total),
                 place=script.place(total),
             )
 
@@ -90,7 +90,7 @@ def schedules_count_updates(script: Script) -> Violations:
             yield violation(
                 "the scheduler steps after every micro-batch, but its total {total} counts updates",
                 remedy("step it under the same condition as the optimizer"),
-                total=ast.unparse(total),
+                total=written(total),
                 place=script.place(call.node),
             )
 
@@ -111,14 +111,14 @@ def _of_another_unit(script: Script, steps: Sequence[Call], totals: Mapping[str,
                 yield violation(
                     "the scheduler steps after every batch, but its total {total} counts epochs",
                     remedy("step it once per epoch, after the loop over batches"),
-                    total=ast.unparse(total),
+                    total=written(total),
                     place=script.place(call.node),
                 )
         elif loops[0] not in turns and _PER_BATCH.search(text) and _all_deeper(script, loops[0]):
             yield violation(
                 "the scheduler steps once per epoch, but its total {total} counts updates",
                 remedy("step it after each update of the optimizer"),
-                total=ast.unparse(total),
+                total=written(total),
                 place=script.place(call.node),
             )
 
@@ -145,16 +145,14 @@ def _whole(script: Script, total: ast.expr) -> str:
 def _goes_over_batches(script: Script, loop: Loop) -> bool:
     """Whether a loop goes over a loader, and is none over epochs."""
     return (
-        isinstance(loop, ast.For)
-        and script.training.source(loop) is not None
-        and "epoch" not in ast.unparse(loop.target)
+        isinstance(loop, ast.For) and script.training.source(loop) is not None and "epoch" not in written(loop.target)
     )
 
 
 def _ends_epochs(script: Script, node: ast.AST, loop: Loop) -> bool:
     """Whether a condition in the loop may hold once per epoch only."""
     guards = script.tree.guards(node, within=loop) if loop in script.tree.loops(node) else []
-    return any("%" not in ast.unparse(g.test) or "len(" in ast.unparse(g.test) for g in guards)
+    return any("%" not in written(g.test) or "len(" in written(g.test) for g in guards)
 
 
 def _all_deeper(script: Script, loop: Loop) -> bool:
@@ -183,7 +181,7 @@ def _beside_windows(script: Script, steps: Sequence[Call], totals: Mapping[str, 
             yield violation(
                 "the scheduler steps after every micro-batch, but the optimizer steps after {size}",
                 remedy("step it under the same condition as the optimizer"),
-                size=ast.unparse(same[0].size),
+                size=written(same[0].size),
                 place=script.place(call.node),
             )
 
@@ -200,7 +198,8 @@ def schedules_end_with_the_training(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation;
     https://deepspeed.readthedocs.io/en/latest/schedulers.html
     """
-    for name, call in _schedules(script):
+    stepped = script.calls_of("step", "initialize")
+    for name, call in _schedules(script) if stepped else ():
         total = _total(call)
         size = _accumulated(script, name) if total is not None else ""
         if total is None or not size:
@@ -213,7 +212,7 @@ def schedules_end_with_the_training(script: Script) -> Violations:
             yield violation(
                 "the scheduler steps once per update, but {total} counts micro-batches: it ends too late",
                 remedy("divide the total (and the warm-up) by {size}", size=size),
-                total=ast.unparse(total),
+                total=written(total),
                 place=script.place(total),
             )
 
@@ -221,13 +220,13 @@ def schedules_end_with_the_training(script: Script) -> Violations:
 def _divides(node: ast.AST, size: str) -> bool:
     """Whether a division or a product has to do with the accumulation, or with something that is not known."""
     parts = [n for n in (node.left, node.right) if not _is_count(n)]  # type: ignore[attr-defined]
-    texts = [ast.unparse(n) for n in parts]
+    texts = [written(n) for n in parts]
     return any(size in text or _MICRO.search(text) or re.search("batch|dp|steps", text) for text in texts)
 
 
 def _is_count(node: ast.expr) -> bool:
     """Whether this is the length of something, or a number of epochs."""
-    return (isinstance(node, ast.Call) and dotted(node.func) == "len") or "epoch" in ast.unparse(node)
+    return (isinstance(node, ast.Call) and dotted(node.func) == "len") or "epoch" in written(node)
 
 
 def _is_trained_on(script: Script, value: ast.expr) -> bool:
@@ -240,9 +239,9 @@ def _accumulated(script: Script, name: str) -> str:
     """What a schedule's steps accumulate, where each is surely an update; empty: one micro-batch, or unknown."""
     if script.called("deepspeed.initialize"):
         given = [c.keyword("lr_scheduler") for c in script.called("deepspeed.initialize")]
-        told = [n for n in script.tree.of(ast.Attribute) if n.attr == "gradient_accumulation_steps"]
+        told = [n for o in script.tree.outlines for n in o.attributes.get("gradient_accumulation_steps", ())]
         owned = any(value is not None and dotted(value) == name for value in given)
-        return ast.unparse(told[0]) if owned and told and _is_told_to_engine(script) else ""
+        return written(told[0]) if owned and told and _is_told_to_engine(script) else ""
     steps = [c.node for c in script.called("Scheduler.step") if dotted(c.node.func).rpartition(".")[0] == name]
     for step in steps:
         loops = script.tree.loops(step)
@@ -250,7 +249,7 @@ def _accumulated(script: Script, name: str) -> str:
         windows = [w for w in script.training.windows if loops and w.loop is loops[0] and constant(w.size) != 1]
         for window in windows:
             if any(counts_to_window(window, g, script.training.expanded) for g in guards):
-                return ast.unparse(window.size)
+                return written(window.size)
     return ""
 
 
@@ -300,7 +299,7 @@ def _divides_by_ranks(script: Script, total: ast.expr) -> bool:
     divisors = [n for division in divisions for n in walk(division.right)]  # type: ignore[attr-defined]
     plain = [n for n in divisors if isinstance(n, ast.Name)]
     made = [a.value for n in plain for a in script.names.assigned(n.id, n) if a.alone]
-    by_ranks = any(_WORLD.search(ast.unparse(n)) for n in (*divisors, *made) if isinstance(n, ast.expr))
+    by_ranks = any(_WORLD.search(written(n)) for n in (*divisors, *made) if isinstance(n, ast.expr))
     return bool(divisions) and by_ranks and not others and not _WORLD.search(names)
 
 
@@ -325,13 +324,13 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
 
 
 def _counts_updates(script: Script, total: ast.expr) -> bool:
-    told = [ast.unparse(one.value) for one in script.names.assigned(dotted(total), total)] if dotted(total) else []
+    told = [written(one.value) for one in script.names.assigned(dotted(total), total)] if dotted(total) else []
     if "." in dotted(total) and _MAX_STEPS.search(dotted(total)) and not any("len(" in text for text in told):
         return True  # of what is read from an object, nothing feeds the object itself
     nodes = list(script.names.feeding(total))
     made = [n for n in nodes if isinstance(n, ast.BinOp)]
-    divided = any(operates(n, ast.Div, ast.FloorDiv) and _MICRO.search(ast.unparse(n.right)) for n in made)
-    if any(operates(n, ast.Mult) and _MICRO.search(ast.unparse(n)) for n in made):
+    divided = any(operates(n, ast.Div, ast.FloorDiv) and _MICRO.search(written(n.right)) for n in made)
+    if any(operates(n, ast.Mult) and _MICRO.search(written(n)) for n in made):
         return False
     has_length = any(isinstance(n, ast.Call) and dotted(n.func) == "len" for n in nodes)
     return divided or (not has_length and bool(_MAX_STEPS.search(dotted(total))))

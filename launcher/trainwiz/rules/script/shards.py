@@ -59,7 +59,8 @@ def samples_are_split_once(script: Script) -> Violations:
     Instead: pass the whole dataset and a plain DataLoader.
     Source: seen with accelerate 1.15 on two ranks; huggingface/datasets issue 5360
     """
-    for call, value in _prepared(script):
+    splits = script.calls_of(_BY_NODE, "DistributedSampler")
+    for call, value in _prepared(script) if splits else ():
         for maker in script.origins.makers(value):
             split = _split_before(script, maker)
             if split is not None:

@@ -9,7 +9,7 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
 from trainwiz.script.training import Backward, drawn_from
-from trainwiz.script.tree import Loop, dotted, method, walk
+from trainwiz.script.tree import Loop, dotted, method, walk, written
 
 _FREE = re.compile(r"item|detach|float|\.data\b|tolist|numpy|cpu|reduce|gather|mean_across|no_grad|average")
 """In what has no graph any more, or is of other ranks."""
@@ -68,10 +68,10 @@ def _is_counted(loop: Loop) -> bool:
 def _kept(node: ast.AST) -> str:
     """The name that a statement adds to: `total += x`, `total = total + x`, `losses.append(x)`."""
     if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add):
-        return ast.unparse(node.target)
+        return written(node.target)
     if isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp) and isinstance(node.value.op, ast.Add):
-        name = ast.unparse(node.targets[0])
-        return name if name in (ast.unparse(node.value.left), ast.unparse(node.value.right)) else ""
+        name = written(node.targets[0])
+        return name if name in (written(node.value.left), written(node.value.right)) else ""
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call) and method(node.value) == "append":
         return dotted(node.value.func).rpartition(".")[0]
     return ""
@@ -82,14 +82,14 @@ def _keeps(script: Script, node: ast.AST, names: set[str], loop: Loop) -> bool:
     value = node.value if isinstance(node, ast.AugAssign | ast.Assign) else node.value.args[0]  # type: ignore[attr-defined]
     used = [n for n in walk(value) if isinstance(n, ast.Name) and n.id in names]
     plain = all(isinstance(n, _PLAIN) or (isinstance(n, ast.Call) and dotted(n.func) == "len") for n in walk(value))
-    if not used or not plain or _FREE.search(ast.unparse(value)):
+    if not used or not plain or _FREE.search(written(value)):
         return False
     latest = script.names.latest(used[0].id, node)
     if latest is None or loop not in script.tree.loops(latest.node) or _frees(latest.value):
         return False
     function = script.origins.called(latest.value) if isinstance(latest.value, ast.Call) else None
     returns = [n for n in walk(function) if isinstance(n, ast.Return)] if function is not None else []
-    return not any(_FREE.search(ast.unparse(n)) for n in returns)
+    return not any(_FREE.search(written(n)) for n in returns)
 
 
 def _frees(value: ast.expr) -> bool:
@@ -101,7 +101,7 @@ def _frees(value: ast.expr) -> bool:
         return isinstance(called, ast.Attribute) and not dotted(called) and _frees(called.value)
     if isinstance(value, ast.BinOp):
         return _frees(value.left) and _frees(value.right)
-    return _FREE.search(ast.unparse(value)) is not None
+    return _FREE.search(written(value)) is not None
 
 
 def _outlives(script: Script, target: str, node: ast.AST, loop: Loop) -> bool:

@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.origins import argument
 from trainwiz.script.training import Backward, remainder
-from trainwiz.script.tree import Function, Guard, Loop, constant, dotted, opened
+from trainwiz.script.tree import Function, Guard, Loop, constant, dotted, opened, written
 
 _FLAG = "require_backward_grad_sync"
 _PARTITIONING = {2, 3}
@@ -204,7 +204,7 @@ def _is_past_last_turn(loop: Loop, test: ast.expr) -> bool:
     if not isinstance(loop, ast.For) or not isinstance(test, ast.Compare) or not isinstance(loop.iter, ast.Call):
         return False
     counts = dotted(loop.iter.func) == "range" and len(loop.iter.args) == 1 and isinstance(test.ops[0], ast.Eq)
-    same = counts and ast.unparse(test.comparators[0]) == ast.unparse(loop.iter.args[0])
+    same = counts and written(test.comparators[0]) == written(loop.iter.args[0])
     return same and dotted(test.left) == dotted(loop.target) != ""
 
 
@@ -287,8 +287,8 @@ def _is_last(test: ast.expr, positive: bool) -> bool:
 
 def _is_boundary(script: Script, backward: Backward, test: ast.expr) -> bool:
     """Whether this is the condition under which the optimizer steps."""
-    text = ast.unparse(test)
-    return any(w.backward.loop is backward.loop and ast.unparse(w.test) == text for w in script.training.windows)
+    text = written(test)
+    return any(w.backward.loop is backward.loop and written(w.test) == text for w in script.training.windows)
 
 
 def _partitions(script: Script) -> str:
@@ -299,11 +299,11 @@ def _partitions(script: Script) -> str:
         stage = constant(call.keyword(_STAGES.get(call.last, "")))
         if stage in _PARTITIONING:
             return f"{call.last} ({stage})"
-    written = script.tree.of(ast.Dict) if script.engines.deepspeed else []
-    blocks = [value for node in written for value in _values(node, "zero_optimization") if isinstance(value, ast.Dict)]
+    dicts = script.tree.of(ast.Dict) if script.engines.deepspeed else []
+    blocks = [value for node in dicts for value in _values(node, "zero_optimization") if isinstance(value, ast.Dict)]
     stages = [constant(value) for block in blocks[:1] for value in _values(block, "stage")]
     return next((f"ZeRO {stage}" for stage in stages if stage in _PARTITIONING), "")
 
 
-def _values(written: ast.Dict, key: str) -> list[ast.expr]:
-    return [v for k, v in zip(written.keys, written.values, strict=True) if constant(k) == key]
+def _values(one: ast.Dict, key: str) -> list[ast.expr]:
+    return [v for k, v in zip(one.keys, one.values, strict=True) if constant(k) == key]

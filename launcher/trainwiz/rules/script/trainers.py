@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.tree import Function, constant, dotted, method, operates, walk
+from trainwiz.script.tree import Function, constant, dotted, method, operates, walk, written
 
 _TRAINERS = ("transformers.", "trl.")
 _ACCUMULATION = ("gradient_accumulation_steps", "current_gradient_accumulation_steps")
@@ -83,7 +83,7 @@ def _numbers(script: Script, function: Function) -> Violations:
                 "{function} returns {value}, which has no gradients",
                 remedy("return the loss itself"),
                 function=function.name,
-                value=ast.unparse(node.value),
+                value=written(node.value),
                 place=script.place(node),
             )
 
@@ -98,7 +98,7 @@ def _lightning(script: Script, function: Function) -> Violations:
             yield violation(
                 "{call} in training_step: Lightning does this itself",
                 remedy("return the loss, or set self.automatic_optimization = False"),
-                call=ast.unparse(call),
+                call=written(call),
                 place=script.place(call),
             )
             return
@@ -121,7 +121,7 @@ def _trainer(script: Script, function: Function) -> Violations:
             yield violation(
                 "{call} in {function} bypasses the Trainer's own backward pass",
                 remedy("return the loss; in training_step, call self.accelerator.backward(loss)"),
-                call=ast.unparse(call),
+                call=written(call),
                 function=function.name,
                 place=script.place(call),
             )

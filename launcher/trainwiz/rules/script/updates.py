@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import after
 from trainwiz.script.training import Backward, remainder
-from trainwiz.script.tree import constant, dotted, method, walk
+from trainwiz.script.tree import constant, dotted, method, walk, written
 
 _PRECISION = re.compile(r"\b\w*(?:amp|fp16|bf16|half|precision|scaler|autocast)\w*\b", re.I)
 """In the words of a condition that chooses a precision."""
@@ -91,7 +91,7 @@ def _without_step(script: Script, passes: Sequence[Backward]) -> Violations:
         near = [s for s in steps if set(script.tree.loops(s)) & set(script.tree.loops(one.call))]
         if not near or len(near) != len(script.training.steps):
             continue
-        chosen = [g for g in script.tree.guards(one.call) if _PRECISION.search(ast.unparse(g.test))]
+        chosen = [g for g in script.tree.guards(one.call) if _PRECISION.search(written(g.test))]
         if chosen and all(script.tree.exclusive(one.call, s) for s in near):
             yield violation(
                 "no optimizer steps after this backward pass: its branch has none",
@@ -159,7 +159,7 @@ def scaled_gradients_step_through_the_scaler(script: Script) -> Violations:
         yield violation(
             "{call} bypasses the scaler: the gradients are those of the scaled loss",
             remedy("call {scaler}.step({name}) instead", scaler=_scaler(scaled[0]), name=_object(step)),
-            call=ast.unparse(step),
+            call=written(step),
             place=script.place(step),
         )
 
@@ -191,7 +191,7 @@ def deepspeeds_engine_steps(script: Script) -> Violations:
             yield violation(
                 "{call}: this bypasses the engine's own step",
                 remedy("call engine.step() instead"),
-                call=ast.unparse(step),
+                call=written(step),
                 place=script.place(step),
             )
             return
@@ -356,7 +356,7 @@ def _last_of_models(script: Script, optimizer: str) -> set[str]:
 
 def _makes_one(value: ast.expr) -> bool:
     """Whether a function makes an optimizer from parameters: `get_optimizer(model.parameters())`."""
-    return isinstance(value, ast.Call) and "parameters()" in ast.unparse(value)
+    return isinstance(value, ast.Call) and "parameters()" in written(value)
 
 
 def _stepping(step: ast.Call) -> ast.expr:
@@ -394,10 +394,10 @@ def _by_accumulation(script: Script, node: ast.BinOp, told: ast.expr) -> bool:
     """Whether it is a remainder by what the Accelerator is told, or by what is called an accumulation."""
     if not isinstance(node.op, ast.Mod):
         return False
-    by = ast.unparse(node.right)
-    if any("resume" in ast.unparse(guard.test) for guard in script.tree.guards(node)):
+    by = written(node.right)
+    if any("resume" in written(guard.test) for guard in script.tree.guards(node)):
         return False  # which only counts how far a bar is
-    return by == ast.unparse(told) or (isinstance(node.right, ast.Name | ast.Attribute) and "accum" in by.lower())
+    return by == written(told) or (isinstance(node.right, ast.Name | ast.Attribute) and "accum" in by.lower())
 
 
 def _is_made_anew(script: Script, step: ast.Call) -> bool:
@@ -417,25 +417,25 @@ def _is_near(script: Script, backward: Backward, step: ast.Call) -> bool:
 
 def _contradicts(script: Script, backward: Backward, step: ast.Call) -> bool:
     """Whether a condition of the backward pass is the opposite of one of the step, by its words."""
-    tests = {(ast.unparse(guard.test), guard.positive) for guard in script.tree.guards(step)}
-    return any((ast.unparse(guard.test), not guard.positive) in tests for guard in script.tree.guards(backward.call))
+    tests = {(written(guard.test), guard.positive) for guard in script.tree.guards(step)}
+    return any((written(guard.test), not guard.positive) in tests for guard in script.tree.guards(backward.call))
 
 
 def _asks_precision(script: Script, step: ast.Call, scaled: Backward) -> bool:
     """Whether a condition on the precision, which the backward pass is not under, lets an optimizer step itself."""
-    known = {ast.unparse(guard.test) for guard in script.tree.guards(scaled.call)}
-    asked = (ast.unparse(guard.test) for guard in script.tree.guards(step))
+    known = {written(guard.test) for guard in script.tree.guards(scaled.call)}
+    asked = (written(guard.test) for guard in script.tree.guards(step))
     tests = " ".join(test for test in asked if test not in known)
     return re.search(r"scaler|amp|fp16|half|mixed|precision|float16", tests, re.IGNORECASE) is not None
 
 
 def _scaler(backward: Backward) -> str:
     owner = backward.call.func.value  # type: ignore[attr-defined]
-    return ast.unparse(owner.func.value) if method(owner) == "scale" else "scaler"
+    return written(owner.func.value) if method(owner) == "scale" else "scaler"
 
 
 def _object(call: ast.Call) -> str:
-    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+    return written(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def _owner(call: Call) -> str:
@@ -461,15 +461,15 @@ def _past_the_engine(script: Script) -> Violations:
         return
     for backward in script.training.distinct:
         guards = script.tree.guards(backward.call)
-        told = any(g.positive and "deepspeed" in ast.unparse(g.test).lower() for g in guards)
+        told = any(g.positive and "deepspeed" in written(g.test).lower() for g in guards)
         scaled = any(method(n) == "scale" for n in script.names.feeding(backward.loss) if isinstance(n, ast.Call))
         others = any(script.tree.exclusive(backward.call, one) for one in own)
         if _is_from_engine(script, backward) and not scaled and not others and (told or not script.wrappers):
             yield violation(
                 "{call} bypasses the engine: it averages no gradients before DeepSpeed 0.18.3, and newer ones stop "
                 "here under ZeRO 0 and in fp16",
-                remedy("call engine.backward({loss})", loss=ast.unparse(backward.loss)),
-                call=ast.unparse(backward.call),
+                remedy("call engine.backward({loss})", loss=written(backward.loss)),
+                call=written(backward.call),
                 place=script.place(backward.call),
             )
 

@@ -40,6 +40,7 @@ def lint(
     wanted, left_out = selection.prefixes(select) or ("TW",), selection.prefixes(ignore)
     if fix:
         _fix(list(dict.fromkeys(scripts)), wanted, left_out, yes=yes)
+        store.refresh_modules()
     # Each is read and let go again: thousands of parsed scripts would fill gigabytes.
     judge = functools.partial(_of_file, wanted=wanted, left_out=tuple(left_out))
     with pool.rarely_collecting():
