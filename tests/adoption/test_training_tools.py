@@ -132,7 +132,7 @@ CASES = {
             "data.eval": None,
             "data.added_tokens": "<think>,</think>",
         },
-        {"template", "finetuning_type", "dataset", "num_train_epochs"},
+        {"template", "dataset", "num_train_epochs"},
     ),
 }
 
@@ -465,7 +465,7 @@ optimizer: {{_component_: {optimizer}, lr: 3e-4}}
             "torch.optim.AdamW",
             "dtype: bf16\ncompile: True",
             {
-                "model.adapter": None,
+                "model.adapter": "none",
                 "model.lora_rank": None,
                 "model.compile": True,
                 "precision.weights": "bfloat16",
@@ -520,3 +520,182 @@ def test_what_a_file_turns_off_is_not_lost(enabled: str, kind: str, tmp_path: Pa
     answers = {key: one.value for key, one in adoption.carried.items()} | {"machine.device": "cpu"}
     left = {one.path: one.kind for one in adoption.remainder(decide(answers, None).plan)}
     assert left["profiler.num_cycles"] == kind
+
+
+def of_script(text: str, tmp_path: Path) -> tuple[dict[str, object], dict[str, str]]:
+    """What a shell script's training is in a plan, and what is left out, with its reason."""
+    (tmp_path / "train.sh").write_text(text)
+    files = import_files.together([str(tmp_path / "train.sh")], default=False, versions=())
+    adoption = adopt(None, None, None, files.tool_file)
+    answers = {key: one.value for key, one in adoption.carried.items()}
+    plan = decide({**answers, "machine.device": "cpu"}, None).plan
+    return answers, {one.path: str(one.why) for one in adoption.remainder(plan)}
+
+
+SCRIPT = """\
+#!/bin/bash
+MODEL="${MODEL:-some/model}"
+BATCH=4
+RATE=1e-5
+if [ -n "$FAST" ]; then
+  RATE=1e-4
+fi
+ARGS=(
+  --weight_decay 0.2   # as before
+  --packing true
+)
+[ -n "$EXTRA" ] &&
+  ARGS+=(--seed 3)
+for LENGTH in 1024 2048; do
+swift sft --model "$MODEL" --train_type lora --dataset a.jsonl --per_device_train_batch_size $BATCH \\
+  --learning_rate $RATE --max_length $LENGTH --output_dir $OUT/run "${ARGS[@]}"
+done
+"""
+
+
+def test_variables_and_arrays_of_a_script(tmp_path: Path) -> None:
+    """A variable with one value is that value; what a branch or a loop changes is named, and decides nothing."""
+    found, left = of_script(SCRIPT, tmp_path)
+    said = {
+        "model.name": "some/model",
+        "model.adapter": "lora",
+        "batch.per_device_batch_size": 4,
+        "optimizer.weight_decay": 0.2,
+        "data.packing": True,
+    }
+    assert said.items() <= found.items()
+    assert "batch.sequence_length" not in found
+    assert "has no value in the file" in left["learning_rate"]
+    assert "has no value in the file" in left["max_length"]
+    assert "perhaps.ARGS" in left
+    assert not {"variables.MODEL", "variables.BATCH", "variables.then", "variables.do", "train_type"} & set(left)
+    assert "runs/" in left["output_dir"]
+
+
+def test_a_variable_that_leads_in_a_circle_or_nowhere(tmp_path: Path) -> None:
+    found, left = of_script("A=$B\nB=$A\nswift sft --model $A --dataset $C --seed 7\n", tmp_path)
+    assert found["seed"] == 7
+    assert {"model", "dataset"} <= set(left)
+    assert "model.name" not in found
+
+
+def test_what_swift_decides_without_being_told(tmp_path: Path) -> None:
+    """LoRA with its own rate, rank and decay, 16 samples of all ranks, recomputed layers: swift 4.6's own numbers."""
+    usual = {
+        "model.adapter": "lora",
+        "model.lora_rank": 8,
+        "model.lora_alpha": 32,
+        "model.lora_dropout": 0.05,
+        "model.activation_checkpointing": "full",
+        "batch.real_batch_size": 16,
+        "optimizer.learning_rate": 1e-4,
+        "optimizer.weight_decay": 0.1,
+        "schedule.n_epochs": 3.0,
+        "schedule.lr_scheduler_type": "cosine",
+    }
+    found, _ = of_script("swift sft --model some/model --dataset a.jsonl\n", tmp_path)
+    assert usual.items() <= found.items()
+    assert "batch.gradient_accumulation_steps" not in found
+    whole, left = of_script("swift sft --model some/model --dataset a.jsonl --train_type full\n", tmp_path)
+    assert whole["optimizer.learning_rate"] == 1e-5
+    assert whole["model.adapter"] == "none"
+    assert "model.lora_rank" not in whole
+    assert "train_type" not in left
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "base_model: Qwen/Qwen3-8B\ndatasets:\n- path: a/b\nmicro_batch_size: 1\n",
+        "model_name_or_path: Qwen/Qwen3-8B\nstage: sft\ntemplate: qwen3\nfinetuning_type: full\n",
+        "model_name_or_path: Qwen/Qwen3-8B\ndataset_name: a/b\nlearning_rate: 1e-5\n",
+        (
+            "checkpointer: {_component_: torchtune.training.FullModelHFCheckpointer, checkpoint_dir: Qwen/Qwen3-8B}\n"
+            "model: {_component_: torchtune.models.qwen3.qwen3_8b_instruct}\n"
+        ),
+    ],
+)
+def test_all_weights_stay_all_weights_where_they_do_not_fit(text: str, tmp_path: Path) -> None:
+    """On a GPU that is too small for it, a plan of its own would train an adapter."""
+    answers = carried(text, tmp_path)
+    assert answers["model.adapter"] == "none"
+    assert decide({**answers, "machine.device": "cuda"}, None).plan.model.adapter == "none"
+
+
+def test_llamafactory_trains_an_adapter_unless_told(tmp_path: Path) -> None:
+    found = carried("model_name_or_path: some/model\nstage: sft\ntemplate: own\ndataset: x\n", tmp_path)
+    assert (found["model.adapter"], found["model.lora_rank"], found["model.lora_dropout"]) == ("lora", 8, 0.0)
+    four = carried("model_name_or_path: some/model\nstage: sft\ntemplate: own\nquantization_bit: 4\n", tmp_path)
+    assert four["model.adapter"] == "qlora"
+
+
+LOGGED = """\
+root: /models
+epochs: ${rounds}
+rounds: 3
+tokenizer: {_component_: torchtune.models.llama3.llama3_tokenizer, path: '${checkpointer.checkpoint_dir}/t.model'}
+checkpointer: {_component_: torchtune.training.FullModelHFCheckpointer, checkpoint_dir: '${root}/one', model_type: X}
+model: {_component_: torchtune.models.llama3_2.llama3_2_1b}
+dataset: {_component_: torchtune.datasets.alpaca_dataset}
+metric_logger: {_component_: torchtune.training.metric_logging.WandBLogger, project: mine, name: first, group: g}
+device: cuda
+shuffle: true
+output_dir: ${root}/${absent}
+"""
+
+
+def test_torchtune_replaces_references_and_logs_to_a_service(tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(LOGGED)
+    files = import_files.together([str(tmp_path / "train.yaml")], default=False, versions=())
+    adoption = adopt(None, None, None, files.tool_file)
+    found = {key: one.value for key, one in adoption.carried.items()}
+    said = {
+        "model.name": "/models/one",
+        "schedule.n_epochs": 3,
+        "tracking.log_with": "wandb",
+        "tracking.project": "mine",
+        "tracking.run_name": "first",
+    }
+    assert said.items() <= found.items()
+    left = {one.path: one.kind for one in adoption.remainder(decide({**found, "machine.device": "cpu"}, None).plan)}
+    assert left == {"metric_logger.group": "lost", "output_dir": "inert"}
+    away = LOGGED.replace("${checkpointer.checkpoint_dir}", "/elsewhere").replace("${root}/one", "${nowhere}/one")
+    (tmp_path / "train.yaml").write_text(away.replace("shuffle: true", "shuffle: false\nmodel_: 1"))
+    files = import_files.together([str(tmp_path / "train.yaml")], default=False, versions=())
+    adoption = adopt(None, None, None, files.tool_file)
+    assert adoption.carried["model.name"].value == "${nowhere}/one", "what is not in the file stays as it is written"
+
+
+@pytest.mark.parametrize(
+    ("lines", "said", "lost"),
+    [
+        ("report_to: wandb\nrun_name: first\n", {"tracking.log_with": "wandb", "tracking.run_name": "first"}, set()),
+        ("report_to: [comet_ml, tensorboard]\n", {"tracking.log_with": "tensorboard"}, {"report_to"}),
+        ("report_to: none\n", {}, set()),
+    ],
+)
+def test_where_the_metrics_go(lines: str, said: dict[str, object], lost: set[str], tmp_path: Path) -> None:
+    (tmp_path / "train.yaml").write_text(FACTORY_LORA + lines)
+    files = import_files.together([str(tmp_path / "train.yaml")], default=False, versions=())
+    adoption = adopt(None, None, None, files.tool_file)
+    found = {key: one.value for key, one in adoption.carried.items()}
+    assert {key: value for key, value in found.items() if key.startswith("tracking.log_with")} == {
+        key: value for key, value in said.items() if key == "tracking.log_with"
+    }
+    assert said.items() <= found.items()
+    left = {one.path for one in adoption.remainder(decide({**found, "machine.device": "cpu"}, None).plan)}
+    assert left & {"report_to", "run_name"} == lost
+
+
+def test_axolotl_reports_to_wandb_by_its_project(tmp_path: Path) -> None:
+    found = carried(f"{AXOLOTL_LORA}wandb_project: mine\nwandb_name: first\nreinit_weights: true\n", tmp_path)
+    assert (found["tracking.log_with"], found["tracking.project"]) == ("wandb", "mine")
+    assert found["tracking.run_name"] == "first"
+    off = carried(f"{AXOLOTL_LORA}wandb_project: mine\nwandb_mode: disabled\n", tmp_path)
+    assert "tracking.log_with" not in off
+
+
+def test_a_scripts_own_file_is_not_axolotls() -> None:
+    text = "base_model: a/b\ndataset: {name: c/d}\nnum_epochs: 1\nsequence_len: 512\nbatch_size: 4\n"
+    assert config.kind_of(config.read("config.yaml", text)) != "tool_file"
+    assert config.kind_of(config.read("config.yaml", text + "micro_batch_size: 1\n")) == "tool_file"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
 from typing import Any, get_args
 
 from trainwiz import plan as plans
@@ -68,12 +70,16 @@ _KEYS = {
 _ON_DISK = ("offload_disk", "disk")
 _OFFLOADED = ("offload", "legacy", "hidden_states", *_ON_DISK)
 """Words for recomputed layers whose inputs are not on the device."""
+_PLACEHOLDER = re.compile(r"\$\{\w")
+_REFERENCE = re.compile(r"\$[\w{(]|`")
+"""Words of a shell that it replaces."""
 _REENTRANT = "gradient_checkpointing_kwargs.use_reentrant"
 _SAYS_NOTHING: tuple[Any, ...] = (None, False, "", [], {}, "none", "no")
 
 
 def read(page: Page, tool_file: ToolFile) -> None:
     """Enter what the plan has keys for."""
+    tool_file = _without_unset(page, tool_file)
     model = tool_file.value("model")
     if isinstance(model, str) and model:
         page.carry(tool_file.key("model"), "model.name", model)
@@ -93,15 +99,33 @@ def read(page: Page, tool_file: ToolFile) -> None:
     _recomputation(page, tool_file)
     _machines(page, tool_file)
     for word in ("rslora", "dora"):
-        if tool_file.on(word) and "model.adapter" in page.ledger.carried:
+        if tool_file.on(word) and _adapts(page):
             page.carry(tool_file.key(word), f"model.lora_{word}", True)
     _lists(page, tool_file)
     _optimizer(page, tool_file)
     _evaluation(page, tool_file)
+    _trackers(page, tool_file)
+    _alike(page, tool_file)
     _defaults(page, tool_file)
     leave_usual(page.ledger)
     if tool_file.deepspeed is not None:
         page.same(tool_file.key("deepspeed"))
+
+
+def _without_unset(page: Page, tool_file: ToolFile) -> ToolFile:
+    """The file without the values that refer to something which it does not have: a variable, or a key."""
+    document = tool_file.document
+    unset = {
+        key: value
+        for key, value in document.values.items()
+        if isinstance(value, str)
+        and key != tool_file.key("output_dir")
+        and (_REFERENCE if document.syntax == "shell" else _PLACEHOLDER).search(value)
+    }
+    for key, value in unset.items():
+        page.leave(key, "lost", say("{value} has no value in the file; give it with --set", value=value))
+    kept = {key: value for key, value in document.values.items() if key not in unset}
+    return replace(tool_file, document=replace(document, values=kept)) if unset else tool_file
 
 
 def _own_words(page: Page, tool_file: ToolFile) -> None:
@@ -148,7 +172,7 @@ def _lists(page: Page, tool_file: ToolFile) -> None:
     """Tokens that the tokenizer gets, and the modules that are trained as a whole beside an adapter."""
     for word, key in _LISTED.items():
         name, said = tool_file.key(word), tool_file.value(word)
-        if not said or (word == "modules_to_save" and page.ledger.carried.get("model.adapter") is None):
+        if not said or (word == "modules_to_save" and not _adapts(page)):
             continue
         if isinstance(said, dict):
             for role in said:
@@ -195,6 +219,38 @@ def _evaluation(page: Page, tool_file: ToolFile) -> None:
         page.carry(tool_file.key("eval_part"), "data.eval", str(int(part)))
 
 
+def _trackers(page: Page, tool_file: ToolFile) -> None:
+    """The service that gets the metrics, and the names of the project and the run there."""
+    key, said = tool_file.key("report_to"), tool_file.value("report_to")
+    named = [str(one) for one in (said if isinstance(said, list) else [said]) if one not in _SAYS_NOTHING]
+    known = [one for one in named if one in get_args(words.Tracker)]
+    if others := [one for one in named if one not in known[:1]]:
+        page.leave(
+            key,
+            "lost",
+            say("a run reports to one service, if to any; not to {others}", others=", ".join(others)),
+            key="tracking.log_with",
+        )
+    if known:
+        page.carry(key, "tracking.log_with", known[0])
+    for word, of_plan in (("project", "tracking.project"), ("run_name", "tracking.run_name")):
+        name = tool_file.value(word)
+        if isinstance(name, str) and name:
+            page.carry(tool_file.key(word), of_plan, name)
+
+
+def _alike(page: Page, tool_file: ToolFile) -> None:
+    """What a project does in any case."""
+    for key, values in tool_file.tool.alike.items():
+        if tool_file.has(key) and (not values or tool_file.get(key) in values):
+            page.same(key)
+    for key in tool_file.document.values if tool_file.tool.interpolates else ():
+        if f"${{{key}}}" in tool_file.document.text and key not in tool_file.tool.words.values():
+            page.same(str(key))
+    if (out := tool_file.key("output_dir")) and tool_file.has(out):
+        page.leave(out, "inert", say("a project writes each run into a folder of its own in runs/"))
+
+
 # docs/decisions/files.md: An import takes a tool's defaults, not trainwiz's
 def _defaults(page: Page, tool_file: ToolFile) -> None:
     """Enter the tool's defaults for what the file leaves out, if a plan decides it differently."""
@@ -206,7 +262,7 @@ def _defaults(page: Page, tool_file: ToolFile) -> None:
             continue
         if (word.startswith("warmup") and warm) or (key == "schedule.n_epochs" and "schedule.n_steps" in given):
             continue
-        if word.startswith("lora_") and given.get("model.adapter") is None:
+        if word.startswith("lora_") and not _adapts(page):
             continue
         why = say("not set; {owner} defaults to {value}", owner=tool_file.tool.name, value=str(value))
         at = tool_file.key("model")
@@ -282,9 +338,19 @@ def _precision(page: Page, tool_file: ToolFile) -> None:
 def _adapter(page: Page, tool_file: ToolFile) -> None:
     tool, document = tool_file.tool, tool_file.document
     quantized, key = tool.quantized(document), tool_file.key("adapter")
-    if key and tool_file.value("adapter") in tool.adapters:
+    said = tool_file.value("adapter")
+    usual = said is None and tool.usual_adapter in tool.adapters
+    if key and not usual and said in (*_SAYS_NOTHING, "full"):
+        # Else an adapter would be decided where all weights do not fit.
+        name = key if tool_file.has(key) else tool_file.key("model")
+        page.carry(name, "model.adapter", "none", say("{owner} trains all weights here", owner=tool.name))
+    if key and (usual or said in tool.adapters):
         four = bool(quantized) and ("4bit" in str(quantized) or tool_file.get(str(quantized)) == 4)
-        page.carry(key, "model.adapter", "qlora" if four else "lora")
+        if usual:
+            why = say("not set; {owner} defaults to {value}", owner=tool.name, value=tool.usual_adapter)
+            page.carry(tool_file.key("model"), "model.adapter", "qlora" if four else "lora", why)
+        else:
+            page.carry(key, "model.adapter", "qlora" if four else "lora")
         if four and quantized:
             page.same(quantized)
         _targets(page, tool_file)
@@ -292,6 +358,12 @@ def _adapter(page: Page, tool_file: ToolFile) -> None:
             number = tool_file.number(word)
             if number is not None:
                 page.carry(tool_file.key(word), of_plan, number if word == "lora_dropout" else int(number))
+
+
+def _adapts(page: Page) -> bool:
+    """Whether the file is known to train an adapter."""
+    adapter = page.ledger.carried.get("model.adapter")
+    return adapter is not None and adapter.value != "none"
 
 
 def _targets(page: Page, tool_file: ToolFile) -> None:

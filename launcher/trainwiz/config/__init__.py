@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from trainwiz.config import json_reader, kinds, shell_reader, yaml_reader
+from trainwiz.config import interpolation, json_reader, kinds, shell_reader, yaml_reader
 from trainwiz.config.document import Document, Problem
 from trainwiz.config.kinds import Accelerate, DeepSpeed, Kind
 from trainwiz.config.spelling import nearest
@@ -34,7 +34,10 @@ def read(path: str, text: str) -> Document:
         document = json_reader.read(path, text)
         if document.problem is None and kinds.kind_of(document) == "deepspeed":
             return document
-    return readers[syntax](path, text)
+    document = readers[syntax](path, text)
+    if syntax == "yaml" and "${" in text and (tool := tool_of(document)) and tool.interpolates:
+        return interpolation.resolved(document)
+    return document
 
 
 SHELL_SUFFIXES = (".sh", ".sbatch", ".slurm")

@@ -68,11 +68,21 @@ def commands(text: str) -> Iterator[Command]:
             yield from _command(words)
             words, at = [], separator.end()
         elif word := _WORD.match(bare, at):
-            words.append(Word(word[0].replace('"', "").replace("'", ""), Span(word.start(), word.end())))
+            words.append(_word(word))
             at = word.end()
         else:
             at += 1
     yield from _command(words)
+
+
+def words(text: str) -> list[Word]:
+    """The words of a text, whatever separates them; comments are left out."""
+    bare = re.sub(r"(?m)(^|(?<=\s))#[^\n]*", lambda found: " " * len(found[0]), text)
+    return [_word(found) for found in _WORD.finditer(bare)]
+
+
+def _word(found: re.Match[str]) -> Word:
+    return Word(found[0].replace('"', "").replace("'", ""), Span(found.start(), found.end()))
 
 
 def _command(words: list[Word]) -> Iterator[Command]:
@@ -80,7 +90,8 @@ def _command(words: list[Word]) -> Iterator[Command]:
     while rest and (
         _ASSIGNMENT.match(rest[0].text) or rest[0].text in ("export", "exec", "time", "nohup", "then", "do")
     ):
-        name, _, value = rest.pop(0).text.partition("=")
-        assignments[name] = value
+        name, equals, value = rest.pop(0).text.partition("=")
+        if equals:
+            assignments[name] = value
     if rest or assignments:
         yield Command(tuple(rest), assignments)

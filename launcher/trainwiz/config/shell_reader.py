@@ -11,13 +11,16 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
-from trainwiz.config import commands
+from trainwiz.config import commands, shell_values
 from trainwiz.config.commands import Command
 from trainwiz.config.document import Document, Entry, KeyPath, Span
 
 _DIRECTIVE = re.compile(r"(?m)^#SBATCH[ \t]+(.*)$")
+_HEREDOC = re.compile(r"(?ms)<<-?\s*(['\"]?)(\w+)\1[^\n]*\n(?P<body>.*?)^\s*\2\s*$")
+"""Lines that a script hands to a program, or writes into another file."""
 _SHORT = {
     "N": "nodes",
     "n": "ntasks",
@@ -47,19 +50,38 @@ def read(path: str, text: str) -> Document:
         here[keys[-1]] = int(value) if _NUMBER.fullmatch(value) else value
         entries[keys] = Entry(span, span)
 
-    for line in _DIRECTIVE.finditer(text):
+    inner = [found.span("body") for found in _HEREDOC.finditer(text)]
+    directives = list(_DIRECTIVE.finditer(text))
+    own = [line for line in directives if not any(start <= line.start() < end for start, end in inner)]
+    for line in own or directives:
         for name, value in _options(line[1]):
             enter(("sbatch", name), value, Span(line.start(), line.end()))
+    arrays = shell_values.arrays_of(text)
+    all_commands = list(commands.commands(arrays.text))
+    known = shell_values.variables_of(text, all_commands)
+    used: set[str] = set()
+
+    def say(keys: KeyPath, value: str, span: Span) -> None:
+        if len(keys) > 1:
+            enter(keys, value, span)
+            return
+        enter(keys, shell_values.expanded(value, known, used), span)
+        values[keys[0]] = {"true": True, "false": False}.get(str(values[keys[0]]).lower(), values[keys[0]])
+
     first = None
-    for command in commands.commands(text):
-        for name, value in command.assignments.items():
-            if name and (not command.words or name.isupper()):
-                at = command.words[0].span if command.words else Span(0, 0)
-                enter(("variables", name), value, _assigned(text, name, at))
+    for command in all_commands:
         if command.words:
             first = first or command.words[0].span
-            _launch(command, enter)
-    late = [line for line in _DIRECTIVE.finditer(text) if first and line.start() > first.start]
+            _launch(replace(command, words=tuple(arrays.spread(command.words))), say)
+    for command in all_commands:
+        for name, value in command.assignments.items():
+            if name and name not in used and (not command.words or name.isupper()):
+                at = command.words[0].span if command.words else Span(0, 0)
+                enter(("variables", name), value, _assigned(text, name, at))
+    for name, more in arrays.perhaps.items():
+        if more and "program" in values:
+            enter(("perhaps", name), " ".join(word.text for word in more), more[0].span)
+    late = [line for line in own if first and line.start() > first.start]
     if late:
         enter(("late",), late[0][1].strip(), Span(late[0].start(), late[0].end()))
     return Document(path=path, text=text, syntax="shell", values=values, entries=entries)

@@ -32,6 +32,8 @@ _SEPARATING = ("flash_attention", "flash-attn", "flex_attention", "xformers", "s
 
 def _recognized(document: Document) -> bool:
     values = document.values
+    if not any(key in values for key in (*_DATA, "micro_batch_size")) and isinstance(values.get("dataset"), Mapping):
+        return False  # a script's own file, with some of its words
     return "base_model" in values and any(key in values for key in (*_DATA, *_OWN))
 
 
@@ -113,6 +115,17 @@ def _entry(entry: Mapping[str, Any], *, documents: bool) -> DataSet:
     return DataSet(sources=whole, columns=columns, beside=beside, fewer=fewer)
 
 
+def _of_plan(document: Document) -> Iterator[tuple[str, str, Any]]:
+    """Where its metrics go, and whether the model begins with random weights."""
+    if document.get("wandb_project") and document.get("wandb_mode") != "disabled":
+        yield "wandb_project", "tracking.log_with", "wandb"
+    for key, tracker in (("use_tensorboard", "tensorboard"), ("use_mlflow", "mlflow"), ("use_swanlab", "swanlab")):
+        if switched_on(document.get(key)):
+            yield key, "tracking.log_with", tracker
+    if switched_on(document.get("reinit_weights")):
+        yield "reinit_weights", "model.from_scratch", True
+
+
 TOOL = Tool(
     name="Axolotl",
     version=TRIED,
@@ -141,6 +154,17 @@ TOOL = Tool(
         "special_tokens": "special_tokens",
         "added_tokens": "tokens",
         "chat_template": "chat_template",
+        "project": "wandb_project",
+        "run_name": "wandb_name",
+    },
+    of_plan=_of_plan,
+    alike={
+        "model_type": ("AutoModelForCausalLM",),
+        "tokenizer_type": ("AutoTokenizer",),
+        "dataset_prepared_path": (),
+        "pad_to_sequence_len": (),
+        "save_safetensors": (True,),
+        "debug": (),
     },
     defaults={
         **{word: value for word, value in DEFAULTS.items() if word not in ("learning_rate", "warmup_steps")},

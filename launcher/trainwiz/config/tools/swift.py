@@ -11,7 +11,7 @@ from trainwiz.config.document import Document
 from trainwiz.config.tools import data_set
 from trainwiz.config.tools.data_set import DataSet, NamedData
 from trainwiz.config.tools.tool import Tool, ToolFile, switched_on
-from trainwiz.config.tools.trainer import WORDS
+from trainwiz.config.tools.trainer import DEFAULTS, WORDS
 
 _OWN = ("tuner_type", "train_type", "split_dataset_ratio", "model_author", "rlhf_type", "torch_dtype", "val_dataset")
 _PROGRAMS = ("swift sft", "swift pt", "swift rlhf")
@@ -30,6 +30,40 @@ def _recognized(document: Document) -> bool:
 
 def _quantized(document: Document) -> str | None:
     return "quant_bits" if document.get("quant_bits") is not None and document.get("quant_method") == "bnb" else None
+
+
+_OTHERWISE = {
+    "per_device_train_batch_size": 1,
+    "weight_decay": 0.1,
+    "adam_beta2": 0.95,
+    "lr_scheduler_type": "cosine",
+    "logging_steps": 5,
+    "lora_rank": 8,
+    "lora_alpha": 32,
+    "lora_dropout": 0.05,
+    "eval_part": 0.0,
+}
+"""What it has otherwise than transformers' Trainer; the rate depends on what is trained, the accumulation on ranks."""
+_HALVES = (1, 2, 4, 8, 16)
+"""Where no accumulation is given, it makes 16 samples of all ranks' batches."""
+_RATES = {True: 1e-5, False: 1e-4}
+"""Its learning rate for all weights, and for an adapter."""
+
+
+def _of_plan(document: Document) -> Iterator[tuple[str, str, Any]]:
+    """What it decides by other settings, where a file leaves it out."""
+    whole = "full" in (document.get("tuner_type"), document.get("train_type"))
+    if document.get("learning_rate") is None:
+        yield "learning_rate", "optimizer.learning_rate", _RATES[whole]
+    if (
+        document.get("gradient_accumulation_steps") is None
+        and document.get("per_device_train_batch_size", 1) in _HALVES
+    ):
+        yield "gradient_accumulation_steps", "batch.real_batch_size", max(_HALVES)
+    if document.get("gradient_checkpointing") is None:
+        yield "gradient_checkpointing", "model.activation_checkpointing", "full"
+    if isinstance(kind := document.get("torch_dtype"), str) and kind in ("bfloat16", "float16", "float32"):
+        yield "torch_dtype", "precision.mixed_precision", {"bfloat16": "bf16", "float16": "fp16"}.get(kind, "no")
 
 
 _WORDS = {
@@ -117,7 +151,21 @@ TOOL = Tool(
         "dora": "use_dora",
         "modules_to_save": "modules_to_save",
         "eval_part": "split_dataset_ratio",
+        "report_to": "report_to",
+        "run_name": "run_name",
     },
+    defaults={
+        **{
+            word: value
+            for word, value in DEFAULTS.items()
+            if word not in (*_OTHERWISE, "learning_rate", "gradient_accumulation_steps")
+        },
+        **_OTHERWISE,
+    },
+    usual_adapter="lora",
+    older={"tuner_type": "train_type"},
+    of_plan=_of_plan,
+    alike={"program": _PROGRAMS, "tuner_type": ("full",), "train_type": ("full",), "dataset_num_proc": ()},
     quantized=_quantized,
     adapted=lambda document: "full" not in (document.get("tuner_type"), document.get("train_type")),
     data=_data,

@@ -36,6 +36,14 @@ class Tool:
     """Its defaults for the things of `words` that a file leaves out, as far as a plan has keys for them."""
     adapters: tuple[object, ...] = ("lora", "qlora")
     """The words of its key for adapters that mean LoRA."""
+    usual_adapter: str = ""
+    """The word that it takes where a file has no key for adapters; empty where it then trains all weights."""
+    older: Mapping[str, str] = field(default_factory=dict)
+    """Older names of keys of `words`, which it still reads, by the newer ones."""
+    alike: Mapping[str, Collection[Any]] = field(default_factory=dict)
+    """Its keys, with the values for which a project does the same without being told; empty: all values."""
+    interpolates: bool = False
+    """Whether `${key}` in a value stands for another value of the file."""
     usual_task: str = "sft"
     """The task of trainwiz that a file means if it does not say one."""
     leaves_defaults: bool = False
@@ -89,8 +97,10 @@ class ToolFile:
         return self.document.has(path)
 
     def key(self, word: str) -> str:
-        """The tool's key for a thing; empty where it has none."""
-        return self.tool.words.get(word, "")
+        """The tool's key for a thing, in the spelling that the file has; empty where it has none."""
+        key = self.tool.words.get(word, "")
+        older = self.tool.older.get(key, "")
+        return older if older and self.has(older) and not self.has(key) else key
 
     def value(self, word: str) -> Any:
         """What the file says for a thing; None where it says nothing."""

@@ -115,13 +115,28 @@ _OPTIMIZERS = {
 }
 
 
+_TRACKERS = {
+    "WandBLogger": "wandb",
+    "TensorBoardLogger": "tensorboard",
+    "MLFlowLogger": "mlflow",
+    "DiskLogger": "none",
+    "StdoutLogger": "none",
+}
+"""Its loggers; every run writes its metrics to a file and to the terminal."""
+_LOSSES = tuple(
+    f"torchtune.modules.loss.{name}"
+    for name in ("CEWithChunkedOutputLoss", "LinearCrossEntropyLoss", "ChunkedCrossEntropyLoss")
+)
+"""The cross-entropy under its names, computed in parts."""
+
+
 def _of_plan(document: Document) -> Iterator[tuple[str, str, Any]]:
     """The model, its adapter, and what the names of its components stand for."""
     built = _builder(document.values.get("model"))
     found = _LORA.match(built)
     if _builder(document.values.get("checkpointer")) == _FULL and document.get("checkpointer.checkpoint_dir"):
         yield "checkpointer.checkpoint_dir", "model.name", str(document.get("checkpointer.checkpoint_dir")).rstrip("/")
-        yield "checkpointer.checkpoint_dir", "model.from_scratch", False
+        yield from _of_folder(document)
     if found:
         four = bool(found["four"]) or document.get("model.quantize_base") is True
         yield "model._component_", "model.adapter", "qlora" if four else "lora"
@@ -132,6 +147,8 @@ def _of_plan(document: Document) -> Iterator[tuple[str, str, Any]]:
             if number is not None:
                 yield f"model.{key}", f"model.{key}", number if key == "lora_dropout" else int(number)
         yield from _targets(document, built)
+    elif built:
+        yield "model._component_", "model.adapter", "none"
     if document.get("dtype") in ("bf16", "bfloat16"):
         yield "dtype", "precision.mixed_precision", "bf16"
         if not found:
@@ -147,6 +164,17 @@ def _of_plan(document: Document) -> Iterator[tuple[str, str, Any]]:
         yield from _optimizer(document, optimizer)
     if document.get("compile") is True:
         yield "compile", "model.compile", True
+    if tracker := _TRACKERS.get(_builder(document.values.get("metric_logger") or {})):
+        yield "metric_logger._component_", "tracking.log_with", tracker
+
+
+def _of_folder(document: Document) -> Iterator[tuple[str, str, Any]]:
+    """What comes with the model's folder: its weights, its architecture, and a tokenizer that is in it."""
+    inside = str(document.get("tokenizer.path")).startswith(str(document.get("checkpointer.checkpoint_dir")))
+    tokenizer = ("tokenizer._component_", "tokenizer.path", "tokenizer.merges_file") if inside else ()
+    for key in ("checkpointer.checkpoint_dir", "checkpointer._component_", "model._component_", *tokenizer):
+        if document.has(key):
+            yield key, "model.from_scratch", False
 
 
 def _optimizer(document: Document, name: str) -> Iterator[tuple[str, str, Any]]:
@@ -198,8 +226,22 @@ TOOL = Tool(
         "warmup_steps": "lr_scheduler.num_warmup_steps",
         "logging_steps": "log_every_n_steps",
         "seed": "seed",
+        "project": "metric_logger.project",
+        "run_name": "metric_logger.name",
     },
     stops_at_duplicates=True,
+    interpolates=True,
+    alike={
+        "device": ("cuda",),
+        "shuffle": (True,),
+        "loss._component_": (*_LOSSES, "torch.nn.CrossEntropyLoss"),
+        "optimizer.fused": (),
+        "log_peak_memory_stats": (),
+        "checkpointer.output_dir": (),
+        "checkpointer.checkpoint_files": (),
+        "checkpointer.model_type": (),
+        "metric_logger.log_dir": (),
+    },
     of_plan=_of_plan,
     data=_data,
 )
