@@ -334,6 +334,44 @@ def test_host_memory_is_shown_where_the_gpus_are_not_enough(tmp_path: Path, caps
     assert re.search(r"Each machine needs 1\d\d GiB of host memory beside its GPUs", capsys.readouterr().err)
 
 
+@pytest.mark.parametrize("way", ["machine", "recipe", "file", "pick"])
+def test_a_project_for_named_gpus_is_planned_for_them_where_there_are_none(
+    way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, where = tmp_path / "project", str(tmp_path / "project")
+    count, name = (1, "4090") if way == "recipe" else (4, "A100-80GB")
+    if way == "recipe":
+        assert run(["init", where, "--recipe", "qwen2.5-7b-qlora-1x4090", "--defaults", "--yes"]) == 0
+    elif way == "pick":
+        assert run(["plan", where, *QWEN, "--gpus", f"{count}x{name}", "--pick", "1", "--yes"]) == 0
+    else:
+        machine, _ = quantity.machine_named(f"{count}x{name}")
+        (tmp_path / "there.json").write_text(json.dumps(machines.to_dict(machine)))
+        named = "there.json" if way == "file" else f"{count}x{name}"
+        assert run(["init", where, *QWEN, "--machine", named, "--defaults", "--yes"]) == 0
+    capsys.readouterr()
+    found = rows(capsys, where)
+    assert (found["gpus"], found["gpu"]) == (count, name)
+    assert plan(where) == 0
+    assert f"this machine has no GPU; the rows are for {count}x{name}, as the project is" in capsys.readouterr().err
+    assert plan(where, "--gpus", "2xH100") == 0
+    assert "on 2 × H100" in capsys.readouterr().err, "what is typed comes first"
+    assert run(["update", where, "--set", "seed=7"]) == 0
+    capsys.readouterr()
+    assert rows(capsys, where)["gpus"] == count, "an update keeps it"
+    assert json.loads((folder / ".trainwiz/answers.json").read_text())["gpus"] == f"{count}x{name}"
+
+
+def test_a_machine_without_gpus_leaves_none_to_plan_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    machine = machines.to_dict(quantity.machine_named("1xT4")[0])
+    (tmp_path / "here.json").write_text(json.dumps({**machine, "gpus": []}))
+    where = str(tmp_path / "project")
+    assert run(["init", where, "--model", "tiny", "--machine", "here.json", "--defaults", "--yes"]) == 0
+    assert "gpus" not in json.loads((tmp_path / "project/.trainwiz/answers.json").read_text())
+    capsys.readouterr()
+    assert rows(capsys, where)["device"] == "cpu"
+
+
 def test_without_a_gpu_it_says_what_the_host_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine = machines.to_dict(quantity.machine_named("1xT4")[0])
     (tmp_path / "here.json").write_text(json.dumps({**machine, "gpus": []}))

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from trainwiz.decide.adapter import Method, decide_adapter, methods
+from trainwiz.decide.adapter import Method, as_planned, decide_adapter, methods
 from trainwiz.decide.decision import YOURS, Decision, Source, SourceKind
 from trainwiz.decide.outlook import Outlook, outlook
 from trainwiz.decide.strategy import Option
@@ -114,6 +114,7 @@ def decide(
     d.settle_default("deepspeed", say("the settings that trainwiz writes suit most cases"))
     d.settle_default("ignore", say("all rules apply"))
     plan = plans.parse(plans.nested(d.values))
-    return Decided(
-        plan=plan, sources=d.sources, options=strategy.options(d), methods=methods(d), outlook=outlook(d, plan)
-    )
+    ahead = outlook(d, plan)
+    ways = as_planned(d, methods(d), ahead.peak_bytes)
+    rows = strategy.as_planned(d, strategy.options(d), ahead.peak_bytes)
+    return Decided(plan=plan, sources=d.sources, options=rows, methods=ways, outlook=ahead)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
@@ -35,6 +36,8 @@ class Method:
     """None where the GPU's memory is unknown."""
     roomy: bool
     """Whether it fits with room for more samples."""
+    planned: bool = False
+    """The bytes are those of the plan, with its micro-batch and what it keeps."""
 
     @property
     def shown(self) -> str:
@@ -138,7 +141,8 @@ def _usual_method(d: Decision) -> tuple[str, Message]:
                     "weight is rounded to 4 bits",
                     strategy=row.name,
                 )
-            return best.adapter, _instead_of(whole, _row(d, "none", length), best.shown)
+            d.adapter_said = _instead_of(_row(d, "none", length))
+            return best.adapter, d.adapter_said(best.shown, whole.shown, whole.strategy)
         if leaner := _with_less_host_memory(d, length):
             return leaner
     return usual, say("trains all weights; lora needs only a fraction of the memory")
@@ -152,17 +156,39 @@ def _as_fast_in_16_bits(d: Decision, length: int) -> Candidate | None:
     return lora if (lora.tokens_per_second or 0) >= (qlora.tokens_per_second or 0) else None
 
 
-def _instead_of(whole: Method, row: Candidate | None, size: str) -> Message:
-    """Why an adapter that fits well is the default."""
-    shown = {"size": size, "whole": whole.shown, "strategy": whole.strategy}
+def _instead_of(row: Candidate | None) -> Callable[[str, str, str], Message]:
+    """Why an adapter that fits well is the default, of its size, that of all weights, and their strategy."""
     if row is None or not row.host_bytes:
-        return say("{size} per rank fits; training all weights needs {whole} with {strategy}", **shown)
-    return say(
+        return lambda size, whole, strategy: say(
+            "{size} per rank fits; training all weights needs {whole} with {strategy}",
+            size=size,
+            whole=whole,
+            strategy=strategy,
+        )
+    return lambda size, *_: say(
         "{size} per rank fits; training all weights needs {host} of host memory on each machine, with {strategy}",
         size=size,
         host=quantities.size(row.host_bytes),
         strategy=row.name,
     )
+
+
+def as_planned(d: Decision, found: Sequence[Method], peak_bytes: int | None) -> tuple[Method, ...]:
+    """The methods, the chosen one with the peak of the plan; the reason for it says the same from then on.
+
+    `peak_bytes` is None where no GPU's memory is forecast.
+    """
+    chosen = d.values["model.adapter"]
+    if peak_bytes is None:
+        return tuple(found)
+    ways = {way.adapter: way for way in found}
+    if chosen in ways:
+        ways[chosen] = replace(ways[chosen], bytes_per_rank=peak_bytes, planned=True)
+    said, source = d.adapter_said, d.sources["model.adapter"]
+    if said and source.kind == "default" and {"none", chosen} <= ways.keys() and ways[chosen].fits:
+        reason = said(ways[chosen].shown, ways["none"].shown, ways["none"].strategy)
+        d.sources["model.adapter"] = replace(source, reason=reason)
+    return tuple(ways.values())
 
 
 def _with_less_host_memory(d: Decision, length: int) -> tuple[str, Message] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -54,6 +54,12 @@ class Decision:
     """The values that are settled so far, by dotted key."""
     sources: dict[str, Source] = field(default_factory=dict)
     """Where each of them comes from."""
+    adapter_said: Callable[[str, str, str], Message] | None = None
+    """The reason for the default adapter, of its size, that of all weights and their strategy; None where it states
+    none of these.
+
+    It is given before the length of a sample is decided, and once more with the numbers of the whole plan.
+    """
 
     @property
     def samples(self) -> int | None:

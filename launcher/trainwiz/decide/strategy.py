@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trainwiz import quantities, strategies
@@ -37,6 +38,8 @@ class Option:
     """Whether that leaves enough of the smallest GPU; None where the GPU's memory is unknown."""
     speed: int | None
     """Position in the search for the fastest that fits, 1 first; None: never recommended."""
+    planned: bool = False
+    """The bytes are those of the plan, with its micro-batch and what it keeps."""
 
     @property
     def shown(self) -> str:
@@ -60,6 +63,16 @@ def options(d: Decision, length: int | None = None) -> tuple[Option, ...]:
     found = [_option(d, row, work, offload=False) for row in strategies.every() if row.one_rank != several]
     found += [_option(d, row, work, offload=True) for row in strategies.every() if row.offload_speed]
     return tuple(sorted(found, key=lambda option: option.speed or len(found)))
+
+
+def as_planned(d: Decision, found: Sequence[Option], peak_bytes: int | None) -> tuple[Option, ...]:
+    """The strategies, the chosen one with the peak of the plan; None where no GPU's memory is forecast."""
+    offloads = d.values["strategy.offload_optimizer_device"] != "none"
+    name = d.strategy.label + OFFLOAD * offloads
+    return tuple(
+        replace(option, total_bytes_per_rank=peak_bytes, planned=True) if peak_bytes and option.name == name else option
+        for option in found
+    )
 
 
 def _option(d: Decision, row: Strategy, work: Work, *, offload: bool) -> Option:

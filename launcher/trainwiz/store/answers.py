@@ -36,6 +36,8 @@ class Saved:
     """The project's folder, of an interrupted wizard."""
     language: str = ""
     """The language of the project's files: en or zh."""
+    gpus: str = ""
+    """The GPUs that a project was made for where they were not those of the machine that made it: 8xH100."""
     options: Mapping[str, str | bool] = field(default_factory=dict)
     """Options of its command line that are not answers, by the names of the request's fields."""
     given: tuple[str, ...] = ()
@@ -71,6 +73,8 @@ def write(path: Path, saved: Saved) -> bool:
     }
     if saved.language:
         values["language"] = saved.language
+    if saved.gpus:
+        values["gpus"] = saved.gpus
     if saved.folder:
         values |= {"folder": saved.folder, "options": dict(saved.options), "given": list(saved.given)}
     try:
@@ -90,6 +94,7 @@ def read(path: Path) -> Saved | None:
             plan={str(k): v for k, v in values.get("plan", {}).items()},
             folder=str(values.get("folder", "")),
             language=str(values.get("language", "")),
+            gpus=str(values.get("gpus", "")),
             options={str(k): v for k, v in values.get("options", {}).items() if isinstance(v, str | bool)},
             given=tuple(str(k) for k in values.get("given", ())),
         )
@@ -101,6 +106,12 @@ def language_of(folder: Path) -> str:
     """The language of a project's files; empty where that is not known."""
     saved = read(folder / PROJECT_FILE)
     return saved.language if saved else ""
+
+
+def gpus_of(folder: Path) -> str:
+    """The GPUs that a project was made for on another machine: 8xH100; empty where that is not known."""
+    saved = read(folder / PROJECT_FILE)
+    return saved.gpus if saved else ""
 
 
 def forget(path: Path) -> None:

@@ -337,4 +337,6 @@ def _of_columns(asked: Asked, columns_of_data: Sequence[tuple[str, str]]) -> Ask
 def _size(option: Option | Method) -> Message:
     if option.fits is False:
         return say("at least {size} per rank: does not fit", size=option.shown)
+    if option.planned:
+        return say("{size} per rank", size=option.shown)
     return say("at least {size} per rank", size=option.shown)

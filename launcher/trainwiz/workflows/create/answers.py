@@ -82,6 +82,11 @@ def of_project(folder: Path) -> tuple[dict[str, Any], set[str]]:
     return kept, edited
 
 
+def gpus_of(folder: Path) -> str:
+    """The GPUs that the project in a folder was made for, where it was made on another machine: 8xH100; else empty."""
+    return store.gpus_of(folder) if (folder / PLAN_FILE).is_file() else ""
+
+
 def with_edited_plan(answers: Answers, folder: Path) -> Answers:
     """The same answers for a plan that was edited by hand, whose values all stay where they can."""
     values = _values(folder)

@@ -78,6 +78,7 @@ def import_(request: ImportRequest) -> None:
             resolution,
             may_ask=may_ask,
             own=own.files(request.folder, imported.decided.plan, imported.adoption.carried) if own else None,
+            gpus=planner.gpus_elsewhere,
         )
     _report(request, imported, written)
 

@@ -53,7 +53,8 @@ def init(request: InitRequest) -> None:
     else:
         _refuse_incomplete(request, answers)
         final, decided = _decide(planner, answers)
-    written = project_files.write(decided, request.folder, final, resolution, may_ask=person and not request.yes)
+    may_ask, gpus = person and not request.yes, planner.gpus_elsewhere
+    written = project_files.write(decided, request.folder, final, resolution, may_ask=may_ask, gpus=gpus)
     store.forget(session)
     options = {"--recipe": request.recipe, "--python": request.python, "--machine": planner.machine_file}
     from trainwiz.plan import parse_values

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from trainwiz import cluster, schedulers, tasks
 from trainwiz.decide import Decided, Source, decide
 from trainwiz.errors import UsageError
+from trainwiz.estimate.gpus import gpu_model
 from trainwiz.finding import Finding, Level
 from trainwiz.machine import Machine
 from trainwiz.probe import programs
@@ -66,6 +67,13 @@ class Planner:
     def plans_elsewhere(self) -> bool:
         """Whether another machine than this one will train."""
         return bool(self.machine_file or self.gpus)
+
+    @property
+    def gpus_elsewhere(self) -> str:
+        """The GPUs of that machine, as `machine_named` reads them; empty where they differ, and for this machine."""
+        gpus = self.machine.gpus if self.plans_elsewhere else ()
+        name = gpu_model(gpus[0].name) if len({gpu.name for gpu in gpus}) == 1 else None
+        return f"{len(gpus)}x{name.name}" if name else ""
 
     @property
     def machine(self) -> Machine:

@@ -66,10 +66,12 @@ def write(
     *,
     may_ask: bool,
     own: Callable[[str], tuple[Artifact, ...]] | None = None,
+    gpus: str = "",
 ) -> Written:
     """Render and write the project, then save its answers. A conflict is resolved by `resolution`, else asked about.
 
-    `own` makes files of somebody's own from the task.py that the plan generates, in its place.
+    `own` makes files of somebody's own from the task.py that the plan generates, in its place. `gpus` are those that it
+    is made for, where they are another machine's.
 
     A person's trainwiz.yaml that says the same plan, or a part of it, keeps every line; what it leaves out is added.
     Raises `Refused`, before anything is written, where a conflict can neither be resolved nor asked about; its diff is
@@ -98,7 +100,7 @@ def write(
         written = replace(written, kept=kept, **{outcome: (*getattr(written, outcome), agreed)})
         atomic.write(plan_file, completed)
     values = {k: v for k, v in flat(decided.plan).items() if k != "version"}
-    store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values, language=current()))
+    store.write(folder / store.PROJECT_FILE, store.Saved(answers=answers, plan=values, language=current(), gpus=gpus))
     return written
 
 

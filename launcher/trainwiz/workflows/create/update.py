@@ -40,6 +40,8 @@ def update(request: UpdateRequest) -> int:
     folder = plan_file.parent
     _refuse_unresolved(folder)
     planner = Planner(folder=folder, machine_file=request.machine or None, python=request.python or None)
+    if not planner.machine_file and (gpus := store.gpus_of(folder)) and not planner.machine.gpus:
+        planner = Planner(folder=folder, gpus=gpus, python=request.python or None)
     plan = next_plan(planner, folder, request.assignments)
     found = _findings(plan.decided.plan, folder)
     prepared = _prepared(plan_file, plan, request.on_conflict)
@@ -60,7 +62,8 @@ def update(request: UpdateRequest) -> int:
     if not request.dry_run:
         prepared.write()
         values = {key: value for key, value in flat(plan.decided.plan).items() if key != "version"}
-        saved = store.Saved(answers=plan.answers, plan=values, language=plan.language)
+        made_for = planner.gpus_elsewhere or store.gpus_of(folder)
+        saved = store.Saved(answers=plan.answers, plan=values, language=plan.language, gpus=made_for)
         store.write(folder / store.PROJECT_FILE, saved)
     done = prepared.outcomes
     if request.json:

@@ -23,7 +23,7 @@ from trainwiz.probe import model as models
 from trainwiz.probe.cache import HubCache
 from trainwiz.project import ModelFacts
 from trainwiz.shell_words import quoted
-from trainwiz.store import plans
+from trainwiz.store import answers, plans
 from trainwiz.ui import console
 from trainwiz.ui import exact as table
 from trainwiz.ui.exact import Change, Shown
@@ -41,7 +41,8 @@ def show(request: PlanRequest) -> int:
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), plan_file.parent.absolute()
     _refuse(plan, folder)
-    machine = quantity.machine_named(request.gpus)[0] if request.gpus else None
+    gpus = request.gpus or answers.gpus_of(folder)
+    machine = quantity.machine_named(gpus)[0] if gpus else None
     facts = _model(plan, folder)
     if strategies.of(plan).runs_exactly == "model" and not (facts and facts.parameters):
         raise UsageError(

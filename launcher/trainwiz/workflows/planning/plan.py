@@ -65,12 +65,14 @@ def plan(request: PlanRequest) -> int:
         return calibration.show(request)
     if request.exact:
         return exact.show(request)
-    given = _answers(request)
-    if not request.gpus and not _asks_for_gpus(request):
-        planner, _ = _planner(request, "")
-        if not planner.machine.gpus:
+    given, gpus = _answers(request), request.gpus
+    if not gpus and not (planner := _planner(request, "")[0]).machine.gpus:
+        gpus = "" if request.machine else answers.gpus_of(request.folder)
+        if not gpus and not _asks_for_gpus(request):
             return on_cpu.show(request, planner.machine, *_sized(planner, given))
-    setting = _setting(request, given, request.gpus)
+        if gpus and not request.json:
+            console.talk(t("this machine has no GPU; the rows are for {gpus}, as the project is", gpus=gpus))
+    setting = _setting(request, given, gpus)
     limits = table.Limits(
         hours=quantity.hours(request.target) if request.target else None,
         price=price.of(request, setting.machine),
@@ -322,7 +324,8 @@ def _pick(request: PlanRequest, setting: Setting, rows: list[table.Row]) -> None
         )
     console.talk(t("row {number}: {strategy}", number=chosen.number, strategy=chosen.candidate.name))
     # Of several machines, one: their number is a setting.
-    named = f"{len(setting.machine.gpus)}x{setting.machine.gpus[0].name}" if request.gpus else ""
+    elsewhere = not (request.machine or setting.machine.probed)
+    named = f"{len(setting.machine.gpus)}x{setting.machine.gpus[0].name}" if elsewhere else ""
     init.init(
         InitRequest(
             place=request.place,

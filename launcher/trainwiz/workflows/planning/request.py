@@ -28,7 +28,11 @@ class PlanRequest:
         names="--adapter --method",
     )
     gpus: str = option(
-        "NxNAME", say("GPUs to plan for, like 8xH100, 16xA100-80GB or 2x8xH100 (default: those of this machine).")
+        "NxNAME",
+        say(
+            "GPUs to plan for, like 8xH100, 16xA100-80GB or 2x8xH100 (default: those of this machine; without any, "
+            "those that the project was made for)."
+        ),
     )
     machine: str = option("FILE", say("Plan for the machine described in FILE, as `trainwiz doctor --json` prints it."))
     strategy: str = option("NAME", say("Show this strategy only, like zero3 or zero2+offload."))
