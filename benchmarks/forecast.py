@@ -25,7 +25,8 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(ROOT / "launcher")]
 from published import spelling  # noqa: E402
 from published.recipes import Recipe, Unknown, recipe  # noqa: E402
 
-from trainwiz.estimate.device import Needs, Work, needs, training_of  # noqa: E402
+from trainwiz.estimate.datasheets import GpuModel  # noqa: E402
+from trainwiz.estimate.device import Moment, Needs, Work, needs, training_of  # noqa: E402
 from trainwiz.estimate.gpus import gpu_model  # noqa: E402
 from trainwiz.estimate.reserve import device_bytes, reserved_bytes  # noqa: E402
 from trainwiz.estimate.speed import FITTED, Rates, pace  # noqa: E402
@@ -129,7 +130,13 @@ def tokens_per_second(found: Recipe, name: str, rates: Rates = FITTED) -> float 
         if speed is None:
             return None
         between = _between(found, work, (found.network or gpu.network) * rates.ring)
-        seconds.append(replace(speed, communication=speed.communication + between).seconds)
+        seconds.append(
+            replace(
+                speed,
+                compute=speed.compute + (found.accumulation * _wide_head(work, gpu, rates) if found.wide_head else 0),
+                communication=speed.communication + between,
+            ).seconds
+        )
         tokens = speed.tokens
     return tokens / statistics.mean(seconds)
 
@@ -139,6 +146,14 @@ def _between(found: Recipe, work: Work, link: float) -> float:
     training = training_of(work)
     shard = training.compute_bytes * training.parameters / work.world
     return 2 * (found.replicas - 1) / found.replicas * shard / link
+
+
+def _wide_head(work: Work, gpu: GpuModel, rates: Rates) -> float:
+    """Seconds that a frozen head in fp32 takes longer than in 16 bits."""
+    assert work.transformer is not None
+    flops = 4 * work.tokens * work.transformer.hidden_size * work.transformer.vocab_size
+    reached = gpu.single_flops * gpu.single_share, gpu.half_flops * gpu.matrix_share
+    return flops / rates.matrices * (1 / reached[0] - 1 / reached[1])
 
 
 def _ways(found: Recipe, less: Checkpointing) -> list[Work]:
@@ -163,11 +178,23 @@ def _peak(found: Recipe, work: Work) -> int:
     """Bytes of tensors; where the optimizer steps in the backward pass, with no gradients but the largest."""
     said: Needs = needs(found.strategy, work)
     if not found.steps_early:
-        return said.total
+        return max(said.at(moment) + _held(found, moment) for moment in said.moments)
     training = training_of(work)
     gradients, largest = found.strategy.gradient_bytes(training), training.weight_bytes * training.table
     step = said.state - gradients + largest * (1 if work.fused_step else 2)
     return max(said.at("loss") + largest, said.at("backward") + largest, step)
+
+
+def _held(found: Recipe, moment: Moment) -> int:
+    """What a source's loop has in memory at a moment beside what the generated script has.
+
+    What the model returned for the last micro-batch is there until its name is bound again, behind the next forward
+    pass.
+    """
+    outputs = found.returned + found.cached if found.returned else 0
+    forward = moment == "loss"
+    casts = found.casts if moment in ("loss", "backward") else 0
+    return outputs + casts + found.constants + (found.cached if forward else 0)
 
 
 def _peers(found: Recipe) -> dict[str, float]:

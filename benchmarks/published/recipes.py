@@ -73,6 +73,8 @@ class Tool:
     """Its selective checkpointing computes every second matrix or layer again."""
     whole_frozen: bool = False
     """FSDP frees gathered weights that are frozen only at the end of the backward pass."""
+    half_loss: bool = False
+    """The loss is computed in the type of the weights: what is counted in 16 bits is twice as large in fp32."""
 
 
 _TRAINER = Tool(fused_step=False)
@@ -132,7 +134,10 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     ("trainwiz", Tool(meter="reserved")),
     # Its loss has logits in fp32 at hand to the end of the backward pass, and none in 16 bits.
     # Its loss stays in 16 bits, and drops the logits: logits, softmax and two gradients (src/models/llama3.py).
-    ("universal-llm-trainer", replace(_TRAINER, meter="reserved", pure=True, pure_autocast=False, logit_bytes=8)),
+    (
+        "universal-llm-trainer",
+        replace(_TRAINER, meter="reserved", pure=True, pure_autocast=False, logit_bytes=8, half_loss=True),
+    ),
     ("finetuning_comp", replace(_TRAINER, meter="allocated")),
     # Liger's cross-entropy behind a copy in fp32, whose gradient takes its place.
     ("halo", Tool(meter="allocated", pure=True, pure_autocast=False, logit_bytes=8)),
@@ -141,6 +146,8 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     ("llm-foundry", Tool(checkpointing="none", attention=0.56)),
     ("Megatron", Tool(checkpointing="none")),
     ("fms-fsdp", Tool(checkpointing="none", halves=True)),
+    # Its loss gets the engine's logits in fp16: they, their copy, softmax and gradient stay in 16 bits.
+    ("ColossalAI-Pytorch-lightning", Tool(meter="allocated", fused_step=False, engine_logit_bytes=8)),
     ("ColossalAI", Tool(meter="allocated")),
 )
 _FIRST_FLASH = 0.5
@@ -161,6 +168,12 @@ _EARLY = (
 )
 _RECOMPUTES = r"(?:gradient|activation)[ _]?(?:checkpoint|recomput)\w*"
 _NO_LOGITS = r"liger|fused[ _-]*linear[ _-]*cross|cut[ _-]*cross|\bcce\b"
+_COMPILED_LOSS, _NO_GRADIENT = 4, 2
+"""Bytes of each logit where the compiler fuses the loss: the logits and their gradient in 16 bits. A compiled model
+that returns its logits beside the loss gets a gradient of zeros for them, which it adds.
+"""
+_SINGLE_CONSTANTS = (4.5 - 4.127) / 8
+"""Bytes of a weight by which constants in fp32 are larger than quantized ones."""
 _BOUND = ("a bound", "short samples", "vary", "not stated in the table")
 
 
@@ -200,6 +213,18 @@ class Recipe:
     """The optimizer steps inside the backward pass: no gradient outlives its layer."""
     tensor_cores: bool
     """Products in fp32 run as TF32."""
+    returned: int
+    """Bytes of the logits that the model returns, where the loop holds them to the end of the update."""
+    cached: int
+    """Bytes of the keys and values of all layers that a model of transformers returns for generating (`use_cache`)."""
+    casts: int
+    """Bytes of frozen weights in 16 bits: autocast casts those in fp32 once more for each use, and the backward pass
+    needs each cast.
+    """
+    constants: int
+    """Bytes that the constants of weights in 4 bits take in fp32, one of each 64, where they are not quantized, too."""
+    wide_head: bool
+    """The head is computed in fp32."""
 
 
 class _WholeWeights:
@@ -295,7 +320,37 @@ def _understood(row: Row, tool: Tool, model: Transformer, shape: _Shape) -> Reci
         replicas=shape.world.ranks // work.world,
         steps_early=spelling.has(extras, _EARLY),
         tensor_cores=spelling.tensor_cores_in_fp32(row["precision"]),
+        returned=work.tokens * model.vocab_size * _returned_bytes(row, work) if _holds(row) else 0,
+        cached=work.tokens * _cached_bytes(model) if spelling.has(extras, "use_cache") else 0,
+        casts=2 * (model.parameters - model.embedding_weights) if _casts_frozen(work, strategy) else 0,
+        constants=int(_SINGLE_CONSTANTS * model.linear_weights) if _quantized_once(row) else 0,
+        wide_head=_raised(row),
     )
+
+
+def _quantized_once(row: Row) -> bool:
+    return "no double quantization" in row["extras"]
+
+
+def _holds(row: Row) -> bool:
+    return re.search("holds its outputs|keeps logits of the last", row["extras"]) is not None
+
+
+def _returned_bytes(row: Row, work: Work) -> int:
+    """transformers returned logits in fp32 until 4.45."""
+    old = re.search(r"transformers 4\.([0-3]\d|4[0-4])", row["extras"]) or "logits in fp32" in row["extras"]
+    return 4 if old or work.arithmetic == "fp32" else 2
+
+
+def _cached_bytes(model: Transformer) -> int:
+    """Of one token: a key and a value in 16 bits."""
+    return sum(2 * 2 * block.count * block.key_value_size for block in model.blocks)
+
+
+def _casts_frozen(work: Work, strategy: Strategy) -> bool:
+    """Where nothing is computed again: otherwise one layer's casts are there at once."""
+    wide = work.frozen_bytes == 4 and work.arithmetic == "autocast" and work.adapter == "lora"
+    return wide and work.checkpointing == "none" and strategy.one_rank
 
 
 def _work(row: Row, tool: Tool, model: Transformer, shape: _Shape, strategy: Strategy, adapter: str) -> Work:
@@ -517,7 +572,8 @@ def _arithmetic(row: Row, tool: Tool, strategy: Strategy) -> Arithmetic:
         return "fp32"
     if strategy.uses_deepspeed and strategy.zero_stage and "Megatron" not in row["source"] + row["strategy"]:
         return "16-bit"
-    return "16-bit" if spelling.pure(row["precision"]) and not tool.pure_autocast else "autocast"
+    adapter = spelling.adapter(row["strategy"])
+    return "16-bit" if spelling.pure(row["precision"]) and (not adapter or not tool.pure_autocast) else "autocast"
 
 
 def _checkpointing(row: Row, tool: Tool) -> Checkpointing:
@@ -549,10 +605,12 @@ def _loss(row: Row, tool: Tool, tokens: int, vocabulary: int) -> Loss:
     if spelling.has(extras, _NO_LOGITS):
         return Loss()
     logits = (_compiled(row) and tool.compiled_logit_bytes) or tool.logit_bytes
+    if spelling.has(extras, "compiled loss"):
+        logits = _COMPILED_LOSS + (_NO_GRADIENT if "returns its logits" in extras else 0)
     logits -= 4 if "foak" in extras else 0
-    if "qlora" in row["strategy"].lower() or "zero" in row["strategy"].lower():
+    if re.search("qlora|zero|gemini", row["strategy"].lower()):
         logits = tool.engine_logit_bytes or logits
-    logits *= 2 if _raised(row) else 1
+    logits *= 2 if _raised(row) and tool.half_loss else 1
     said = re.search(r"loss in (?:(\d{1,4}) chunks|chunks of (\d{1,7})( words)?)", extras)
     parts = tool.loss_parts
     if said and said[3]:

@@ -121,6 +121,8 @@ def kept_bytes(
     arithmetic: Arithmetic,
     how: Checkpointing = "none",
     attention: str = "sdpa",
+    *,
+    half: bool = False,
 ) -> int:
     """What is alive after a forward pass, each storage once, weights left out."""
     model = built(kind, layers, attention)
@@ -137,8 +139,8 @@ def kept_bytes(
         saved.append(tensor.detach())
         return saved[-1]
 
-    half = torch.autocast("cpu", torch.bfloat16, arithmetic == "autocast")
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), half:
+    autocast = torch.autocast("cpu", torch.bfloat16, half or arithmetic == "autocast")
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda t: t), autocast:
         state = forward(model, kind, samples)
     assert state.requires_grad
     saved += others()
@@ -159,6 +161,14 @@ def test_a_layer_keeps_what_autograd_saves(kind: str, arithmetic: Arithmetic) ->
     # Of a second layer the second sample: neither embeddings nor the cast weights are in it.
     one, two = (kept_bytes(kind, n, 2, arithmetic) - kept_bytes(kind, n, 1, arithmetic) for n in (1, 2))
     assert activation_bytes(transformer(kind, 1), arithmetic) == pytest.approx((two - one) / TOKENS, rel=0.01)
+
+
+def test_weights_in_16_bits_keep_the_same_under_autocast() -> None:
+    """Nothing is cast then, and the residual stream is in 16 bits."""
+    one, two = (
+        kept_bytes("llama", n, 2, "16-bit", half=True) - kept_bytes("llama", n, 1, "16-bit", half=True) for n in (1, 2)
+    )
+    assert activation_bytes(transformer("llama", 1), "16-bit") == pytest.approx((two - one) / TOKENS, rel=0.01)
 
 
 @pytest.mark.parametrize("arithmetic", ["fp32", "16-bit"])  # autocast keeps casts of those experts that have a token

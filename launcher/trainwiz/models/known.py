@@ -45,6 +45,12 @@ qwen2.5-7b             qwen2        3584  28  28  4  18944 152064 131072
 qwen2.5-14b            qwen2        5120  48  40  8  13824 152064 131072
 qwen2.5-32b            qwen2        5120  64  40  8  27648 152064 131072
 qwen2.5-72b            qwen2        8192  80  64  8  29568 152064 131072
+qwen2.5-coder-0.5b     qwen2         896  24  14  2   4864 151936  32768 tied=1
+qwen2.5-coder-1.5b     qwen2        1536  28  12  2   8960 151936  32768 tied=1
+qwen2.5-coder-3b       qwen2        2048  36  16  2  11008 151936  32768 tied=1
+qwen2.5-coder-7b       qwen2        3584  28  28  4  18944 152064  32768
+qwen2.5-coder-14b      qwen2        5120  48  40  8  13824 152064  32768
+qwen2.5-coder-32b      qwen2        5120  64  40  8  27648 152064  32768
 qwq-32b                qwen2        5120  64  40  8  27648 152064 131072
 qwen3-0.6b             qwen3        1024  28  16  8   3072 151936  40960 tied=1
 qwen3-1.7b             qwen3        2048  28  16  8   6144 151936  40960 tied=1
@@ -76,6 +82,7 @@ phi-3-medium           phi3         5120  40  40 10  17920  32064   4096
 phi-4                  phi3         5120  40  40 10  17920 100352  16384
 phi-4-mini             phi3         3072  32  24  8   8192 200064 131072 tied=1
 deepseek-llm-7b        llama        4096  30  32 32  11008 102400   4096
+deepseek-coder-1.3b    llama        2048  24  16 16   5504  32256  16384
 deepseek-coder-6.7b    llama        4096  32  32 32  11008  32256  16384
 deepseek-r1-distill-qwen-1.5b qwen2 1536  28  12  2   8960 151936 131072
 deepseek-r1-distill-qwen-7b   qwen2 3584  28  28  4  18944 152064 131072
