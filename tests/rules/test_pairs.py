@@ -56,6 +56,10 @@ EXAMPLES: dict[str, tuple[Any, ...]] = {
     "data.packing": (True, False),
     "evaluation.best_mode": ("max",),
     "model.lora_alpha": (64,),
+    "data.text_column": ("body",),
+    "data.label_column": ("grade",),
+    "data.cache_dir": ("/shared",),
+    "machine.main_process_ip": ("10.0.0.1",),
 }
 """Values of keys that the schema knows only as text, or whose legal numbers follow from others."""
 
@@ -98,6 +102,18 @@ GROUPS: dict[str, tuple[tuple[str, ...], tuple[dict[str, Any], ...]]] = {
     "pictures": (
         ("data.image_", "data.augmentation", "data.label_column"),
         (TIMM, {"task": "image_classification"}, {**HUB}, {"task": "custom"}),
+    ),
+    "places": (
+        (
+            *("data.text_column", "data.label_column", "data.cache_dir", "data.min_tokens", "data.max_tokens"),
+            *("strategy.nvme_path", "machine.main_process_ip"),
+        ),
+        (
+            *({**HUB, "task": task} for task in ("causal_lm", "sft", "preference", "reward_model", "text_regression")),
+            TIMM,
+            {**GPU, "strategy.kind": "deepspeed", "strategy.zero_stage": 3, "strategy.offload_param_device": "nvme"},
+            {**GPU, "machine.num_machines": 2, "machine.num_processes": 16, "strategy.kind": "ddp"},
+        ),
     ),
     "preferences": (
         ("preference.",),

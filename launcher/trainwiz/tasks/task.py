@@ -118,6 +118,11 @@ class Task:
         return self.generative and not self.compares
 
     @property
+    def stores_tokens(self) -> bool:
+        """Its data is tokenized ahead, and the tokens are kept on disk."""
+        return self.packs or self.compares or self.pairs
+
+    @property
     def weighs(self) -> bool:
         """Its data may be several sources with weights."""
         return self.from_hub or self.backbones

@@ -96,6 +96,36 @@ _ROWS = (
         why=say("the task reads no tokens"),
     ),
     _Unread(
+        keys=("data.min_tokens", "data.max_tokens"),
+        when=lambda plan: tasks.of(plan).from_hub and not tasks.of(plan).stores_tokens,
+        why=say("texts with labels are not filtered by length"),
+    ),
+    _Unread(
+        keys=("data.cache_dir",),
+        when=lambda plan: not tasks.of(plan).stores_tokens and not tasks.of(plan).own_code,
+        why=say("the task stores no tokens"),
+    ),
+    _Unread(
+        keys=("data.text_column",),
+        when=lambda plan: not tasks.of(plan).text_column and not tasks.of(plan).own_code,
+        why=say("the task reads no column of texts"),
+    ),
+    _Unread(
+        keys=("data.label_column",),
+        when=lambda plan: not tasks.of(plan).labeled and not tasks.of(plan).own_code,
+        why=say("the task reads no column of labels"),
+    ),
+    _Unread(
+        keys=("strategy.nvme_path",),
+        when=lambda plan: "nvme" not in (plan.strategy.offload_optimizer_device, plan.strategy.offload_param_device),
+        why=say("nothing is offloaded to nvme"),
+    ),
+    _Unread(
+        keys=("machine.main_process_ip",),
+        when=lambda plan: plan.machine.num_machines == 1,
+        why=say("a single machine has no other to meet"),
+    ),
+    _Unread(
         keys=("model.output_dtype",),
         when=lambda plan: not tasks.of(plan).from_hub,
         why=say("only text models are saved in another dtype"),
