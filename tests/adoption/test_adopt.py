@@ -25,8 +25,10 @@ SCRIPTS = HERE / "own_scripts"
 CPU = ("--machine", str(HERE / "machines" / "cpu.json"))
 NAMES = (
     *("by_hand", "at_top_level", "in_main_block", "with_accelerate", "with_trainer", "weighted_trainer"),
-    *("with_trl", "with_trl_pairs", "with_lightning"),
+    *("with_trl", "with_trl_pairs", "with_masks", "with_lightning"),
 )
+TWO_RANKS = {"with_accelerate": 6, "with_trl": 3, "with_trl_pairs": 3, "with_masks": 3, "weighted_trainer": 6}
+"""Those that two ranks train, too, with the size of their micro-batches. Masks and weights differ between these."""
 PLANNED = ("--set", "machine.num_processes=1", "--set", "tracking.logging_steps=1", "--set", "strategy.kind=single")
 
 
@@ -62,7 +64,7 @@ def said(text: str) -> dict[str, Any]:
 
 @pytest.mark.train
 def test_the_project_trains_to_the_losses_of_the_script(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each on one rank; those with accelerate and TRL also over two, in other micro-batches."""
+    """Each on one rank, and some also over two, in other micro-batches."""
     scripts = [f"{name}.py" for name in NAMES[:-1]] + ["lightning_by_hand.py"]
     monkeypatch.chdir(folder)  # where the Trainer writes
     theirs = warm.child(folder / "run_all.py", *(str(folder / script) for script in scripts))
@@ -73,7 +75,7 @@ def test_the_project_trains_to_the_losses_of_the_script(folder: Path, monkeypatc
     for name in NAMES:
         project = adopted(folder, name, *PLANNED)
         runs.append({"project": str(project), "ranks": 1, "output": str(folder / name), "arguments": {}})
-    for name, size in (("with_accelerate", 6), ("with_trl", 3), ("with_trl_pairs", 3)):
+    for name, size in TWO_RANKS.items():
         shares = {"per_device_batch_size": size, "gradient_accumulation_steps": 2}
         project = folder / f"{name}-adopted"
         runs.append({"project": str(project), "ranks": 2, "arguments": shares, "output": f"{folder}/two-{name}"})

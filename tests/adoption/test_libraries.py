@@ -205,10 +205,16 @@ def test_what_compute_loss_takes_from_its_trainer() -> None:
         assert gap(WEIGHTED.replace(*change), "loss") == "compute_loss uses the Trainer itself", change
 
 
-def test_a_mean_over_class_weights_is_named_and_keeps_its_micro_batch(tmp_path: Path) -> None:
+def test_a_mean_over_class_weights_is_counted_or_named_and_keeps_its_micro_batch(tmp_path: Path) -> None:
     """Halves of a batch weigh differently, so that the mean of their means is another one."""
-    assert left(WEIGHTED)["count"][:2] == ("code", 23)
-    assert "count" not in left(WEIGHTED.replace("weight=self.class_weights", ""))
+    assert "count" not in left(WEIGHTED)
+    mean = found(WEIGHTED).mean
+    assert mean
+    assert mean.over
+    weights = 'outside(torch.device("cpu")).a_trainer_class_weights'
+    assert mean.over.expression == f"counted_labels(labels.view(-1), weight={weights})"
+    drawn = WEIGHTED.replace("labels.view(-1))", "labels[torch.randperm(24)])")
+    assert left(drawn)["count"][:2] == ("code", 27)
     for name in ("weighted_trainer.py", "short_texts.py"):
         (tmp_path / name).write_text((HERE / "own_scripts" / name).read_text())
     one = ("--set", "machine.num_processes=1", "--set", "strategy.kind=single")
@@ -378,3 +384,45 @@ def test_a_sum_is_found_behind_methods_and_attributes() -> None:
     assert found(step).sums is not None
     assert found(step.replace("(out, y)\n\n", "(out, y) / len(y)\n\n")).sums is None
     assert "a sum over the samples" in left(step)["loss"][2]
+
+
+@pytest.mark.parametrize(
+    ("name", "package", "says"),
+    [
+        ("KTO", "trl", "preference.loss=kto"),
+        ("ORPO", "trl.experimental.orpo", "preference.loss=orpo"),
+        ("CPO", "trl.experimental.cpo", "preference.loss=simpo"),
+    ],
+)
+def test_losses_that_no_split_keeps_name_what_does(name: str, package: str, says: str) -> None:
+    """They were called trainers with a loss of their own, and sent to `init --task sft`."""
+    text = TRAINER.replace("= Trainer(", f"= {name}Trainer(").replace(
+        "from trl import DPOTrainer,", f"from {package} import {name}Trainer\nfrom trl import"
+    )
+    assert f"--set task=preference --set {says}" in gap(text, "loss")
+    assert gap(text, "data") == f"{name}Trainer makes its samples itself"
+    rates = text.replace("TrainingArguments(", f"{name}Config(")
+    rates = f"from {package} import {name}Config\n{rates}"
+    assert numbers_of(rates, "learning_rate") == [1e-6]
+
+
+def test_a_trainer_whose_model_writes_the_samples_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script = tmp_path / "online.py"
+    script.write_text(TRAINER.replace("= Trainer(", "= GRPOTrainer(").replace("DPOTrainer,", "GRPOTrainer,"))
+    assert run(["adopt", str(script), "--yes", *CPU]) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert "online.py:9: with GRPOTrainer the model writes answers as it trains" in said
+    assert "trainwiz launch --config accelerate.yaml" in said
+    assert not (tmp_path / "online-adopted").exists()
+
+
+def test_what_an_adopted_trainer_of_pairs_does_otherwise_is_named() -> None:
+    text = TRAINER.replace("= Trainer(", "= DPOTrainer(").replace("SFTConfig", "DPOConfig")
+    text = text.replace("TrainingArguments(", "DPOConfig(sync_ref_model=True, loss_type=LOSS, output_dir=")
+    for loss, word in (('"bco_pair"', "with each other"), ('["sigmoid", "sft"]', "a mean over tokens")):
+        found_left = left(text.replace("LOSS", loss))
+        assert word in found_left["DPOTrainer(loss_type)"][2]
+        assert "calls no callbacks" in found_left["DPOConfig(sync_ref_model)"][2]
+    assert "DPOTrainer(loss_type)" not in left(text.replace("LOSS", '"sigmoid"'))

@@ -42,7 +42,7 @@ def tokenize(batch):
 
 
 tokenized = dataset.map(tokenize, batched=True)
-weights = torch.tensor([1.0, 2.0, 0.5])
+weights = torch.tensor([1.0, 2.0, 0.3])
 config = BertConfig(
     vocab_size=len(WORDS),
     hidden_size=16,

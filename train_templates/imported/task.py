@@ -40,7 +40,7 @@ def collator() -> Any:
     return torch.utils.data.default_collate
 
 
-def collate(samples: list[Any], counted: list[bool]) -> tuple[Batch, int]:
+def collate(samples: list[Any], counted: list[bool]) -> tuple[Batch, float]:
     """Return one micro-batch, and the count that its loss is averaged over.
 
     A sample whose `counted` is false only pads the last batch of an epoch. It is left out; if there is no other, it
@@ -52,7 +52,7 @@ def collate(samples: list[Any], counted: list[bool]) -> tuple[Batch, int]:
     return (batch, torch.tensor(n)), n
 
 
-def count(batch: Any, samples: int) -> int:
+def count(batch: Any, samples: int) -> float:
     """edit: what the script's loss is averaged over."""
     return samples
 

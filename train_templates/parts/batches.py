@@ -222,12 +222,12 @@ class Agreement:
             signal.raise_signal(number)
         self.stopping, self.asked_at = True, time.monotonic()
 
-    def reach(self, count: int) -> tuple[int, bool]:
+    def reach(self, count: float) -> tuple[float, bool]:
         """Return the sum of `count` over all ranks, and whether any of them should stop."""
-        numbers = torch.tensor([count, self.stopping])
+        numbers = torch.tensor([count, self.stopping], dtype=torch.float64)  # a task may count weights
         if self.group is not None:
             dist.all_reduce(numbers, group=self.group)
-        return int(numbers[0]), bool(numbers[1])
+        return float(numbers[0]), bool(numbers[1])
 
     # feature: eval
     def unless_stopped(self, batches: DataLoader[Any]) -> Iterator[Any]:

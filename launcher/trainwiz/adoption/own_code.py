@@ -50,12 +50,12 @@ def left(script: Script, pieces: Pieces, *, as_code: bool) -> tuple[Left, ...]:
             "the Trainer sums this loss over the micro-batches; the project averages it over the batch of an update"
         )
         found.append(entry(script, "lost", "gradient_accumulation_steps", pieces.sums_means, why))
-    if pieces.weighs is not None and as_code:
+    if pieces.mean and pieces.mean.over is None and pieces.sums is None and as_code:
         why = say(
-            "the loss is a mean over the weights of the classes, and the project counts samples: count the weights in "
-            "count, or give one rank a micro-batch of the real batch"
+            "the loss divides by numbers that differ between micro-batches, and what to count for them was not found: "
+            "write it in count, or give one rank a micro-batch of the real batch"
         )
-        found.append(entry(script, "code", "count", pieces.weighs, why))
+        found.append(entry(script, "code", "count", pieces.mean.nodes[0], why))
     if pieces.sums is not None:
         why = say(
             "the loss is a sum over the samples, and the project divides it by their number; with SGD, multiply "

@@ -15,7 +15,7 @@ from trainwiz.message import Message, say
 from trainwiz.script import Script, lightning, trainers
 from trainwiz.script.arguments import Number
 from trainwiz.script.numbers import numbers
-from trainwiz.script.pieces import weighs_classes
+from trainwiz.script.pieces import pieces, weighs_classes
 from trainwiz.script.tree import dotted
 
 OPTIMIZERS = {
@@ -149,10 +149,11 @@ def _of_one_process(ledger: Ledger, script: Script) -> None:
     for key in _WITH["batch.real_batch_size"]:
         ledger.carried.pop(key, None)
     ledger.fill("batch.real_batch_size", size, batch.place, batch.path, why)
-    weighs = weighs_classes(script)
+    mean = pieces(script).mean
+    weighs = weighs_classes(script) or (mean is not None and mean.over is None)
     if weighs or _normalizes_batches(script):
         why = say("batch normalization uses the statistics of a micro-batch")
-        why = say("its loss is a mean over the weights of a micro-batch") if weighs else why
+        why = say("its loss divides by the weights or labels of a micro-batch") if weighs else why
         ledger.fill("batch.per_device_batch_size", batch.value, batch.place, batch.path, why)
 
 

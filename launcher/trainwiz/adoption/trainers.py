@@ -7,11 +7,12 @@ from collections.abc import Collection, Iterator
 
 from trainwiz.adoption.ledger import EVALUATION, Kind
 from trainwiz.engines.trainer import LEARNS_THE_SAME, METHODS, OF_EVALUATION, ORDERS_SAMPLES
-from trainwiz.engines.trl import OWN_ARGUMENTS
+from trainwiz.engines.trl import OF_ALL_SAMPLES, OF_TOKENS, OWN_ARGUMENTS
 from trainwiz.message import Message, say
 from trainwiz.script import Script
 from trainwiz.script.arguments import READ_OF_TRAINER
 from trainwiz.script.trainers import Trainer
+from trainwiz.script.tree import constant
 
 _TAKEN = """
 args callbacks compute_loss_func compute_metrics data_collator eval_dataset model model_init optimizers peft_config
@@ -24,6 +25,7 @@ _SAYS_NOTHING = (None, False, "", 0, "no", "none")
 _OWN_WHYS = {
     "dataloader_drop_last": say("the project also trains on the last samples of an epoch, which do not fill a batch"),
     "load_best_model_at_end": say("the project saves the last model; evaluation.best_metric keeps the best one"),
+    "sync_ref_model": say("the reference stays the model before the training: the project calls no callbacks"),
     "neftune_noise_alpha": say("it adds noise to the embeddings; write build_model in task.py"),
 }
 _Entry = tuple[Kind, str, ast.AST, Message]
@@ -35,7 +37,9 @@ def entries(script: Script, trainer: Trainer, *, is_whole: bool) -> Iterator[_En
 
     `is_whole`: the project makes the trainer itself, with all that it is given for samples and losses.
     """
-    yield from _arguments(script, trainer, OWN_ARGUMENTS if is_whole else ())
+    yield from _arguments(script, trainer, OWN_ARGUMENTS - {"sync_ref_model"} if is_whole else ())
+    if is_whole:
+        yield from _losses(script, trainer)
     yield from _given(trainer, is_whole=is_whole)
     yield from _methods(trainer)
     for call in script.methods("add_callback"):
@@ -58,6 +62,25 @@ def _arguments(script: Script, trainer: Trainer, taken: Collection[str]) -> Iter
             order = say("the project shuffles the samples anew in each epoch")
             why = order if one.arg in ORDERS_SAMPLES else _OWN_WHYS.get(one.arg, usual)
             yield "lost", f"{made.last}({one.arg})", one.value, why
+
+
+def _losses(script: Script, trainer: Trainer) -> Iterator[_Entry]:
+    """Losses of pairs that several micro-batches do not add up to."""
+    made = trainer.arguments(script)
+    said = made.keyword("loss_type") if made else None
+    if said is None:
+        return
+    found = {constant(node) for node in script.names.feeding(said)}
+    if OF_ALL_SAMPLES.intersection(found):
+        why = say("it compares the pairs of a micro-batch with each other; the project has those of this split")
+        yield "lost", f"{trainer.name}(loss_type)", said, why
+    elif OF_TOKENS in found:
+        why = say(
+            "{kind} is a mean over tokens, the others over pairs; the project averages each micro-batch, and then "
+            "these: give one rank a micro-batch of the real batch",
+            kind=OF_TOKENS,
+        )
+        yield "lost", f"{trainer.name}(loss_type)", said, why
 
 
 def _says_nothing(script: Script, node: ast.expr) -> bool:

@@ -6,8 +6,27 @@ from trainwiz.engines.names import names
 
 TRIED = "1.10.0"
 """The version whose source was read."""
-RATES = {"SFTConfig": 2e-5, "DPOConfig": 1e-6, "RewardConfig": 1e-4, "KTOConfig": 1e-6}
+RATES = {
+    "SFTConfig": 2e-5,
+    "DPOConfig": 1e-6,
+    "RewardConfig": 1e-4,
+    "KTOConfig": 1e-6,
+    "ORPOConfig": 1e-6,
+    "CPOConfig": 1e-6,
+}
 """The learning rate of a configuration that is given none (1.16); they are in bf16 unless fp16 is set."""
+WRITES_ANSWERS = names(
+    """
+    A2POTrainer AsyncDistillationTrainer AsyncGRPOTrainer DistillationTrainer GKDTrainer GMPOTrainer GOLDTrainer
+    GRPOTrainer GRPOWithReplayBufferTrainer IWOPDTrainer MiniLLMTrainer NashMDTrainer OnlineDPOTrainer PAPOTrainer
+    PPOTrainer PPOv2Trainer RLOOTrainer RLOOv2Trainer SDFTTrainer SDPOTrainer ServerDistillationTrainer XPOTrainer
+    """
+)
+"""Trainers whose samples the model itself writes as it trains, also those of older versions."""
+OF_ALL_SAMPLES = names("aot aot_unpaired bco_pair")
+"""Values of DPO's loss_type that compare the pairs of a micro-batch with each other, or with those before."""
+OF_TOKENS = "sft"
+"""The value of DPO's loss_type that is a mean over tokens, and not over pairs."""
 OWN_ARGUMENTS = names(
     """
     activation_offloading alpha assistant_only_loss attn_implementation batch_size beta beta1 beta2

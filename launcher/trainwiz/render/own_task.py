@@ -12,6 +12,7 @@ from pathlib import PurePath
 from trainwiz.fields import with_constant
 from trainwiz.render.artifact import Artifact
 from trainwiz.script.lightning import Lightning
+from trainwiz.script.means import Mean
 from trainwiz.script.pieces import Counted, Piece, Pieces
 from trainwiz.script.schedules import Schedule
 from trainwiz.script.slices import DEVICE, OWN, Slice
@@ -47,7 +48,7 @@ def files(
         "load_train_data": _returned(pieces.data, shown, "load_train_data"),
         "build_model": _returned(pieces.model, shown, "build_model"),
         "loss_sum": _loss(pieces, shown),
-        "count": _COUNTS[pieces.counted],
+        "count": _count(pieces.mean) or _COUNTS[pieces.counted],
     }
     if pieces.collate.gap or (pieces.collate.taken and pieces.collate.taken.expression):
         bodies["collator"] = _returned(pieces.collate, shown, "collator")
@@ -62,9 +63,12 @@ def files(
         text, bodies = _with_columns(text, bodies, pieces)
     if any("bare(" in part for part in bodies.values()):
         text = text.replace("def build_model(", f"{_BARE}def build_model(")
+    if pieces.mean and (over := pieces.mean.over):
+        text = text.replace("def count(", f"{_for_count(over)}def count(")
     for function, body in bodies.items():
         text = with_body(text, function, body)
     slices = [piece.taken for piece in pieces.all if piece.taken]
+    slices += [pieces.mean.over] if pieces.mean and pieces.mean.over else []
     if pieces.lightning:
         text = text.replace("def build_model(", f"{_stepped(pieces.lightning)}def build_model(")
     if pieces.whole_loader:
@@ -88,6 +92,8 @@ def files(
     taken = {line: None for one in slices for line in one.imports}
     if pieces.loss.taken and pieces.loss.taken.outer:
         text = _with_surroundings(text, pieces.loss.taken)
+        taken |= {"from types import SimpleNamespace": None}
+    if pieces.mean and pieces.mean.over and pieces.mean.over.outer:
         taken |= {"from types import SimpleNamespace": None}
     text = _with_imports(text, [line for line in taken if line not in text], script, beside)
     found = [Artifact("task.py", text, generated=example)]
@@ -144,8 +150,67 @@ def _loss(pieces: Pieces, marks: _Marks) -> str:
         *taken.inner,
         f"return ({taken.expression}).float(){'' if pieces.sums else f' * {_COUNT}'}",
     ]
+    if pieces.mean and pieces.mean.over and not pieces.sums:
+        lines[-1:] = [
+            "# A mean over nothing is not a number.",
+            f"return torch.where({_COUNT} > 0, ({taken.expression}).float() * {_COUNT}, 0.0)",
+        ]
     first = f"{pieces.batch or 'batch'}, {_COUNT} = batch"
     return "\n".join([first, *lines])
+
+
+def _count(mean: Mean | None) -> str:
+    """What a micro-batch counts, if the script's loss divides by something else than samples."""
+    over = mean.over if mean else None
+    if mean is None or over is None:
+        return ""
+    text = "\n".join([*over.inner, over.expression])
+    given = "dict(batch)" if ".pop(" in text else "batch"
+    lines = [
+        *([f"{mean.batch} = {given}"] if mean.batch != given else []),
+        *([f'{DEVICE} = torch.device("cpu")'] if re.search(rf"\b{DEVICE}\b", text) else []),
+        *(f"{name} = beside().{name}" for name in over.from_outside),
+        *over.inner,
+        f"found = {over.expression}",
+        "return found.item() if isinstance(found, Tensor) else found",
+    ]
+    return "\n".join(lines)
+
+
+def _for_count(over: Slice) -> str:
+    """The functions that a count calls."""
+    text = "\n".join([*over.inner, over.expression])
+    functions = [written for name, written in _COUNTING.items() if name in text]
+    if over.outer:
+        values = ", ".join(f"{name}={name}" for name in over.from_outside)
+        device = [f'{DEVICE} = torch.device("cpu")'] if re.search(rf"\b{DEVICE}\b", "\n".join(over.outer)) else []
+        body = textwrap.indent("\n".join([*device, *over.outer, f"return SimpleNamespace({values})"]), "    ")
+        functions.append(
+            "@functools.cache\n"
+            "def beside() -> SimpleNamespace:\n"
+            '    """Return what the count uses beside the batch; made once."""\n'
+            f"{body}\n\n\n"
+        )
+    return "".join(functions)
+
+
+_COUNTING = {
+    "counted_labels": '''def counted_labels(labels: Tensor, ignored: int = -100, weight: Tensor | None = None) -> Any:
+    """Return what a mean of cross entropies is over: the labels that count, or the weights of their classes."""
+    if labels.is_floating_point():  # a probability for each class, which are dimension 1
+        return labels.numel() // labels.shape[1] if labels.dim() > 1 else 1
+    kept = labels[labels != ignored]
+    return kept.numel() if weight is None else weight.cpu()[kept].sum()
+
+
+''',
+    "counted_numbers": '''def counted_numbers(chosen: Tensor) -> Any:
+    """Return how many numbers a mask or an index chooses."""
+    return chosen.sum() if chosen.dtype in (torch.bool, torch.uint8) else chosen.numel()
+
+
+''',
+}
 
 
 def _stepped(found: Lightning) -> str:

@@ -12,6 +12,7 @@ from trainwiz.message import Message, say
 from trainwiz.script import counted_loop, lightning, main_block, schedules, trainers
 from trainwiz.script.arguments import keyword
 from trainwiz.script.lightning import Lightning
+from trainwiz.script.means import Mean, Means, class_weights
 from trainwiz.script.numbers import numbers
 from trainwiz.script.reductions import Growth, Reductions
 from trainwiz.script.schedules import Schedule
@@ -19,6 +20,7 @@ from trainwiz.script.slices import OWN, Gap, Slice, Slicer, flat, only_places
 from trainwiz.script.trainers import Trainer
 from trainwiz.script.training import loop_source
 from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk
+from trainwiz.script.undivided import Undivided
 
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
@@ -34,10 +36,6 @@ set_epoch set_postfix step str sum sync_gradients time to tqdm train unscale_ up
 zero_grad
 """.split()  # noqa: SIM905
 """Calls of a loop that the project's loop makes in its own way, or that change nothing."""
-
-
-_WITH_CLASS_WEIGHTS = ("CrossEntropyLoss", "NLLLoss", "cross_entropy", "nll_loss")
-"""Losses whose mean is over the weights of the classes, where they are given some."""
 BY_CLOSURE = ("Optimizer.LBFGS",)
 """Optimizers, as calls name them, that compute the loss of a batch several times, by a function."""
 
@@ -76,8 +74,8 @@ class Pieces:
     """What a mean loss is averaged over."""
     sums: ast.AST | None = None
     """Where the loss is a sum over the samples and not a mean."""
-    weighs: ast.AST | None = None
-    """Where the loss is a mean over the weights of its classes."""
+    mean: Mean | None = None
+    """What the loss is a mean over, where that is not the samples."""
     loader: Call | None = None
     """The loader that the training loop goes over."""
     evaluation: tuple[ast.AST, ...] = ()
@@ -198,6 +196,7 @@ class _Reader:
             loader=loader if whole is None else None,
             lightning=found,
             sums=self._sums_of(found.step, found.classes) if loss.taken else None,
+            mean=Means(self.script, found.classes, ("self",)).of_method(found.step) if loss.taken else None,
             late_warmup=lightning.steps_by_update(found) and any(_is_schedule(call) for call in self.script.calls),
             whole_loader=whole.taken if whole else None,
         )
@@ -220,7 +219,7 @@ class _Reader:
             batch=batch,
             counted=self._counted(model) if updates is None else "samples",
             sums=self._sums(loss),
-            weighs=self._weighs(loss),
+            mean=self._mean(loss, block, batch, name),
             loader=loader,
             evaluation=tuple(call.node for call in self._loaders() if call is not loader),
             updates=updates,
@@ -349,6 +348,8 @@ class _Reader:
         node, name = node or self.trainer.call.node, self.trainer.name
         if not self.trainer.of_trl:
             return Gap(node, say("it is not known what {name} does with it", name=name))
+        if self.trainer.of_all_samples:
+            return Gap(node, say("{name} makes its samples itself", name=name))
         why = say(
             "{name} makes its samples itself: it tokenizes, masks and packs the rows, as the tasks sft, preference and "
             "reward_model do (trainwiz init --task sft)",
@@ -397,10 +398,10 @@ class _Reader:
         block = flat(loop.body)
         batch = {n.id for n in walk(target) if isinstance(n, ast.Name)}
         barred = (self.script.engines.prepared_names | {dotted(one) for one in self._prepared().values()}) - {model}
-        left_out = [one for one in block if _divides(one) or any(method(node) == "backward" for node in walk(one))]
-        bound = {model, *batch}
+        undivided = Undivided.of(self.script)
+        bound, left_out = {model, *batch}, undivided.needless(block)
         slicer = Slicer(self.script, bound=bound, batch=batch, barred=barred, block=block, left_out=left_out)
-        expression = _undivided(backward.loss)
+        expression = undivided.loss(backward.loss, block)
         piece = _cut("loss", expression, lambda: slicer.of(expression))
         return piece, [s for s in block if s is not self.script.tree.statement(backward.call)], ast.unparse(target)
 
@@ -435,8 +436,16 @@ class _Reader:
         )
         block = flat(function.body)
         given = {names[dotted(one)] for one in parts if dotted(one) in names}
-        slicer = Slicer(self.script, bound={model, *given}, batch=given, block=block, own_model=f"self.{model}")
-        piece = _cut("loss", loss, lambda: slicer.of(_undivided(loss)))
+        undivided = Undivided.of(self.script)
+        slicer = Slicer(
+            self.script,
+            bound={model, *given},
+            batch=given,
+            block=block,
+            own_model=f"self.{model}",
+            left_out=undivided.needless(block),
+        )
+        piece = _cut("loss", loss, lambda: slicer.of(undivided.loss(loss, block)))
         return piece, [one for one in block if one is not self.script.tree.statement(loss)], shown
 
     def _counted(self, model: ast.expr | None) -> Counted:
@@ -448,11 +457,22 @@ class _Reader:
         words = ("ForMaskedLM", "ForConditionalGeneration", "ForSeq2SeqLM", "ForTokenClassification")
         return "labels" if any(word in made for word in words) else "samples"
 
-    def _weighs(self, loss: Piece) -> ast.AST | None:
-        """The loss, where it is a mean over weights: of several micro-batches, it is not the mean of their means."""
-        nodes, _ = self._behind(loss)
-        nodes += [*ast.walk(loss.node)] if self.trainer and isinstance(loss.node, Function) else []
-        return loss.node if any(isinstance(node, ast.Call) and _weighs_classes(node) for node in nodes) else None
+    def _mean(self, loss: Piece, block: Sequence[ast.stmt], batch: str, model: str) -> Mean | None:
+        if loss.taken is None:
+            return None
+        barred = sorted({model, *self.script.engines.prepared_names})
+        if self.trainer:
+            computes = self.trainer.method("compute_loss")
+            if computes is None:
+                return None
+            own = [one.arg for one in computes[1].args.args[:2]]
+            given = trainers.taken_attributes(computes[1], loss.taken)
+            return Means(self.script, self.trainer.classes, (*barred, *own), given).of_method(computes[1])
+        backward = next(iter(self.script.training.backwards), None)
+        if backward is None:
+            return None
+        whole = Undivided.of(self.script).loss(backward.loss, block)
+        return Means(self.script, barred=barred).of_block(whole, block, batch)
 
     def _behind(self, loss: Piece) -> tuple[list[ast.AST], dict[str, Function]]:
         """The nodes of a loss that was taken, and of the script's functions that it calls, and these by name."""
@@ -504,18 +524,7 @@ class _Reader:
 
 def weighs_classes(script: Script) -> bool:
     """Whether a script makes a loss with weights for the classes."""
-    return any(_weighs_classes(call) for call in script.tree.calls)
-
-
-def _weighs_classes(call: ast.Call) -> bool:
-    return dotted(call.func).rpartition(".")[2] in _WITH_CLASS_WEIGHTS and _is_given(call, "weight", 2)
-
-
-def _is_given(call: ast.Call, name: str, place: int) -> bool:
-    """Whether a call is given an argument that is not None; a class has it first, a function behind its tensors."""
-    first = place if dotted(call.func).rpartition(".")[2].islower() else 0
-    given = next((one.value for one in call.keywords if one.arg == name), None) or next(iter(call.args[first:]), None)
-    return given is not None and not (isinstance(given, ast.Constant) and given.value is None)
+    return any(class_weights(call) is not None for call in script.tree.calls)
 
 
 def _named_sums(nodes: Sequence[ast.AST], functions: Set[str]) -> set[str]:
@@ -553,6 +562,7 @@ def pieces(script: Script) -> Pieces:
 def _with_globals(script: Script, found: Pieces) -> Pieces:
     """With the globals that the script sets as it runs; without the pieces that use them, where they cannot be had."""
     whole = [found.whole_trainer] if found.whole_trainer else []
+    whole += [found.mean.over] if found.mean and found.mean.over else []
     names = main_block.wanted(script, [*whole, *(piece.taken for piece in found.all if piece.taken)])
     if not names:
         return found
@@ -638,23 +648,6 @@ def _changes_batch(statement: ast.stmt) -> bool:
 
 def _is_enumerate(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and dotted(node.func) == "enumerate"
-
-
-def _undivided(loss: ast.expr) -> ast.expr:
-    """The loss before it is divided by the number of micro-batches, which the project's loop does itself."""
-    while isinstance(loss, ast.BinOp) and isinstance(loss.op, ast.Div) and "accum" in ast.unparse(loss.right):
-        loss = loss.left
-    return loss
-
-
-def _divides(statement: ast.stmt) -> bool:
-    """Whether a statement only divides by the number of micro-batches: `loss = loss / accumulation`."""
-    if isinstance(statement, ast.AugAssign):
-        return isinstance(statement.op, ast.Div) and "accum" in ast.unparse(statement.value)
-    if not isinstance(statement, ast.Assign) or len(statement.targets) != 1:
-        return False
-    rest = _undivided(statement.value)
-    return rest is not statement.value and ast.unparse(rest) == ast.unparse(statement.targets[0])
 
 
 def _steps(statement: ast.stmt) -> Iterator[ast.stmt]:

@@ -25,6 +25,7 @@ triplet_margin_loss
 _ALONG = ("dim", "axis")
 _COUNTS = ("len", "numel", "nelement", "size")
 _DEPTH = 6
+_MOST_MAKERS = 20
 
 
 class Reductions:
@@ -49,13 +50,13 @@ class Reductions:
     def give(self, statement: ast.stmt, known: dict[str, Growth]) -> None:
         """Enter what an assignment gives its names."""
         if isinstance(statement, ast.For):
-            known |= dict.fromkeys(_names(statement.target), self.of(statement.iter, known))
+            known |= dict.fromkeys(assigned_names(statement.target), self.of(statement.iter, known))
         elif isinstance(statement, ast.Assign):
             growth = self.of(statement.value, known)
             for target in statement.targets:
-                known |= dict.fromkeys(_names(target), growth)
+                known |= dict.fromkeys(assigned_names(target), growth)
         elif isinstance(statement, ast.AnnAssign) and statement.value:
-            known |= dict.fromkeys(_names(statement.target), self.of(statement.value, known))
+            known |= dict.fromkeys(assigned_names(statement.target), self.of(statement.value, known))
         elif isinstance(statement, ast.AugAssign) and isinstance(statement.target, ast.Name):
             known[statement.target.id] = self._computed(
                 known.get(statement.target.id, "fixed"), statement.op, self.of(statement.value, known)
@@ -106,14 +107,14 @@ class Reductions:
         if last in ("div", "div_", "divide", "true_divide") and len(parts) == 2:
             left, right = parts if of_module else reversed(parts)
             return self._computed(left, ast.Div(), right)
-        if "rows" in parts and (loss := self._loss(call)) is not None:
-            return _reduction(loss, call)
-        function = self._function(call)
+        function = self.function(call)
         if function is not None and self._depth < _DEPTH and "rows" in parts:
-            return self.of_function(function, _bound(function, call, known, self))
+            return self.of_function(function, bound(function, call, known, self))
+        if "rows" in parts and (loss := self.loss(call)) is not None:
+            return _reduction(loss, call)
         return inner
 
-    def _loss(self, call: ast.Call) -> ast.Call | None:
+    def loss(self, call: ast.Call) -> ast.Call | None:
         """The call that says how a loss is reduced: its own, or the one that made what is called."""
         last = dotted(call.func).rpartition(".")[2]
         if last in _LOSSES:
@@ -126,18 +127,36 @@ class Reductions:
         return None
 
     def _makers(self, node: ast.expr) -> Iterable[ast.expr]:
+        """What makes the object that is called, whatever function it was passed to and device it was moved to."""
+        waiting, seen = [node], 0
+        while waiting and seen < _MOST_MAKERS:
+            made, seen = _unplaced(waiting.pop()), seen + 1
+            if isinstance(made, ast.Name | ast.Attribute):
+                waiting += self._given(made)
+            else:
+                yield made
+
+    def _given(self, node: ast.Name | ast.Attribute) -> list[ast.expr]:
         if isinstance(node, ast.Name):
-            return [one.value for one in self._script.names.assigned(node.id, node) if one.value is not None]
+            given = [one.value for one in self._script.names.assigned(node.id, node) if one.value is not None]
+            passed = None if given else self._script.values.passed(node)
+            return given if passed is None else [passed]
         name = dotted(node)
         if not name.startswith("self."):
             return []
         sets = (one for owner in self._classes for one in walk(owner) if isinstance(one, ast.Assign))
         return [one.value for one in sets if any(dotted(target) == name for target in one.targets)]
 
-    def _function(self, call: ast.Call) -> Function | None:
+    def function(self, call: ast.Call) -> Function | None:
+        """The script's own function that a call runs: by its name, a method of `self`, or the forward of a loss."""
         name = dotted(call.func)
-        if isinstance(call.func, ast.Name):
-            return self._script.names.function(name)
+        if isinstance(call.func, ast.Name) and (named := self._script.names.function(name)) is not None:
+            return named
+        makers = [call.func] if isinstance(call.func, ast.Call) else self._makers(call.func)
+        made = {dotted(one.func) for one in makers if isinstance(one, ast.Call)}
+        owner = next((one for one in self._script.tree.of(ast.ClassDef) if one.name in made), None)
+        if owner is not None and owner.name.endswith(("Loss", "Criterion", "loss", "criterion")):
+            return next((one for one in owner.body if isinstance(one, Function) and one.name == "forward"), None)
         own = name.removeprefix("self.")
         if own == name or "." in own:
             return None
@@ -155,6 +174,13 @@ class Reductions:
         return _joined([left, right])
 
 
+def _unplaced(made: ast.expr) -> ast.expr:
+    """What makes an object, without what then moves it to a device."""
+    while isinstance(made, ast.Call) and method(made) in ("to", "cuda", "half", "float", "double"):
+        made = made.func.value  # type: ignore[attr-defined]
+    return made
+
+
 def _reduction(said: ast.Call, call: ast.Call) -> Growth:
     words = {one.arg: constant(one.value) for one in (*said.keywords, *call.keywords)}
     reduction = words.get("reduction", "sum" if words.get("size_average") is False else "mean")
@@ -170,11 +196,18 @@ def _joined(parts: Iterable[Growth]) -> Growth:
     return kinds.pop() if len(kinds) == 1 else "unknown" if kinds else "fixed"
 
 
-def _names(target: ast.expr) -> list[str]:
-    return [one.id for one in ast.walk(target) if isinstance(one, ast.Name)]
+def argument(call: ast.Call, name: str, place: int) -> ast.expr | None:
+    """What a call is given by this name, or in this place, unless it is None."""
+    given = next((one.value for one in call.keywords if one.arg == name), None) or next(iter(call.args[place:]), None)
+    return None if isinstance(given, ast.Constant) and given.value is None else given
 
 
-def _bound(function: Function, call: ast.Call, known: dict[str, Growth], reductions: Reductions) -> list[str]:
+def assigned_names(target: ast.expr) -> list[str]:
+    """The names in what an assignment gives its value to."""
+    return [one.id for one in ast.walk(target) if isinstance(one, ast.Name) and not isinstance(one.ctx, ast.Load)]
+
+
+def bound(function: Function, call: ast.Call, known: dict[str, Growth], reductions: Reductions) -> list[str]:
     """The parameters that are given something of the batch."""
     names = [one.arg for one in function.args.args]
     names = names[1:] if names[:1] == ["self"] else names

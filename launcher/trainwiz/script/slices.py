@@ -26,6 +26,7 @@ OWN = "own"
 """The name under which the script is imported."""
 DEVICE = "device"
 """The name of the device of the model, where a block and what is around it are written."""
+_BRANCHING = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 _FIRST = ("main_process_first", "local_main_process_first", "accumulate", "autocast")
@@ -96,10 +97,11 @@ class Slicer:
     _outside: dict[str, None] = field(default_factory=dict)
     _seen: set[tuple[str, tuple[int, int]]] = field(default_factory=set)
     _given_inside: set[str] = field(default_factory=set)
+    _asked: list[ast.expr] = field(default_factory=list)
 
     def of(self, expression: ast.expr) -> Slice:
         """The piece. Raises `Gap`."""
-        self._visit(expression, expression, frozenset(self.bound))
+        self.also(expression)
         inside = {id(node) for statement in self.block for node in walk(statement)}
         statements = sorted(self._taken, key=lambda one: (-self._taken[one], _start(one)))  # callers run first
         texts = [(id(statement) in inside, self._text(statement)) for statement in statements]
@@ -111,6 +113,15 @@ class Slicer:
             imports=tuple(self._imports),
             options=tuple(self._options),
         )
+
+    def also(self, expression: ast.expr) -> None:
+        """Take what another expression rests on, too, before the piece. Raises `Gap`."""
+        self._asked.append(expression)
+        self._visit(expression, expression, frozenset(self.bound))
+
+    def written(self, expression: ast.expr) -> str:
+        """The text of such an expression."""
+        return _alone(rewritten(self.script.lines, expression, self._edits))
 
     def _text(self, statement: ast.stmt) -> str:
         return rewritten(self.script.lines, statement, self._edits)
@@ -204,7 +215,7 @@ class Slicer:
             self._as_written(given, frozenset(), given)
         else:
             self._name(given, given)
-        if self._is_inner(at) and self._body_of(given):
+        if (self._is_inner(at) or at in self._asked) and self._body_of(given):
             self._outside[given.id] = None
         self._callers -= 1
         self._changed_parameter(name, at)
@@ -329,7 +340,7 @@ class Slicer:
                 raise Gap(statement, say("{name} is created in a block that cannot be extracted", name=name.id))
             if self.block and not self._is_inner(statement):
                 self._refuse_changes(name.id)
-                if self._is_inner(at):
+                if self._is_inner(at) or at in self._asked:
                     self._outside[name.id] = None
             if statement not in self._taken:
                 self._taken[statement] = self._callers
@@ -375,7 +386,12 @@ class Slicer:
         for statement in _flat(body, enter=self.block):
             # On one line, `a; b`, the first has ended where the second begins.
             end = statement.end_lineno or statement.lineno, statement.end_col_offset or 0
-            if statement.lineno < _start(at)[0] or end <= _start(at):
+            if isinstance(statement, _BRANCHING) and _start(statement) <= _start(at) < end:
+                parts = [statement.body, getattr(statement, "orelse", []), getattr(statement, "finalbody", [])]
+                begun = [part for part in parts if part and _start(part[0]) <= _start(at)]
+                for part in begun[-1:] if isinstance(statement, ast.If) else begun:
+                    yield from self._before(part, at)
+            elif statement.lineno < _start(at)[0] or end <= _start(at):
                 yield statement
 
     def _before_calls(self, body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:

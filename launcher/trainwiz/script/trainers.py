@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from trainwiz.message import say
+from trainwiz.engines.trl import WRITES_ANSWERS
+from trainwiz.message import Message, say
 from trainwiz.script.arguments import is_trainer, keyword, typed
 from trainwiz.script.slices import DEVICE, OWN, Gap, Slice, Slicer
 from trainwiz.script.tree import Function, constant, dotted
@@ -21,6 +22,21 @@ _OTHERS = "trl"
 _FINE_TUNING = "SFTTrainer"
 _MADE_APART = (_FINE_TUNING, "DPOTrainer", "RewardTrainer")
 """Those of TRL whose losses are a function of the model and a batch, so that they can be made without training."""
+_OF_ALL_SAMPLES: dict[str, Message] = {
+    "KTOTrainer": say(
+        "its loss compares each answer with the mean over a micro-batch; the task preference takes the mean over all "
+        "samples of an update: add --set task=preference --set preference.loss=kto"
+    ),
+    "ORPOTrainer": say(
+        "its loss adds a mean over tokens and one over pairs, which no split of a batch keeps; the task preference "
+        "counts both over all samples of an update: add --set task=preference --set preference.loss=orpo"
+    ),
+    "CPOTrainer": say(
+        "its loss adds a mean over pairs and one over tokens, which no split of a batch keeps; without the latter it "
+        "is SimPO: add --set task=preference --set preference.loss=simpo"
+    ),
+}
+"""Those whose losses are no function of a micro-batch alone, with what a project has instead."""
 _OF_UPDATES = (
     *("callbacks", "compute_metrics", "eval_dataset", "optimizers", "optimizer_cls_and_kwargs"),
     "preprocess_logits_for_metrics",
@@ -62,6 +78,17 @@ class Trainer:
         """Whether a project makes it, for its samples and losses, and trains by itself."""
         package, _, last = self.base.rpartition(".")
         return package.partition(".")[0] == _OTHERS and last in _MADE_APART
+
+    @property
+    def writes_answers(self) -> bool:
+        """Whether the model writes the samples as it trains."""
+        package, _, last = self.base.rpartition(".")
+        return package.partition(".")[0] == _OTHERS and last in WRITES_ANSWERS
+
+    @property
+    def of_all_samples(self) -> Message | None:
+        """Why its loss cannot be that of several micro-batches, and what can."""
+        return _OF_ALL_SAMPLES.get(self.base.rpartition(".")[2]) if self.of_trl else None
 
     @property
     def name(self) -> str:
@@ -177,7 +204,7 @@ def loss(script: Script, trainer: Trainer) -> tuple[ast.AST, Slice]:
     if given is not None:
         raise Gap(given, say("the Trainer has its own loss"))
     if not trainer.is_usual and not trainer.fine_tunes:
-        raise Gap(node, say("{name} has its own loss", name=trainer.name))
+        raise Gap(node, trainer.of_all_samples or say("{name} has its own loss", name=trainer.name))
     if own_step := trainer.method("training_step"):
         raise Gap(own_step[1], say("{name} has its own training_step", name=trainer.name))
     made = trainer.arguments(script)
@@ -215,6 +242,17 @@ def _own_loss(script: Script, trainer: Trainer, function: ast.FunctionDef) -> Sl
     if not attributes:
         return Slice(expression=f"{call}(None, model, dict(batch))", imports=(f"import {OWN}",))
     return _with_attributes(script, trainer, function, attributes, call)
+
+
+def taken_attributes(function: ast.FunctionDef, loss: Slice) -> dict[int, str]:
+    """How a count takes what compute_loss takes from its Trainer, by the identity of its nodes."""
+    own = function.args.args[0].arg if function.args.args else ""
+    names = {name.removeprefix(f"{_SELF}_"): name for name in loss.from_outside}
+    return {
+        id(node): f'outside(torch.device("cpu")).{names[node.attr]}'
+        for node in ast.walk(function)
+        if isinstance(node, ast.Attribute) and dotted(node.value) == own and node.attr in names
+    }
 
 
 def _with_attributes(

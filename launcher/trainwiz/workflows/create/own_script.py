@@ -12,12 +12,14 @@ from typing import Any
 from trainwiz import strategies, tasks
 from trainwiz.adoption import Left, own_code
 from trainwiz.decide import Source
+from trainwiz.errors import Refused
 from trainwiz.message import say
 from trainwiz.plan import Plan
 from trainwiz.render import own_task
 from trainwiz.render.artifact import Artifact
 from trainwiz.script import Script
 from trainwiz.script.pieces import Pieces, pieces
+from trainwiz.shell_words import operand
 from trainwiz.store import templates
 
 _MODULES = ("train_templates/loops/", "train_templates/parts/", "train_templates/tasks/", "train_templates/imported/")
@@ -127,7 +129,23 @@ class OwnScript:
 def of(script: Script, given: Mapping[str, Any]) -> OwnScript:
     """The script, for a plan with these values."""
     task = tasks.named(given.get("task", _own_task()))
-    return OwnScript(script=script, pieces=pieces(script), as_code=task.own_code)
+    found = pieces(script)
+    if task.own_code and found.trainer and found.trainer.writes_answers:
+        at = script.place(found.trainer.call.node)
+        raise Refused(
+            say(
+                "{place}: with {name} the model writes answers as it trains; a project trains on data that exists "
+                "beforehand",
+                place=f"{at.file}:{at.line}",
+                name=found.trainer.name,
+            ),
+            say(
+                "start the script itself: trainwiz launch --config accelerate.yaml {script}",
+                script=operand(script.file),
+            ),
+            place=at,
+        )
+    return OwnScript(script=script, pieces=found, as_code=task.own_code)
 
 
 def _own_task() -> str:
