@@ -79,3 +79,9 @@ def test_a_log_of_windows_is_read_in_its_encoding(tmp_path: Path, encoding: str)
 def test_a_json_line_that_is_the_script_s_own_stays() -> None:
     text = '{"loss": 0.5, "step": 1}\n{"loss": 0.4, "step": 2}\n'
     assert [line.text for line in log_text.read(text)] == text.splitlines()
+
+
+def test_a_name_that_two_ranks_wrote_at_once_is_one() -> None:
+    found = of_log('Traceback (most recent call last):\n    "a": one["a"],\n\nKeyErrorKeyError: : \'a\'\n', log="x.log")
+    assert found is not None
+    assert found.exception == "KeyError: 'a'"

@@ -17,6 +17,8 @@ _TYPESET = str.maketrans({"“": '"', "”": '"', "‘": "'", "’": "'", "\xa0"
 _WIDE_COLON = re.compile(r"(?<=\w)：\s?")
 _ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27);")
 _TAG = re.compile(r"</?(?:span|pre|div|code|a|p|b|br|hr|font)\b[^>\n]{0,500}>")
+_DOUBLED = re.compile(r"^((?!Syntax)\w+(?:Error|Exception))\1: : ?")
+"""The name of an exception that two ranks wrote at once."""
 _MARKED = re.compile(r"^(?:`{1,3}|\*\*) ?(?P<inner>[^`*]+)(?:`{1,3}|\*\*)$")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
@@ -231,6 +233,7 @@ def _plain(words: str) -> str:
         words = html.unescape(words)
     if not words.isascii():
         words = _WIDE_COLON.sub(": ", words.translate(_TYPESET))
+    words = _DOUBLED.sub(r"\1: ", words)
     marked = _MARKED.match(words)
     if marked:
         return marked["inner"]

@@ -10,6 +10,7 @@ SIGNATURES = {
         r"Current loss scale already at minimum",
         r"FP16 Run has diverged|loss scale (?:is|has) (?:dropped|underflow)",
         r"Found NaN, decreased lg_loss_scale to -\d",
+        r"Minimum loss scale reached|overflow detected, setting loss scale to: 0\.000\d+\n(?:Traceback|\w*Error)",
         cause="all gradients overflowed in fp16 until the loss scale reached its minimum",
         remedy="set precision.mixed_precision to bf16 (Ampere and newer), or lower optimizer.learning_rate",
         plan_change="bf16",

@@ -53,6 +53,14 @@ SIGNATURES = {
         remedy="write HOST slots=GPUS for each machine in the hostfile; under Slurm, request as many tasks as ranks "
         "(--ntasks-per-node)",
     ),
+    "mpi_init": Signature(
+        r"An error occurred in MPI_Init(?:_thread)?\b",
+        cause="MPI could not be initialized in a rank, and ended all of them",
+        remedy="start the ranks with MPI's own launcher (mpirun, or srun --mpi=pmix), with the MPI that the program "
+        "was built for; where only Transformer Engine's overlap of tensor parallelism asks for MPI, turn that off or "
+        "set its bootstrap to nccl",
+        transient=None,
+    ),
     "ray_resources": Signature(
         r"No available node types can fulfill resource requests? (?P<request>\{.+?\})",
         r"Total available GPUs (?P<request>\d+\S* is less than total desired GPUs \d+)",

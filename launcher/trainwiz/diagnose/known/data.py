@@ -70,9 +70,17 @@ SIGNATURES = {
         remedy="print len(dataset) before the sampler is created and before the loop: create the sampler after "
         "everything that filters or extends the dataset; if the dataset is nearly empty, check its path",
     ),
+    "byte_order_mark": Signature(
+        r"KeyError: (?P<name>['\"](?:\\ufeff|\ufeff|ï»¿)[^\n]*)$",
+        cause="the data file begins with a byte order mark, which became part of its first name or value: {name}",
+        remedy="read it with encoding='utf-8-sig' (pandas, open, csv), or save it without the mark: sed -i "
+        "'1s/^\\xEF\\xBB\\xBF//' FILE",
+    ),
     "no_labels": Signature(
         r"The model did not return a loss from the inputs",
         r"return outputs\[\"loss\"\] if isinstance\(outputs, dict\)[\s\S]{0,600}?^(?:\[rank\d+\]: )?KeyError: 'loss'",
+        r"in __getitem__\(self, k\)\n(?:.*\n){0,30}?KeyError: 'loss'$",
+        r"KeyError: 'loss'\W*\n\S*transformers/\S+ in __getitem__\(self, k\)",
         cause="the batch has no labels, and the model returned no loss",
         remedy="let the collator create the labels: DataCollatorForLanguageModeling(tokenizer, mlm=False)",
     ),

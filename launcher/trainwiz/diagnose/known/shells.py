@@ -13,6 +13,7 @@ SIGNATURES = {
     ),
     "script_syntax": Signature(
         r"^\S+: (?:line \d+: |行 ?\d+: |第 ?\d+ ?行：? ?)(?P<problem>--?[a-z][\w-]+: (?:command not found|未找到命令))",
+        r"^\S+: \d+: (?P<problem>--?[a-z][\w-]+: not found)",
         r"^\S+: (?:line |行 ?|第 ?)?\d+(?: ?行)?[:：] ?(?P<problem>(?:syntax error|未预期的|语法错误)[^\n]*)",
         r"^\S+: line \d+: (?P<problem>\w+: unbound variable|unexpected EOF while looking[^\n]*)",
         cause="the shell cannot run the script as it is written: {problem}",
