@@ -138,3 +138,14 @@ def test_a_plan_takes_a_mapping_or_a_text_of_it() -> None:
     for wrong in ("问题", "prompt=", "answer=回答", "prompt=a,prompt=b", {"answers": "a"}, {"prompt": 3}, {}):
         with pytest.raises(ValueError, match="columns"):
             Data(**known, columns=wrong)
+
+
+def test_items_beside_the_one_that_a_path_names_are_told(tmp_path: Path) -> None:
+    """A conversation in two lists is more than its first round."""
+    made = load(tmp_path, "sft", data__columns="prompt=input.0,completion=output.0")
+    rounds = {"input": ["q", "r"], "output": ["a", "b"]}
+    found, told = made.chat.conversations.column_names.renamed(rounds, "prompt=input.0,completion=output.0")
+    assert found == {"prompt": "q", "completion": "a"}
+    assert told == ["column input: only input.0 is read", "column output: only output.0 is read"]
+    single = {"input": ["q"], "output": ["a"]}
+    assert made.chat.conversations.column_names.renamed(single, "prompt=input.0,completion=output.0")[1] == []

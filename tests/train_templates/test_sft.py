@@ -31,6 +31,7 @@ CHATML = (
     "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' + m['content'] }}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+ASKED = "<|im_start|>assistant\n"
 MARKED = (
     "{% for m in messages %}<|im_start|>{{ m['role'] + '\n' }}{% if m['role'] == 'assistant' %}"
     "{% generation %}{{ m['content'] }}<|im_end|>{% endgeneration %}{% else %}{{ m['content'] }}<|im_end|>{% endif %}\n"
@@ -167,6 +168,27 @@ def test_answers_that_read_otherwise_later_on_are_samples_of_their_own(template:
         prompt = [~t for t in tokens if t < 0]
         asked = talker.tokenizer.apply_chat_template(talk[:turn], add_generation_prompt=True, return_dict=True)
         assert prompt == asked["input_ids"]
+
+
+def test_answers_follow_an_empty_thought_that_only_their_prompt_has(tmp_path: Path) -> None:
+    """As Gemma 4 prompts without thinking: each answer is learned behind what it is given, not refused."""
+    talker = chat(
+        tmp_path, CHATML.replace("<|im_start|>assistant\n{% endif %}", f"{ASKED}[INST]thought[/INST]{{% endif %}}")
+    )
+    samples = encode(talker, TALK)
+    assert [list(learned(talker, tokens)) for tokens in samples] == [["first<|im_end|>\n"], ["second<|im_end|>\n"]]
+    for tokens, turn in zip(samples, (2, 4), strict=True):
+        asked = talker.tokenizer.apply_chat_template(TALK[:turn], add_generation_prompt=True, return_dict=True)
+        assert [~token for token in tokens if token < 0] == asked["input_ids"]
+    with pytest.raises(ValueError, match="but no answer begins with it"):  # what it thinks would be lost
+        encode(talker, [TALK[1], {**TALK[2], "reasoning_content": "one is the first"}])
+
+
+@pytest.mark.parametrize("end", ["[INST]thought\n", "[INST]", "\n"], ids=["open", "bare", "line"])
+def test_an_answer_does_not_go_into_an_open_thought(end: str, tmp_path: Path) -> None:
+    talker = chat(tmp_path, CHATML.replace("<|im_start|>assistant\n{% endif %}", f"{ASKED}{end}{{% endif %}}"))
+    with pytest.raises(ValueError, match="but no answer begins with it"):
+        encode(talker, TALK)
 
 
 def test_a_template_that_prompts_for_other_answers_than_it_renders_is_refused(tmp_path: Path) -> None:
@@ -609,3 +631,12 @@ def test_the_defaults_train_on_this_machine_without_a_network(tmp_path: Path) ->
     assert done.code == 0, done.err
     assert "What is str.split?" in done.out
     assert trainwiz("check", str(folder)).code == 0
+
+
+def test_texts_that_are_formatted_already_are_told(tmp_path: Path) -> None:
+    """The template would format them once more."""
+    task = load(tmp_path, "sft", model__name=str(instructed(tmp_path / "model", CHATML)), model__from_scratch=False)
+    talker = task.chat.Chat(task.TaskConfig())
+    asked = {"prompt": "<|im_start|>user\none?<|im_end|>\n", "completion": "first"}
+    _, notes = task.chat.encoded(talker, [("a:1", asked), ("a:2", {**asked, "prompt": "one?"})])
+    assert notes == {"messages that hold <|im_start|>, as if they were formatted already": (1, "a:1")}

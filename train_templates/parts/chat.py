@@ -195,7 +195,8 @@ def encoded(talker: Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]:
         # feature: own_columns
         talk = row[1] if isinstance(row[1], Conversation) else conversations.read(row, columns=talker.columns)
         # end: own_columns
-        merge(notes, dict.fromkeys(conversations.notes_on(talk, talker.reads), (1, talk.place)))
+        told = [*conversations.notes_on(talk, talker.reads), *talker.formatted(talk)]
+        merge(notes, dict.fromkeys(told, (1, talk.place)))
         samples += samples_of(talker, talk)
     return samples, notes
 
@@ -216,6 +217,8 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
 )
 """For tokenizers of base models, which have no template."""
+ANY_ANSWER = {"role": "assistant", "content": "zq"}
+"""Shows where an answer begins."""
 
 
 class Coded(NamedTuple):
@@ -418,6 +421,8 @@ class Chat:
         opened = re.search(r"<think>\s*$", prompt)
         begin = prompt[: opened.start()] if opened else prompt
         if not text.startswith(begin):
+            if not reasoning and (rest := self.rest(before, text, prompt, talk)) is not None:
+                return prompt + rest, len(prompt)
             shared = next((i for i, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), len(text))
             raise ValueError(f"it prompts for an answer with {prompt[shared:]!r}, but no answer begins with it")
         if not opened and "</think>" not in self.template(talk):
@@ -425,6 +430,18 @@ class Chat:
         opening = "" if opened else "<think>\n"
         rest = text[len(begin) :].rpartition("</think>")[2].lstrip("\n")
         return f"{prompt}{opening}{reasoning}\n</think>\n\n{rest}", len(prompt)
+
+    def rest(self, before: list[Message], text: str, prompt: str, talk: Conversation) -> str | None:
+        """Return what follows a prompt that ends with an empty thought, which answers are rendered without.
+
+        None: the prompt ends otherwise. An open thought does: the answer would be a part of it.
+        """
+        header, found, _ = self.render(talk, [*before, ANY_ANSWER]).partition(ANY_ANSWER["content"])
+        thought = prompt.removeprefix(header)
+        marks = sum(thought.count(token.content) for token in self.tokenizer.added_tokens_decoder.values())
+        if not found or not prompt.startswith(header) or not text.startswith(header) or marks != 2:
+            return None
+        return text[len(header) :]
 
     # feature: answers_learned
     def tokens(self, text: str, spans: list[Span]) -> list[list[int]]:
@@ -473,6 +490,11 @@ class Chat:
         new = Coded(old.ids[:place] + coded["input_ids"], old.starts[:place] + starts, old.ends[:place] + ends)
         self.latest = text, new
         return new
+
+    def formatted(self, talk: Conversation) -> list[str]:
+        """Return a note if a message holds what the template writes around messages."""
+        found = next((mark for mark in self.marks for said in talk.messages if mark in said["content"]), "")
+        return [f"messages that hold {found}, as if they were formatted already"] * bool(found)
 
     @functools.cached_property
     def marks(self) -> list[str]:
@@ -575,6 +597,10 @@ class Chat:
     def reads(self, name: str) -> bool:
         """Return whether a field of messages is used."""
         return name in ("role", "content")
+
+    def formatted(self, _talk: Conversation) -> list[str]:
+        """Return no note: bytes have no marks."""
+        return []
 
     def prompt(self, question: str) -> list[int]:
         """Return the ids that prompt for an answer."""

@@ -44,8 +44,16 @@ def renamed(row: Any, columns: str) -> tuple[Any, list[str]]:
     usual = {name for word in replaced for name in WORDS[word]}  # another column replaces them
     told = [f"ignored column: {name}" for name in row if name in usual - used]
     told += [f'no column "{name}"' for word, name in names.items() if found[word] is None]
+    told += [f"column {name.partition('.')[0]}: only {name} is read" for name in names.values() if is_cut(row, name)]
     rest = {name: value for name, value in row.items() if name not in usual | used}
     return rest | {word: value for word, value in found.items() if value is not None}, told
+
+
+def is_cut(row: dict[str, Any], name: str) -> bool:
+    """Return whether a path leads to one of several items of a list."""
+    listed, _, last = name.rpartition(".")
+    whole = value_at(row, listed) if name not in row and listed else None
+    return isinstance(whole, list) and len(whole) > 1 and re.fullmatch(r"-?\d+", last) is not None
 
 
 def value_at(row: dict[str, Any], name: str) -> Any:

@@ -92,7 +92,7 @@ def encoded(talker: chat.Chat, rows: list[Row]) -> tuple[list[list[int]], Notes]
                 documents.append([])
                 continue
             talk.place, talk.empty = found.place, 0
-            told += conversations.notes_on(talk, talker.reads)
+            told += [*conversations.notes_on(talk, talker.reads), *talker.formatted(talk)]
             samples = chat.samples_of(talker, talk)
             if len(samples) != 1:
                 raise SystemExit(
