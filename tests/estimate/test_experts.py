@@ -33,13 +33,23 @@ def adapted(**values: Any) -> Plan:
     return make(**{**_VALUES, "model__adapter": "qlora", **values})
 
 
-@pytest.mark.parametrize(("strategy", "ranks", "each"), [("ddp", 1, 2), ("fsdp", 8, 4.127 / 8)])
-def test_experts_stay_in_16_bits_unless_fsdp_packs_them(strategy: str, ranks: int, each: float) -> None:
-    work = work_of(adapted(strategy__kind=strategy, machine__num_processes=8), shape().parameters, shape())
+@pytest.mark.parametrize(
+    ("strategy", "ranks", "each"),
+    [("single", 1, 4.127 / 8), ("ddp", 1, 4.127 / 8), ("zero2", 1, 4.127 / 8), ("zero3", 8, 2), ("fsdp", 8, 4.127 / 8)],
+)
+def test_experts_are_packed_unless_zero_3_gathers_them(strategy: str, ranks: int, each: float) -> None:
+    work = work_of(adapted(strategy__kind="ddp", machine__num_processes=8), shape().parameters, shape())
     frozen = replace(work, trained=0, frozen_experts=True)
     kept = needs(labeled(strategy), frozen).state * ranks
     others = shape().parameters - _EXPERTS
     assert each * _EXPERTS + 0.5 * others < kept < each * _EXPERTS + 2 * others
+
+
+def test_the_packed_experts_of_a_layer_are_whole_while_it_computes() -> None:
+    work = replace(work_of(adapted(strategy__kind="ddp"), shape().parameters, shape()), frozen_experts=True)
+    dense = replace(work, adapter="lora")
+    buffers = [needs(labeled("ddp"), each).moments["backward"]["buffers"] for each in (work, dense)]
+    assert buffers[0] - buffers[1] == pytest.approx(2 * _EXPERTS / 48, rel=0.001)
 
 
 def test_the_experts_of_a_layer_are_whole_while_it_computes() -> None:

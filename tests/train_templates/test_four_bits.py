@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import shutil
 import sys
@@ -270,6 +271,7 @@ def test_packed_experts_compute_what_their_rounded_weights_do(
     values |= {"model__activation_checkpointing": recompute}
     again = load(tmp_path / "code", "sft", "recompute", **values) if recompute != "none" else None
     four_bits: Any = load(tmp_path / "code", "sft", "four_bits", **values)
+    experts_of: Any = sys.modules["experts"]
     mine, plain = mixture(kind, experts), mixture(kind, experts)
     joined = [weight for weight in plain.parameters() if weight.dim() == 3]
     assert joined
@@ -279,7 +281,7 @@ def test_packed_experts_compute_what_their_rounded_weights_do(
         torch.manual_seed(1)
         named = targets if targets == "all-linear" else [targets]
         model.add_adapter(peft.LoraConfig(r=4, target_modules=named, init_lora_weights=False))
-    four_bits.pack_experts(mine, [])
+    experts_of.pack_experts(mine, [])
     four_bits.as_numbers(mine, torch.float32)
     assert not [weight for weight in mine.parameters() if weight.dim() == 3], "they are whole at no other time"
     for model in (mine, plain) if again else ():
@@ -299,34 +301,80 @@ def test_packed_experts_compute_what_their_rounded_weights_do(
         assert torch.equal(one, other)
 
 
-def test_experts_without_an_adapter_are_kept_by_no_layer(four_bits: Any) -> None:
+def test_experts_without_an_adapter_are_kept_by_no_layer(
+    four_bits: Any,  # noqa: ARG001 - the project of experts.py
+) -> None:
     """For the backward pass, they are unpacked again: until then, nothing that is kept is as large."""
+    packing: Any = sys.modules["experts"]
     model = mixture("qwen3_moe", "grouped_mm")
     model.add_adapter(peft.LoraConfig(r=4, target_modules=["o_proj"]))
-    four_bits.pack_experts(model, [])
+    packing.pack_experts(model, [])
     kept = list[torch.Tensor]()
 
     def note(tensor: torch.Tensor) -> torch.Tensor:
         kept.append(tensor)
         return tensor
 
-    whole, places = four_bits.without_numbers, list[Any]()
+    whole, places = packing.without_numbers, list[Any]()
 
     def seen(*given: Any) -> Any:
         found = whole(*given)
         (note if isinstance(found, torch.Tensor) else places.append)(found)
         return found
 
-    four_bits.without_numbers = seen
+    packing.without_numbers = seen
     model(input_ids=torch.zeros(1, 8, dtype=torch.long)).logits.sum().backward()
     assert len(places) == 4, "two tensors of each of two layers"
     assert kept
     assert all(tensor.untyped_storage().nbytes() < 4 * 4 * 32 * 16 for tensor in kept)
 
 
-@pytest.mark.train
-def test_experts_are_sharded_in_four_bits_and_train_as_their_rounded_weights(tmp_path: Path) -> None:
-    model = instructed(tmp_path / "model", CHATML)
+# docs/decisions/tasks.md: Experts are packed as they are read
+@pytest.mark.filterwarnings("default")
+@pytest.mark.parametrize("kind", MIXTURES)
+@pytest.mark.parametrize("saved", ["", "lm_head"])
+def test_while_a_model_loads_it_never_has_all_experts_in_16_bits(kind: str, saved: str, tmp_path: Path) -> None:
+    """Beside those that are packed, one layer's at most; the bytes are those of experts that are packed afterwards."""
+    load(tmp_path / "code", "sft", **SHARDED, strategy__kind="single", machine__num_processes=1)
+    packing, adapter = sys.modules["experts"], sys.modules["adapter"]
+    mixture(kind, "eager").save_pretrained(tmp_path / "model")
+    most = 0
+    real = packing.pack
+
+    def noted(weight: torch.Tensor) -> torch.Tensor:
+        nonlocal most
+        alive = [t for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter) and t.dim() == 3]
+        storages = [t.untyped_storage() for t in alive if t.device.type == "cpu"]
+        most = max(most, sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()))
+        return real(weight)
+
+    packing.pack = noted
+    gc.collect()
+    arguments = adapter.in_four_bits(["lm_head"])
+    with packing.packed_as_read(saved):
+        model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", **arguments)
+    whole = mixture(kind, "eager")
+    joined = [weight for weight in whole.parameters() if weight.dim() == 3]
+    if saved:
+        assert most == 0
+    else:
+        assert 0 < most <= sum(weight.nbytes for weight in joined) / 2
+    model.add_adapter(peft.LoraConfig(r=4, target_modules="all-linear"))
+    packing.pack_experts(model, ["lm_head"])
+    packed = {name: part for name, part in model.named_modules() if type(part).__name__ == "Packed"}
+    plain = [part for part in whole.modules() if any(w.dim() == 3 for w in part.parameters(recurse=False))]
+    assert len(packed) == len(plain) == 2
+    for mine, theirs in zip(packed.values(), plain, strict=True):
+        for name, own in mine.named_parameters():
+            assert torch.equal(own, real(theirs.get_parameter(name).detach())), name
+        mine.half()
+        assert mine.compute == torch.float16
+    assert not [weight for weight in model.parameters() if weight.dim() == 3]
+
+
+def published_mixture(folder: Path) -> tuple[Path, Path, Any]:
+    """A mixture in a folder, the same with experts that are rounded already, and its configuration."""
+    model = instructed(folder / "model", CHATML)
     small = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     small |= {"num_key_value_heads": 2, "head_dim": 16, "max_position_embeddings": 512}
     vocabulary = transformers.AutoConfig.from_pretrained(model).vocab_size
@@ -336,23 +384,53 @@ def test_experts_are_sharded_in_four_bits_and_train_as_their_rounded_weights(tmp
     torch.manual_seed(0)
     whole = transformers.AutoModelForCausalLM.from_config(shape)
     whole.save_pretrained(model)
-    rounded = shutil.copytree(model, tmp_path / "rounded")
+    rounded = shutil.copytree(model, folder / "rounded")
     for weight in whole.parameters():
         if weight.dim() == 3:
             weight.data = as_rounded(weight.detach())
-    whole.save_pretrained(rounded)  # which bitsandbytes leaves as they are
+    whole.save_pretrained(rounded)
+    return model, rounded, shape
+
+
+def unpacked(folder: Path) -> Path:
+    """The project, with experts that stay as bitsandbytes leaves them."""
+    left = "\n\npacked_as_read = lambda _: __import__('contextlib').nullcontext()\npack_experts = lambda *_: None\n"
+    (folder / "experts.py").write_text((folder / "experts.py").read_text() + left)
+    return folder
+
+
+@pytest.mark.train
+@pytest.mark.parametrize("way", ["single", "ddp", "zero1", "zero2"])
+def test_experts_are_packed_as_they_are_read_and_train_as_their_rounded_weights(way: str, tmp_path: Path) -> None:
+    model, rounded, _ = published_mixture(tmp_path)
+    data = {"data.train": str(conversations_file(tmp_path)), "model.lora_targets": "q_proj,v_proj"}
+    ignored = {"TW533": "a test"}
+    curves = []
+    for name, published_as, values in (("one", rounded, SINGLE), ("two", model, {**STRATEGIES, "single": SINGLE}[way])):
+        folder = make(tmp_path / name, {**QLORA, **data, **values, "model.name": str(published_as), "ignore": ignored})
+        done = launch(unpacked(folder) if name == "one" else folder)
+        assert done.code == 0, done.err
+        curves.append([(r["loss"], r["grad_norm_pre_clip"]) for r in metrics(folder)])
+    assert curves[1] == [pytest.approx(one, rel=1e-5) for one in curves[0]]
+    assert curves[0][-1] < curves[0][0]
+
+
+@pytest.mark.train
+def test_experts_are_sharded_in_four_bits_and_train_as_their_rounded_weights(tmp_path: Path) -> None:
+    model, rounded, shape = published_mixture(tmp_path)
     data = {"data.train": str(conversations_file(tmp_path))}
     ignored = {"TW305": "the stand-in shards on CPU ranks", "TW533": "a test"}
     curves = []
     for name, published_as, way in (("one", rounded, SINGLE), ("two", model, STRATEGIES["fsdp"])):
         values = {**QLORA, **data, **way, "model.name": str(published_as), "ignore": ignored}
         folder = make(tmp_path / name, values)
-        done = launch(folder, env=ON_STANDIN if name == "two" else None)
+        done = launch(unpacked(folder) if name == "one" else folder, env=ON_STANDIN if name == "two" else None)
         assert done.code == 0, done.err
         curves.append([(r["loss"], r["grad_norm_pre_clip"]) for r in metrics(folder)])
     assert curves[1] == [pytest.approx(one, rel=1e-6) for one in curves[0]]
     found = asked(make(tmp_path / "held", values), "loading", 2)
-    weights = shape.num_hidden_layers * experts["num_experts"] * 3 * 32 * experts["moe_intermediate_size"]
+    weights = shape.num_hidden_layers * shape.num_experts * 3 * 32 * shape.moe_intermediate_size
+    vocabulary = shape.vocab_size
     for rank in found:
         assert rank["digest"] == found[0]["rounded"]
         part = (0.516 * weights + 4 * (2 * vocabulary * 32 + rank["trained"])) / 2

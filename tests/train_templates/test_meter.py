@@ -1,5 +1,6 @@
 """MFU, GPU memory and the wait for data: the formula counts what PyTorch counts, and nothing waits for a GPU."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +79,16 @@ def test_weights_in_other_forms_count_as_what_they_stand_for(tmp_path: Path) -> 
     for shape in ((size // 2, 1), (size,)):
         matrix.weight = torch.nn.Parameter(torch.zeros(shape, dtype=torch.uint8), requires_grad=False)
         assert flops.flops_per_token(model) == whole - 2 * size
+
+
+def test_experts_in_four_bits_count_as_what_they_stand_for(tmp_path: Path) -> None:
+    """Their bytes have one dimension, in which a vector's numbers are none."""
+    values = {"model__name": "org/model", "model__from_scratch": False, "model__adapter": "qlora"}
+    flops: Any = load(tmp_path, "sft", "flops", machine__device="cuda", strategy__kind="single", **values)
+    model = decoder("mixtral").requires_grad_(False)
+    whole = flops.flops_per_token(model)
+    sys.modules["experts"].pack_experts(model, [])
+    assert flops.flops_per_token(model) == whole
 
 
 def test_documents_are_apart_and_padding_is_not_counted(tmp_path: Path) -> None:

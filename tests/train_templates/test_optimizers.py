@@ -121,7 +121,7 @@ AVERAGED: dict[str, object] = {
 # docs/decisions/loop.md: The average of the weights is state of the optimizer
 @pytest.mark.train
 def test_the_average_is_evaluated_and_becomes_the_model(tmp_path: Path) -> None:
-    """On one rank, resumed, and on two shards."""
+    """On one rank, resumed, and on two shards, which save nothing between an evaluation and the next update."""
     one = make(tmp_path / "one", {**AVERAGED, **SINGLE})
     two = make(tmp_path / "two", {**AVERAGED, **STRATEGIES["fsdp"]})
     assert spawn(one, 1, tmp_path / "1", {}) == 0
@@ -137,7 +137,7 @@ def test_the_average_is_evaluated_and_becomes_the_model(tmp_path: Path) -> None:
     assert spawn(one, 1, tmp_path / "resumed", {"resume": "auto"}) == 0
     assert untimed(tmp_path / "resumed") == untimed(tmp_path / "1")
     assert weights(tmp_path / "resumed") == weights(tmp_path / "1")
-    assert spawn(two, 2, tmp_path / "2", {}, ON_STANDIN) == 0
+    assert spawn(two, 2, tmp_path / "2", {"checkpointing_steps": 0}, ON_STANDIN) == 0
     shards = load_file(tmp_path / "2" / "model" / "model.safetensors")
     torch.testing.assert_close(shards, model, rtol=1e-4, atol=1e-6)
     evaluated = [[r["eval_loss"] for r in untimed(tmp_path / name) if "eval_loss" in r] for name in ("1", "2")]

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from projects import REGRESSION, SMALL, make, metrics
+from projects import REGRESSION, SMALL, begins_with, make, metrics
 from test_sft import instructed
 from test_tasks import load
-from test_training import ON_STANDIN, STRATEGIES, one_rank  # noqa: F401 - a fixture
+from test_training import CURVE, ON_STANDIN, SINGLE, STRATEGIES, one_rank  # noqa: F401 - a fixture
 from torch import nn
 from warm import child, launch, run
 
@@ -77,6 +77,30 @@ def test_losses_of_16_bit_layers_are_in_fp32(
     records = (folder / "runs" / "latest" / "metrics.jsonl").read_text().splitlines()
     found.append(json.loads(records[-1])["eval_loss"])
     assert all(float(torch.tensor(loss, dtype=torch.bfloat16)) != loss for loss in found)
+
+
+# docs/decisions/loop.md: FSDP2 gathers weights anew after an evaluation
+@pytest.mark.parametrize("older", [False, True])
+def test_an_update_after_an_evaluation_does_not_compute_with_the_averages(older: bool, tmp_path: Path) -> None:
+    """With a head that is called for each chunk of tokens; before PyTorch 2.13, nothing else ended such a pass."""
+    values: dict[str, object] = {"data.eval": "8", "evaluation.evaluation_steps": 1, "schedule.n_steps": 3}
+    values |= {"model.loss_chunk": 32, "optimizer.ema_decay": 0.5, "checkpoint.checkpointing_steps": 0}
+    curves = []
+    for name, way in (("one", SINGLE), ("two", FSDP)):
+        folder = make(tmp_path / name, {**CURVE, **way, **values})
+        if older:
+            state = "torch.distributed.fsdp._fully_shard._fsdp_state"
+            begins_with(
+                folder,
+                "build_model",
+                f"from {state} import FSDPState; FSDPState._force_complete_incomplete_states = lambda _, found: found",
+            )
+        done = launch(folder, env=ON_STANDIN if name == "two" else None)
+        assert done.code == 0, done.err
+        records = map(json.loads, (folder / "runs" / "latest" / "metrics.jsonl").read_text().splitlines())
+        curves.append([record.get("eval_loss", record.get("loss")) for record in records])
+    assert len(curves[0]) == 6
+    assert curves[1] == pytest.approx(curves[0], rel=1e-5)
 
 
 @pytest.mark.parametrize(("each", "times"), [(False, 1), (True, 4)])

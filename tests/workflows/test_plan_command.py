@@ -248,7 +248,7 @@ def test_a_family_that_nobody_counted_is_named(tmp_path: Path, capsys: pytest.Ca
 def test_qlora_says_what_it_leaves_in_16_bits(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--model", "Qwen/Qwen3-30B-A3B", "--task", "sft", "--gpus", "8xH100", "--set"]
     assert plan(*words, "model.adapter=qlora") == 0
-    assert "stay in 16 bits, but under FSDP: elsewhere, 54.0 GiB" in " ".join(capsys.readouterr().err.split())
+    assert "stay in 16 bits under ZeRO 3: 54.0 GiB" in " ".join(capsys.readouterr().err.split())
     assert plan(*words, "model.adapter=lora") == 0
     assert "16 bits" not in capsys.readouterr().err
 

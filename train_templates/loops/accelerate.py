@@ -169,6 +169,10 @@ from recompute import recompute_layers
 from references import add_references
 
 # end: reference
+# feature: gathers_in_loop
+from resharding import gather_anew
+
+# end: gathers_in_loop
 # feature: own_schedule
 from schedule import SCHEDULES, learning_rate
 
@@ -537,11 +541,18 @@ def evaluate(config: Config, accelerator: Accelerator, agreement: Agreement, mod
         sums = sums + task.evaluation_sums(model, batch).double()
     model.train()
     # feature: named_tensors
+    # feature: generated
+    written = generation.metrics(config, agreement, model, data, accelerator.device)
+    # end: generated
+    # end: named_tensors
+    # feature: gathers_anew
+    gather_anew(model)
+    # end: gathers_anew
+    # feature: named_tensors
     # feature: loss_alone
     return task.evaluation_metrics(accelerator.reduce(sums).tolist())
     # end: loss_alone
     # feature: generated
-    written = generation.metrics(config, agreement, model, data, accelerator.device)
     return {**task.evaluation_metrics(accelerator.reduce(sums).tolist()), **written}
     # end: generated
     # end: named_tensors
@@ -776,6 +787,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: eval
     add_references(config, agreement, model, eval_data, accelerator.device)
     # end: eval
+    # feature: gathers_anew
+    gather_anew(model)
+    # end: gathers_anew
     # end: reference
 
     updates_per_epoch = -(-len(train_data) // config.real_batch_size)

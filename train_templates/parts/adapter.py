@@ -30,10 +30,10 @@ from safetensors.torch import save_file
 # end: enlarged_base
 from torch import Tensor
 
-# feature: sharded_4bit
-import four_bits
+# feature: packed_experts
+import experts
 
-# end: sharded_4bit
+# end: packed_experts
 # feature: judges
 import heads
 
@@ -96,17 +96,26 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     whole += heads_of(loader, config)
     head, arguments = arguments, heads.loading(config.model_name, arguments)
     # end: judges
+    # feature: qlora
+    spared = [*whole, *heads_of(loader, config)]  # of the layers that get 4 bits
+    # end: qlora
     # feature: whole_4bit
-    arguments |= in_four_bits([*whole, *heads_of(loader, config)])
+    arguments |= in_four_bits(spared)
     # end: whole_4bit
     # feature: sharded_4bit
-    arguments["spared"] = [*whole, *heads_of(loader, config)]  # of the matrices that get 4 bits
+    arguments["spared"] = spared
     # end: sharded_4bit
     # feature: onto_device
     arguments["device_map"] = {"": PartialState().device}  # tensor by tensor, so no rank has all in host memory
     # end: onto_device
     arguments |= {"dtype": config.frozen_dtype, "output_loading_info": True}
+    # feature: packed_as_read
+    with experts.packed_as_read(config.modules_to_save):
+        model, loaded = loader.from_pretrained(config.model_name, **arguments)
+    # end: packed_as_read
+    # feature: plainly_read
     model, loaded = loader.from_pretrained(config.model_name, **arguments)
+    # end: plainly_read
     lacking = {name for name in loaded["missing_keys"] if not any(f".{part}." in f".{name}" for part in whole)}
     if lost := sorted(lacking & {name for name, _ in model.named_parameters()}):
         raise SystemExit(
@@ -120,9 +129,9 @@ def build(loader: Any, config: Any, **arguments: Any) -> Any:
     new = new_tokens.fit(model, config)
     # end: new_tokens
     add(model, config, whole)
-    # feature: sharded_4bit
-    four_bits.pack_experts(model, arguments["spared"])
-    # end: sharded_4bit
+    # feature: packed_experts
+    experts.pack_experts(model, spared)
+    # end: packed_experts
     # feature: built_by_all
     refuse_rows_of_zeros(model, config.model_name)
     # end: built_by_all

@@ -41,6 +41,12 @@ from batches import Stopped
 from checkpoints import Checkpoints
 from metrics import Metrics
 
+# feature: gathered
+# feature: gathers_anew
+from resharding import gather_anew
+
+# end: gathers_anew
+# end: gathered
 if TYPE_CHECKING:
     from train import Config
 
@@ -157,6 +163,9 @@ def measure_outputs(
         batch = {name: tensor.to(device, non_blocking=True) for name, tensor in batch.items()}
         outputs.append(task.evaluation_outputs(model, batch))
     model.train()
+    # feature: gathers_anew
+    gather_anew(model)
+    # end: gathers_anew
     return task.evaluation_metrics(in_order(outputs, len(data)))
 
 

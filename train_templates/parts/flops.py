@@ -17,6 +17,10 @@ from torch import Tensor, nn
 
 from attention import shapes_of
 
+# feature: packed_experts
+from experts import Packed
+
+# end: packed_experts
 PEAK_TFLOPS: dict[str, float] = {"h200": 989.0}
 """Dense TFLOP/s of GPUs in the precision of this training, by a pattern of their names; from their data sheets."""
 IGNORED = -100
@@ -59,7 +63,12 @@ def flops_per_token(model: Any) -> float:
     tables = {id(part.weight) for part in model.modules() if isinstance(part, nn.Embedding)}
     # What shards or quantizes a weight leaves it another shape than that of its products.
     linear = [part for part in model.modules() if isinstance(part, nn.Linear)]
-    shapes = {id(part.weight): (part.out_features, part.in_features) for part in linear}
+    shapes: dict[int, tuple[int, ...]] = {id(part.weight): (part.out_features, part.in_features) for part in linear}
+    # feature: packed_experts
+    for part in model.modules():
+        if isinstance(part, Packed):
+            shapes |= {id(part.get_parameter(name)): tuple(shape) for name, shape in part.shapes.items()}
+    # end: packed_experts
     total = sum(products(weight, shapes.get(id(weight))) for weight in head.parameters())
     text = getattr(model.base_model, "language_model", model.base_model)  # without the part that reads pictures
     for name, weight in text.named_parameters():
@@ -71,9 +80,9 @@ def flops_per_token(model: Any) -> float:
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 
 
-def products(weight: Any, linear: tuple[int, int] | None = None) -> float:
-    """Return the FLOPs of one token with a weight, which may be that of a linear layer: 0 for a vector."""
-    shape = linear or getattr(weight, "ds_shape", weight.shape)  # DeepSpeed has sharded it
+def products(weight: Any, packed: tuple[int, ...] | None = None) -> float:
+    """Return the FLOPs of one token with a weight, whose own shape may be another one: 0 for a vector."""
+    shape = packed or getattr(weight, "ds_shape", weight.shape)  # DeepSpeed has sharded it
     return (6 if weight.requires_grad else 4) * math.prod(shape) if len(shape) > 1 else 0
 
 

@@ -259,7 +259,7 @@ def needs(strategy: Strategy, work: Work) -> Needs:
         },
         "backward": {
             "state": early,
-            "buffers": strategy.buffer_bytes(training),
+            "buffers": strategy.buffer_bytes(training) + _unpacked_experts(strategy, work),
             "activations": found.saved + saved_again + found.live,
         },
         "reduction": {**late, "buffers": strategy.reduction_bytes(training)},
@@ -295,6 +295,12 @@ def _matrices(strategy: Strategy, work: Work) -> int | None:
     """The weights that four bits are for, of as many parameters as the model has."""
     shape = work.transformer
     return work.parameters * experts.rounded_weights(strategy, shape) // shape.parameters if shape else None
+
+
+def _unpacked_experts(strategy: Strategy, work: Work) -> int:
+    """The routed experts of a layer, which are whole while it computes; FSDP counts them with its layers."""
+    packed = work.adapter == "qlora" and strategy.packs_experts and not strategy.partitions_weights
+    return _half_or_single(work) * experts.joined(work.transformer) if packed and work.transformer else 0
 
 
 def _head_gradient_bytes(strategy: Strategy, work: Work, training: Training) -> int:

@@ -22,7 +22,7 @@ def left_out(targets: str) -> bool:
     return targets != EVERYWHERE and all(name.strip() in _OF_ATTENTION for name in targets.split(","))
 
 
-# docs/decisions/tasks.md: FSDP packs routed experts, too
+# docs/decisions/tasks.md: Experts are packed as they are read
 def rounded_weights(strategy: Strategy, model: Transformer) -> int:
     """Weights that QLoRA rounds to four bits: those of linear layers, and of routed experts where they are packed.
 
@@ -31,9 +31,14 @@ def rounded_weights(strategy: Strategy, model: Transformer) -> int:
     return model.linear_weights + (model.joined_weights if strategy.packs_experts else 0)
 
 
+def joined(model: Transformer) -> int:
+    """The weights of the routed experts of a layer, which are whole together where packed."""
+    return max((block.joined_weights for block in model.blocks), default=0)
+
+
 def widest(model: Transformer) -> int:
-    """The weights of the largest tensor of a layer, or of its routed experts, which are whole together where packed."""
-    return max([model.largest_matrix, *(block.joined_weights for block in model.blocks)])
+    """The weights of the largest tensor of a layer, or of its routed experts."""
+    return max(model.largest_matrix, joined(model))
 
 
 # docs/decisions/tasks.md: The sum of experts and their adapter is counted

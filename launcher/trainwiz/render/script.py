@@ -38,6 +38,7 @@ OPTIONAL = {
     "chat_template.py": "own_template",
     "column_names.py": "own_columns",
     "evaluation.py": "selected",
+    "experts.py": "packed_experts",
     "first_rank.py": "built_first",
     "flops.py": "mfu",
     "four_bits.py": "sharded_4bit",
@@ -50,12 +51,14 @@ OPTIONAL = {
     "kernels.py": "liger",
     "long_rows.py": "long_rows",
     "new_tokens.py": "new_tokens",
+    "nf4.py": "packed_experts",
     "noise.py": "neftune",
     "numa.py": "numa",
     "optimizers.py": "own_optimizer",
     "recompute.py": "recompute",
     "python_questions.py": "embedded_talks",
     "references.py": "reference",
+    "resharding.py": "gathers_anew",
     "schedule.py": "own_schedule",
     "scores.py": "scores",
     "sharding.py": "built_once",
@@ -160,6 +163,11 @@ def features(plan: Plan) -> frozenset[str]:
         "neftune": plan.model.neftune_alpha > 0 and task.generative and plan.engine == "accelerate",
     }
     chosen["divided"] = not chosen.get("plain", False)
+    # docs/decisions/loop.md: FSDP2 gathers weights anew after an evaluation
+    forward_alone = chosen["eval"] or chosen.get("reference", False)
+    chosen["gathers_anew"] = chosen.get("fsdp", False) and forward_alone
+    in_loop = chosen["summed"] or chosen.get("reference", False)
+    chosen["gathers_in_loop"] = chosen["gathers_anew"] and in_loop
     unwanted = {name for name, is_wanted in task.regions.items() if not is_wanted}
     wanted = {name for name, is_wanted in {**chosen, **task.regions}.items() if is_wanted}
     return frozenset(wanted - unwanted)
@@ -346,6 +354,10 @@ def _model_features(plan: Plan) -> dict[str, bool]:
         # docs/decisions/loop.md: QLoRA under FSDP2 packs each matrix into one parameter
         "sharded_4bit": quantized and loading.built_once(plan),
         "whole_4bit": quantized and not loading.built_once(plan),
+        # docs/decisions/tasks.md: Experts are packed as they are read
+        "packed_experts": quantized and strategies.of(plan).packs_experts,
+        "packed_as_read": quantized and strategies.of(plan).packs_experts and not loading.built_once(plan),
+        "plainly_read": not (quantized and strategies.of(plan).packs_experts) or loading.built_once(plan),
         "not_sharded_4bit": not (quantized and loading.built_once(plan)),
         "merged": adapted and plan.model.merge_adapter,
         "config_model": plan.model.from_scratch and not preset,

@@ -74,7 +74,7 @@ class Fsdp(Sharded):
     summary = say("PyTorch's own sharding (FSDP2), like zero3")
     four_bit_speed: ClassVar[int | None] = 3
     builds_once: ClassVar[bool] = True
-    packs_experts: ClassVar[bool] = True
+    packs_experts = True
     frozen_in_fp32: ClassVar[bool] = False
     keeps_frozen_dtype: ClassVar[bool] = True
     copies_state: ClassVar[bool] = True

@@ -26,6 +26,7 @@ class Plain(Strategy):
     own_parameters: ClassVar[bool] = True
     needs_process_group: ClassVar[bool] = False
     copies_state: ClassVar[bool] = True
+    packs_experts = True
     layout = WHOLE
 
     def buffer_bytes(self, training: Training) -> int:

@@ -145,7 +145,7 @@ class Strategy:
     """Weights that are not trained stay in fp32, since shards have one type."""
     keeps_inputs_of_frozen_layers: ClassVar[bool] = False
     """With an adapter, what layers pass on stays in memory until the backward pass has ended."""
-    packs_experts: ClassVar[bool] = False
+    packs_experts: bool = False
     """QLoRA rounds routed experts to four bits, too, not only linear layers."""
     keeps_frozen_dtype: ClassVar[bool] = False
     """Frozen weights may be loaded in 16 bits, beside trained ones in fp32."""

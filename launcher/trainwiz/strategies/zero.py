@@ -63,6 +63,7 @@ class Zero(Strategy):
         self.summary: Message = _SUMMARIES[stage]
         self.offload_summary = _OFFLOAD_SUMMARIES.get(stage)
         self.partitions_weights, self.partitions_moments = stage == 3, stage > 0
+        self.packs_experts = stage < 3
         self.library_bytes = _LIBRARY_BYTES if stage else 0
         self.layout = self.label
 

@@ -150,11 +150,11 @@ def tell_assumed(plan: Plan) -> None:
 
 
 def tell_experts(plan: Plan, shape: Transformer) -> None:
-    """Say which weights QLoRA leaves in 16 bits."""
+    """Say under which strategy QLoRA leaves weights in 16 bits."""
     if plan.model.adapter == "qlora" and shape.joined_weights:
         console.talk(
             t(
-                "the routed experts of {model} stay in 16 bits, but under FSDP: elsewhere, {size} are not quantized",
+                "the routed experts of {model} stay in 16 bits under ZeRO 3: {size} are not quantized",
                 model=plan.model.name,
                 size=quantities.size(2 * shape.joined_weights),
             ),

@@ -20,6 +20,7 @@ _IN_FOUR_BITS = "bitsandbytes"
 """The method whose weights FSDP2 would leave out, and whose scales it does not see."""
 _MIXED_SHARDS = (2, 9)
 """The torch that shards parameters of several types together (`type_of_frozen` of the generated sharding.py)."""
+# docs/decisions/tasks.md: Routed experts stay in 16 bits under QLoRA
 _JOINS_EXPERTS = (5,)
 """The transformers that keeps the experts of a layer as one tensor."""
 PACKAGES = {"lora": ("peft>=0.14",), "qlora": ("peft>=0.14", "bitsandbytes>=0.46.1")}
@@ -353,17 +354,17 @@ def dora_reads_the_weights_itself(plan: Plan, project: Project) -> Violations:
         )
 
 
-# docs/decisions/tasks.md: Routed experts stay in 16 bits under QLoRA
+# docs/decisions/tasks.md: Experts are packed as they are read
 @rule("TW563", level=Level.HINT, field="model.adapter")
 def experts_are_not_quantized(plan: Plan, machine: Machine, project: Project) -> Violations:
-    """QLoRA leaves the routed experts of a mixture of experts in 16 bits, except under FSDP.
+    """QLoRA leaves the routed experts of a mixture of experts in 16 bits under ZeRO 3.
 
     Without it: nothing fails, and the estimates count it. But such a model needs nearly the memory that it needs with
     lora: Qwen3-30B-A3B takes 56 GiB, and not 16.
     Why: transformers 5 keeps the experts of a layer as one tensor, and bitsandbytes quantizes linear layers alone.
-    Before 5, each expert was made of linear layers, which were in 4 bits. Under FSDP, the generated four_bits.py packs
-    experts, too.
-    Instead: use fsdp with several GPUs; or use lora, or a dense model.
+    Before 5, each expert was made of linear layers, which were in 4 bits. The generated experts.py packs experts, too,
+    but stage 3 gathers only what it sees called as a layer.
+    Instead: use ddp or a lower stage if a GPU can hold the 4-bit model, or fsdp, which shards it; or use a dense model.
     Source: seen with transformers 5.23 and bitsandbytes 0.50.2 on Qwen3-MoE, Mixtral and GPT-OSS
     """
     shape = project.model.transformer if project.model else None
@@ -373,7 +374,7 @@ def experts_are_not_quantized(plan: Plan, machine: Machine, project: Project) ->
         several = plan.machine.num_processes > 1
         yield violation(
             "model.adapter is qlora, but the routed experts of {name} stay in 16 bits: {size} are not quantized",
-            setting("strategy.kind", "fsdp") if several else setting("model.adapter", "lora"),
+            setting("strategy.kind", "fsdp" if several else "single"),
             size=quantities.size(2 * shape.joined_weights),
             name=plan.model.name,
         )

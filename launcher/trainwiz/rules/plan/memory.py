@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trainwiz import strategies, tasks
 from trainwiz.estimate import Estimate
+from trainwiz.estimate.loading import built_first, built_once
 from trainwiz.estimate.reserve import FILLED
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.machine import Machine
@@ -159,7 +160,16 @@ def models_fit_the_host_while_they_load(plan: Plan, machine: Machine, estimate: 
     Source: seen with transformers 5.23 and accelerate 1.15 on CPU ranks (tests/train_templates/test_sharding.py)
     """
     need, have = estimate.load_bytes_per_machine, machine.memory.total_bytes
-    if plan.machine.device != "cpu" and have and need > have:
+    if plan.machine.device == "cpu" or not have or need <= have:
+        return
+    if built_once(plan) or built_first(plan) or plan.machine.ranks_per_machine == 1:
+        yield violation(
+            "rank 0 builds the model in {need} GiB of host memory, but there are only {have} GiB",
+            _loaded_in_parts(plan),
+            need=gib(need),
+            have=gib(have),
+        )
+    else:
         yield violation(
             "{ranks} ranks build the model in {need} GiB of host memory, but there are only {have} GiB",
             _loaded_in_parts(plan),
