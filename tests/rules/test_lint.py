@@ -6,6 +6,7 @@ that are found, `says` stands in the first message, `fix` in its remedy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,47 @@ def test_every_finding_has_a_place_and_readable_words() -> None:
             assert finding.place is not None
             assert finding.fix is not None
             assert "{" not in str(finding.message) + str(finding.fix.message)
+
+
+def test_no_remedy_names_an_engine_that_the_script_does_not_use() -> None:
+    remedies = []
+    for id, case in ((id, case) for id, cases in CASES.items() for case in cases):
+        text = text_of(case)
+        if "accelerat" not in text:
+            remedies += [(id, str(f.fix.message)) for f in found_by(RULES[id], text) if f.fix]
+    assert len(remedies) > 200
+    # A Trainer has an accelerator of its own.
+    assert not [each for each in remedies if re.search(r"(?<!self\.)accelerator\.", each[1])]
+
+
+@pytest.mark.parametrize(
+    ("prelude", "condition", "device", "silent"),
+    [
+        ("accelerate", "accelerator.is_main_process", "accelerator.device", "not accelerator.is_local_main_process"),
+        (
+            "deepspeed",
+            "torch.distributed.get_rank() == 0",
+            'torch.device("cuda", ',
+            "torch.distributed.get_rank() != 0",
+        ),
+        ("ddp", "rank == 0", 'torch.device("cuda", ', "torch.distributed.get_rank() != 0"),
+    ],
+)
+def test_remedies_are_in_the_words_of_the_engine(prelude: str, condition: str, device: str, silent: str) -> None:
+    backward = {"accelerate": "accelerator.backward({})", "deepspeed": "engine.backward({})", "ddp": "{}.backward()"}
+    known = '    if rank == 0:\n        print("seen")\n' if prelude == "ddp" else ""
+    text = f"""
+for batch in tqdm(loader):
+    {backward[prelude].format("model(batch.to('cuda:0'))")}
+{known}    torch.save(model.state_dict(), "model.pt")
+"""
+    found = rules.check(
+        Facts(script=script.read("train.py", text_of({"prelude": prelude, "fails": text}))), rules=RULES.values()
+    )
+    remedies = {f.rule: str(f.fix.message) for f in found if f.fix}
+    assert condition in remedies["TW765"]
+    assert device in remedies["TW760"]
+    assert silent in remedies["TW762"]
 
 
 def test_manuals_have_all_their_parts() -> None:

@@ -10,6 +10,7 @@ from trainwiz.engines.names import names
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
+from trainwiz.script.idioms import unwrapped
 from trainwiz.script.names import Assignment
 from trainwiz.script.origins import position
 from trainwiz.script.tree import Function, dotted, walk, written
@@ -57,7 +58,7 @@ def wrappers_have_no_attributes_of_the_model(script: Script) -> Violations:
             told.add(node.attr)
             yield violation(
                 "{name} is wrapped, and DDP's wrapper has no {attribute}",
-                remedy("ask the model inside: model.module, or accelerator.unwrap_model(model)"),
+                remedy("ask the model inside: {inside}", inside=unwrapped(script, name)),
                 name=name,
                 attribute=node.attr,
                 place=script.place(node),

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.idioms import main_process, own_device, silent_elsewhere
 from trainwiz.script.tree import constant, dotted, walk, written
 
 _TRACKERS = {
@@ -35,7 +36,7 @@ def no_fixed_gpu(script: Script) -> Violations:
     Source: `"cuda:0"` seen on two ranks, with the number of GPUs faked;
     https://docs.pytorch.org/docs/stable/notes/cuda.html (device-agnostic code)
     """
-    fix = remedy("use the process's own device: accelerator.device, or cuda:{local_rank}", local_rank="LOCAL_RANK")
+    fix = remedy("use the process's own device: {device}", device=own_device(script))
     found: dict[ast.AST, ast.expr] = {}
     for call in _moves(script):
         value = _target(call)
@@ -102,7 +103,7 @@ def one_progress_bar(script: Script) -> Violations:
         if script.tree.scope(call.node) not in trains:
             continue  # a bar for a download may be meant for one process
         if call.keyword("disable") is None and not call.has_spread() and not script.ranks.is_single(call.node):
-            fix = remedy("add disable=not accelerator.is_local_main_process, or rank != 0")
+            fix = remedy("add {argument}", argument=silent_elsewhere(script))
             yield violation("every process shows this progress bar", fix, place=script.place(call.node))
 
 
@@ -119,7 +120,7 @@ def one_tracker(script: Script) -> Violations:
         if not _knows_rank(script, call):
             yield violation(
                 "{name} opens a tracker on every process",
-                remedy("open it on the main process only, or use accelerator.init_trackers"),
+                remedy("put it under: if {condition}", condition=main_process(script, call.node)),
                 name=dotted(call.node.func),
                 place=script.place(call.node),
             )
@@ -142,7 +143,7 @@ def one_wandb_run(script: Script) -> Violations:
         if not _knows_rank(script, call) and not _is_unused(script, call.node):
             yield violation(
                 "{name} is called on every rank",
-                remedy("call it on the main process only"),
+                remedy("put it under: if {condition}", condition=main_process(script, call.node)),
                 name=dotted(call.node.func),
                 place=script.place(call.node),
             )

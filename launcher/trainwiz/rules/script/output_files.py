@@ -12,6 +12,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.rules.script.divergence import in_functions
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import main_rank, under
+from trainwiz.script.idioms import main_process
 from trainwiz.script.names import parameters
 from trainwiz.script.origins import argument
 from trainwiz.script.outline import Outline
@@ -308,7 +309,7 @@ def _is_on_one(script: Script, site: ast.Call, given: Sequence[ast.expr | None])
 
 
 def _guarded(script: Script, call: ast.Call) -> Fix:
-    fix = remedy("put it under: if accelerator.is_main_process, or if rank == 0")
+    fix = remedy("put it under: if {condition}", condition=main_process(script, call))
     condition = main_rank(script, call)
     return edited(fix, under(script, call, condition) if condition else ())
 

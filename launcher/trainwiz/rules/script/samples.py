@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator
 
 from trainwiz.engines.names import names
-from trainwiz.finding import Level, Violations, remedy, violation
+from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
+from trainwiz.script.idioms import main_process_first, sum_over_ranks
 from trainwiz.script.origins import argument
 from trainwiz.script.training import drawn_from, loop_source
 from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, operates, walk, written
@@ -204,9 +205,15 @@ def data_is_processed_once(script: Script) -> Violations:
         if loads and not first and not waits:
             yield violation(
                 "every rank processes the whole dataset",
-                remedy("put it under: with accelerator.main_process_first()"),
+                _first_on_one(script, by_trainer=by_trainer),
                 place=script.place(call.node),
             )
+
+
+def _first_on_one(script: Script, *, by_trainer: bool) -> Fix:
+    if block := main_process_first(script, by_trainer=by_trainer):
+        return remedy("put it under: with {block}", block=block)
+    return remedy("let the other ranks wait until rank 0 has done it: torch.distributed.barrier()")
 
 
 @rule("TW747", level=Level.WARNING, field="script")
@@ -232,7 +239,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
         if meter is not None:
             yield violation(
                 "{name} adds up only this rank's share of the data",
-                remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
+                remedy("sum it over all ranks: {how}", how=sum_over_ranks(script)),
                 name=dotted(meter.func).rpartition(".")[0],
                 place=script.place(meter),
             )
@@ -246,7 +253,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
         for node, name in alone[:1]:
             yield violation(
                 "{name} adds up only this rank's share of the data",
-                remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
+                remedy("sum it over all ranks: {how}", how=sum_over_ranks(script)),
                 name=written(name),
                 place=script.place(node),
             )
@@ -269,7 +276,7 @@ def _read_alone(script: Script) -> Violations:
             if could and split and isinstance(script.tree.parent(call), ast.Assign):
                 yield violation(
                     "{name} adds up only this rank's share of the data",
-                    remedy("sum it over all ranks: accelerator.reduce, or dist.all_reduce"),
+                    remedy("sum it over all ranks: {how}", how=sum_over_ranks(script)),
                     name=dotted(script.tree.parent(call).targets[0]),  # type: ignore[union-attr]
                     place=script.place(call),
                 )
