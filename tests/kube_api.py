@@ -228,21 +228,23 @@ class Answers(http.server.BaseHTTPRequestHandler):
         self.send_header("Content-Type", "text/plain")
         self.send_header("Connection", "close")
         self.end_headers()
+        minute, number, rest = list(self.cluster.pods).index(pod.name), 0, b""
         with pod.log.open("rb") as stream:
             while True:
                 is_over = pod.process.poll() is not None or asked.get("follow") != "true"
-                self.wfile.write(self._dated(pod, stream.read()) if asked.get("timestamps") else stream.read())
+                lines = (rest + stream.read()).splitlines(keepends=True)
+                rest = lines.pop() if lines and not (is_over or lines[-1].endswith(b"\n")) else b""
+                for line in lines:
+                    # Those of one pod before those of the next.
+                    time_stamp = f"2026-01-01T00:{minute:02}:00.{number:06}Z"
+                    number += 1
+                    if time_stamp >= asked.get("sinceTime", ""):
+                        self.wfile.write(time_stamp.encode() + b" " + line if asked.get("timestamps") else line)
                 self.wfile.flush()
                 if is_over:
                     break
                 time.sleep(0.1)
         self.close_connection = True
-
-    def _dated(self, pod: Pod, text: bytes) -> bytes:
-        """The lines with times in front: those of one pod before those of the next."""
-        minute = list(self.cluster.pods).index(pod.name)
-        lines = text.splitlines(keepends=True)
-        return b"".join(b"2026-01-01T00:%02d:00.%06dZ " % (minute, i) + line for i, line in enumerate(lines))
 
     def _say(self, found: dict[str, Any], status: int = 200) -> None:
         body = json.dumps(found).encode()

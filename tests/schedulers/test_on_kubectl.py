@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -106,6 +107,13 @@ def test_a_stopped_pod_goes_on_and_a_failed_one_says_why(server: kube_api.Server
     _, second = server.cluster.pods.values()
     eventually(lambda: '"update": ' in second.log.read_text(), within=120, says=second.log.read_text)
     assert "continuing" in second.log.read_text()
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "trainwiz", "logs", str(project), "-f"],
+        env=projects.environment(environ),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    eventually(lambda: second.log.read_text().count('"update": ') > 20, within=120, says=second.log.read_text)
 
     task = project.parent / "volume" / "p" / "task.py"
     task.write_text("raise RuntimeError('no data on this volume')\n")
@@ -113,6 +121,10 @@ def test_a_stopped_pod_goes_on_and_a_failed_one_says_why(server: kube_api.Server
     eventually(lambda: "failed" in state(), within=120, says=state)
     diagnosed = projects.trainwiz("diagnose", str(project), env=environ)
     assert "no data on this volume" in diagnosed.out + diagnosed.err
+    # Followed or not: what the pods wrote, in the order of time, each line once.
+    printed, _ = follower.communicate(timeout=60 * patience())
+    assert printed == projects.trainwiz("logs", str(project), env=environ).out
+    assert printed.index("no data on this volume") > printed.index("continuing") > printed.index('"update": ')
 
 
 @pytest.mark.parametrize("workload", ["trainjob", "jobset"])

@@ -22,6 +22,7 @@ from trainwiz.errors import PlanError
 from trainwiz.plan import Plan
 from trainwiz.render import job_files
 from trainwiz.schedulers import Job, Phase
+from trainwiz.workflows.jobs.dated import Dated
 
 FIELDS = yaml.safe_load((Path(__file__).parent / "fields.yaml").read_text())
 KINDS = {"string": str, "integer": int, "boolean": bool, "object": dict, "array": list, "integer or string": (int, str)}
@@ -394,9 +395,43 @@ def test_lines_of_several_pods_are_put_in_the_order_of_their_times() -> None:
         "2026-11-27T22:10:05.5Z failed\n2026-11-27T22:10:05.25Z \n2026-11-27T22:10:05.123456789Z resumed\n"
         "2026-11-27T22:09:59Z stopped\nwithout a time\n2026-11-27T22:09:58.9Z begun\n"
     )
-    expected = "begun\nstopped\nwithout a time\nresumed\n\nfailed\n"
-    assert schedulers.named("kubernetes").in_order(printed) == expected  # type: ignore[union-attr]
-    assert schedulers.named("skypilot").in_order(printed) == printed  # type: ignore[union-attr]
+    kubernetes, sky = schedulers.named("kubernetes"), schedulers.named("skypilot")
+    assert kubernetes
+    assert sky
+    shown = [kubernetes.dated_line(line)[1] for line in kubernetes.in_order(printed)]
+    assert shown == ["begun", "stopped", "without a time", "resumed", "", "failed"]
+    assert kubernetes.in_order("") == []
+    assert sky.in_order(printed) == printed.splitlines()
+
+
+def test_each_line_of_several_pods_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a pod wrote before the newest known line is not lost, if kubectl asked that pod earlier."""
+    kubernetes = schedulers.named("kubernetes")
+    assert kubernetes
+    dated = Dated(kubernetes)
+    assert dated.since == ""
+    dated.show("2026-11-27T22:10:05Z b\n2026-11-27T22:10:04Z a\n2026-11-27T22:10:05Z b\n 10%\n")
+    assert capsys.readouterr().out == "a\nb\nb\n 10%\n"
+    assert dated.since == "2026-11-27T22:08:05Z"
+    dated.ask_again()
+    for line in ("05Z b", "04Z a", "04.5Z of the other pod", "05Z b", "05Z b", "06Z c"):
+        dated.take(f"2026-11-27T22:10:{line}")
+    dated.take(" 10%")
+    assert capsys.readouterr().out == "of the other pod\nb\nc\n 10%\n"
+
+
+def test_what_is_known_of_shown_lines_does_not_grow_without_end(capsys: pytest.CaptureFixture[str]) -> None:
+    kubernetes = schedulers.named("kubernetes")
+    assert kubernetes
+    dated = Dated(kubernetes)
+    for hour in range(24):
+        for second in range(3600):
+            dated.take(f"2026-11-27T{hour:02}:{second // 60:02}:{second % 60:02}Z x")
+    assert capsys.readouterr().out.count("x\n") == 24 * 3600
+    assert len(dated._shown) < 25_000
+    dated.ask_again()
+    dated.take("2026-11-27T23:59:58Z x")
+    assert capsys.readouterr().out == ""
 
 
 @pytest.mark.parametrize(
@@ -508,7 +543,7 @@ def test_the_pods_of_a_job_are_chosen_by_their_labels() -> None:
     assert kubernetes.details(job)[3:5] == ("--selector", "batch.kubernetes.io/job-name=train-x")
     argv = kubernetes.output(job, 0, follow=True, since="2026-01-31T10:22:05Z")
     assert argv[2:4] == ("--selector", "batch.kubernetes.io/job-name=train-x")
-    assert argv[-2:] == ("--follow", "--since-time=2026-01-31T10:22:05Z")
+    assert argv[-3:] == ("--timestamps", "--follow", "--since-time=2026-01-31T10:22:05Z")
 
 
 @pytest.mark.parametrize(

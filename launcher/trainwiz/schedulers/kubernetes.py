@@ -136,18 +136,24 @@ class Kubernetes(Scheduler):
         """
         space, labels = _pods_of(job)
         indexed = "" if labels.startswith(_JOB_LABEL) else f",{_INDEX_LABEL}={machine}"
-        more = ("--follow" if follow else "--timestamps", *((f"--since-time={since}",) if since else ()))
+        more = ("--timestamps", *(("--follow",) if follow else ()), *((f"--since-time={since}",) if since else ()))
         chosen = ("--selector", labels + indexed, "--container", _CONTAINER)
         return ("kubectl", "logs", *space, *chosen, "--tail=-1", f"--max-log-requests={2 * _MOST_RESTARTS}", *more)
 
-    def in_order(self, printed: str) -> str:
+    def in_order(self, printed: str) -> list[str]:
         """By the time in front of each line; one without stays behind the line before it."""
         at, lines = "", []
-        for line in printed.splitlines(keepends=True):
-            stamped = _STAMPED.match(line)
-            at = f"{stamped[1]}.{stamped[2] or '':0<9}" if stamped else at
-            lines.append((at, line[stamped.end() :] if stamped else line))
-        return "".join(line for _, line in sorted(lines, key=lambda each: each[0]))
+        for line in printed.removesuffix("\n").split("\n") if printed else ():
+            at = self.dated_line(line)[0] or at
+            lines.append((at, line))
+        return [line for _, line in sorted(lines, key=lambda each: each[0])]
+
+    def dated_line(self, line: str) -> tuple[str, str]:
+        """RFC 3339 with up to nine digits of a second."""
+        stamped = _STAMPED.match(line)
+        if not stamped:
+            return "", line
+        return f"{stamped[1]}.{stamped[2] or '':0<9}", line[stamped.end() :]
 
     def stop(self, job: Job, *, runs: bool) -> tuple[Argv, ...]:  # noqa: ARG002 (the same for both)
         """Its pods get SIGTERM and their grace. A suspended job would be started again by Kueue."""

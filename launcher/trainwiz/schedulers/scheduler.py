@@ -71,7 +71,7 @@ class Scheduler:
     id_pattern: str = r"[0-9]{1,18}"
     """All of a job's id. Ids also come from a project's files, and become arguments of commands."""
     dated: bool = False
-    """What `output` prints without following has times in front, for `in_order`."""
+    """What `output` prints has times in front, for `in_order` and `dated_line`."""
     keys: frozenset[str]
     """The keys of `cluster:` that its file needs, beside `kind`, `job_name` and `grace`."""
     file: str
@@ -130,9 +130,13 @@ class Scheduler:
         """
         return ()
 
-    def in_order(self, printed: str) -> str:
-        """What the command of `output` printed without following, in the order in which it was written."""
-        return printed
+    def in_order(self, printed: str) -> list[str]:
+        """The lines that the command of `output` printed without following, in the order in which they were written."""
+        return printed.splitlines()
+
+    def dated_line(self, line: str) -> tuple[str, str]:
+        """The time in front of a line of `output`, as a text that sorts, and the line itself."""
+        return "", line
 
     def written(self, job: Job) -> str:  # noqa: ARG002 (most write elsewhere)
         """The file in the project's folder with what a job's machines write; empty where there is none."""

@@ -24,6 +24,7 @@ from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui.runs import state_name
 from trainwiz.workflows.jobs import states
+from trainwiz.workflows.jobs.dated import Dated
 
 _EVERY_SECONDS = 5.0
 _CAPTURE_SECONDS = 120.0
@@ -126,6 +127,8 @@ def is_newer(run: Run, submitted: Submitted) -> bool:
 def show(job: Job, project: Path, rank: int, *, follow: bool) -> int:
     """Show what the machine of a rank writes; where `follow`, from before its start until the job's end."""
     machine, since, told = _machine(project, rank), "", None
+    scheduler = schedulers.named(job.scheduler)
+    dated = Dated(scheduler) if scheduler and scheduler.dated else None
     try:
         while True:
             seen = _state(job)
@@ -138,10 +141,14 @@ def show(job: Job, project: Path, rank: int, *, follow: bool) -> int:
                 time.sleep(_EVERY_SECONDS)
                 continue
             following = follow and not seen.over
-            if not following and _is_dated(job):
-                return _show_all(job, machine)
-            argv = _output(job, machine, follow=following, since=since)
-            code, asked = foreground.run(argv, cwd=os.getcwd(), environ=os.environ, stdout=True)
+            if dated:
+                # Followed at once, what is there already would come pod by pod.
+                code, asked = _show_dated(job, machine, dated), None
+                if following and not code:
+                    code, asked = _follow_dated(job, machine, dated)
+            else:
+                argv = _output(job, machine, follow=following, since=since)
+                code, asked = foreground.run(argv, cwd=os.getcwd(), environ=os.environ, stdout=True)
             if asked is not None:
                 return 0
             if code or not following:
@@ -157,18 +164,25 @@ def show(job: Job, project: Path, rank: int, *, follow: bool) -> int:
 def fetched(job: Job) -> tuple[Seen, str]:
     """A job's state, and all that its machine 0 wrote; its scheduler's words are shown where it gives nothing."""
     seen = _state(job)
-    return seen, _all(job, 0)[0]
+    return seen, _all(job, 0)
 
 
-def _all(job: Job, machine: int) -> tuple[str, bool]:
-    """All that a machine of a job wrote, in that order, and whether its scheduler gave it."""
-    argv = _output(job, machine, follow=False)
+def _all(job: Job, machine: int) -> str:
+    """All that a machine of a job wrote, in that order."""
+    scheduler, (printed, _) = schedulers.named(job.scheduler), _printed(job, machine)
+    if not (scheduler and scheduler.dated):
+        return printed
+    return "".join(f"{scheduler.dated_line(line)[1]}\n" for line in scheduler.in_order(printed))
+
+
+def _printed(job: Job, machine: int, since: str = "") -> tuple[str, bool]:
+    """What its scheduler's command prints, and whether it could."""
+    argv = _output(job, machine, follow=False, since=since)
     answer = capture(argv, timeout=_CAPTURE_SECONDS)
     failed = bool(answer.code) or answer.timed_out
     if failed:
         console.talk(t("`{command}` failed: {problem}", command=shlex.join(argv), problem=answer.problem))
-    scheduler = schedulers.named(job.scheduler)
-    return scheduler.in_order(answer.stdout) if scheduler else answer.stdout, not failed
+    return answer.stdout, not failed
 
 
 def _is_dated(job: Job) -> bool:
@@ -176,11 +190,16 @@ def _is_dated(job: Job) -> bool:
     return scheduler is not None and scheduler.dated
 
 
-def _show_all(job: Job, machine: int) -> int:
-    found, given = _all(job, machine)
-    for each in found.splitlines():
-        console.data(each)
+def _show_dated(job: Job, machine: int, dated: Dated) -> int:
+    printed, given = _printed(job, machine, dated.since)
+    dated.show(printed)
     return 0 if given else 1
+
+
+def _follow_dated(job: Job, machine: int, dated: Dated) -> tuple[int, int | None]:
+    argv = _output(job, machine, follow=True, since=dated.since)
+    dated.ask_again()
+    return foreground.run(argv, cwd=os.getcwd(), environ=os.environ, each_line=dated.take)
 
 
 def diagnosis(job: Job) -> tuple[Seen, Diagnosis | None, str]:
