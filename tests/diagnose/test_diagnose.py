@@ -699,6 +699,14 @@ def test_a_bent_traceback_is_read_as_python_printed_it(how: str) -> None:
     assert ("a.py:3" in str(found.cause)) == (how != "in a sentence")
 
 
+@pytest.mark.parametrize("words", ["cannot parse '<b>bold</b>' in row 3", "'&lt;b&gt;' is no &quot;tag&quot;"])
+def test_markup_that_a_program_itself_printed_is_quoted_as_it_stands(words: str) -> None:
+    text = f'step 1\nTraceback (most recent call last):\n  File "a.py", line 3, in f\n    g(x)\nMyError: {words}\n'
+    found = of_log(text, log="a.log")
+    assert found is not None
+    assert found.exception == found.last[-1] == f"MyError: {words}"
+
+
 def test_words_on_the_next_line_belong_to_the_exception() -> None:
     text = (
         'Traceback (most recent call last):\n  File "a.py", line 3, in f\n    g(x)\nRuntimeError:\nthe queue is full\n'

@@ -19,6 +19,9 @@ _ESCAPED = re.compile(r"&(?:lt|gt|amp|quot|apos|nbsp|#39|#x27);")
 _TAG = re.compile(r"</?(?:span|pre|div|code|a|p|b|br|hr|font)\b[^>\n]{0,500}>")
 _DOUBLED = re.compile(r"^((?!Syntax)\w+(?:Error|Exception))\1: : ?")
 """The name of an exception that two ranks wrote at once."""
+_BEGINS_TAGGED = re.compile(r"\s*</?(?:span|pre|div|code|a|p|b|br|hr|font)\b[^>\n]{0,500}>")
+_TAGGED_SHARE = 0.2
+"""Of the lines of a page: many have a tag at their beginning, where a program writes a time or a word."""
 _MARKED = re.compile(r"^(?:`{1,3}|\*\*) ?(?P<inner>[^`*]+)(?:`{1,3}|\*\*)$")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
@@ -198,13 +201,13 @@ def read(text: str, *, first: int = 1) -> tuple[Line, ...]:
     """The lines of a log; `first` is the number of its first line."""
     raw: Sequence[str] = _ANSI.sub("", text).split("\n")
     raw = _collected(raw)
-    labeled = _is_labeled(raw)
+    labeled, page = _is_labeled(raw), _page(raw)
     lines = []
     boxed: set[int | None] = set()
     for number, words in enumerate(raw, start=first):
         # A progress bar redraws its line; each drawing becomes a line of its own, with the same number.
         for part in _BAR.sub(r"\1\r", _BEGINNING.sub(r"\r\1", _unjoined(words))).split("\r"):
-            quoted = _QUOTED.match(cleaned := _plain(_CONTROL.sub("", part[:_LONGEST_LINE])).rstrip())
+            quoted = _QUOTED.match(cleaned := _plain(_CONTROL.sub("", part[:_LONGEST_LINE]), page).rstrip())
             cleaned = cleaned[quoted.end() :] if quoted else cleaned
             match = _BRACKETED.match(cleaned) or (_LABELED.match(cleaned) if labeled else None)
             rank = int(quoted[1]) if quoted and quoted[1] else None
@@ -225,11 +228,29 @@ def _unjoined(words: str) -> str:
     return _JOINED_ERROR.sub(r"\r\1", _JOINED_CALL.sub(r"\r  \1", words))
 
 
-def _plain(words: str) -> str:
+@dataclass(frozen=True)
+class _Page:
+    """What a web page made of a log. A program's own lines may hold tags and escapes, too, and stay as they are."""
+
+    tagged: bool
+    escaped: bool
+
+
+def _page(raw: Sequence[str]) -> _Page:
+    said = [line for line in raw if line.strip()]
+    tagged = sum(bool(_BEGINS_TAGGED.match(line)) for line in said)
+    calls = [line for line in said if 'File "' in line or "File &quot;" in line]
+    return _Page(
+        tagged=tagged >= _TAGGED_SHARE * max(1, len(said)),
+        escaped=not calls or any(_ESCAPED.search(line) for line in calls),
+    )
+
+
+def _plain(words: str, page: _Page) -> str:
     """The words as a program prints them: pages escape them, editors replace their quotation marks, chats mark them."""
-    if "</" in words:
+    if page.tagged:
         words = _TAG.sub("", words)
-    if "&" in words and _ESCAPED.search(words):
+    if page.escaped and "&" in words and _ESCAPED.search(words):
         words = html.unescape(words)
     if not words.isascii():
         words = _WIDE_COLON.sub(": ", words.translate(_TYPESET))
