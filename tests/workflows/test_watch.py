@@ -254,6 +254,15 @@ def test_the_runs_name_stays_however_small_the_screen(width: int) -> None:
         assert len(lines) <= height
 
 
+@pytest.mark.parametrize("height", range(8, 20))
+def test_no_heading_stands_alone_and_the_key_is_named(height: int) -> None:
+    lines = frame(view(8), 40, height)
+    headings = [at for at, line in enumerate(lines) if line in ("memory", "warnings in the logs")]
+    assert all(lines[at + 1].startswith("  ") for at in headings), lines
+    assert lines[-1] == "q quits; the training continues"
+    assert bool(headings) == (height > 8)
+
+
 @pytest.mark.parametrize(
     ("task", "says"),
     [("image_classification", "1,234 pictures/s"), ("text_regression", "1,234 samples/s"), ("sft", "1,234 tokens/s")],

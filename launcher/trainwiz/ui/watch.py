@@ -55,11 +55,11 @@ class View:
 def frame(view: View, width: int, height: int) -> list[str]:
     """At most `height` lines, none wider than `width`."""
     above = [_head(view.summary, width), *_progress(view.summary, view.place, width), *_numbers(view, width)]
-    below = [*_memory(view.memory, view.most, width), *_complaints(view.complaints, width)]
-    if view.live:
-        below.append(console.styled(columns.cut(t("q quits; the training continues"), width), "dim", sys.stdout))
+    keys = [console.styled(columns.cut(t("q quits; the training continues"), width), "dim", sys.stdout)]
+    keys = keys if view.live else []
     # The lower parts are dropped before the run's name and numbers.
-    below = below[: max(0, height - len(above) - 1)]
+    parts = (_memory(view.memory, view.most, width), _complaints(view.complaints, width))
+    below = [*_fitting(parts, height - len(above) - len(keys) - 1), *keys][: max(0, height - len(above) - 1)]
     room = height - len(above) - len(below) - 4
     loss = metrics.series(view.records, "loss")
     drawn = curve.draw(loss, width, min(room, _MOST_CURVE), braille=braille()) if room >= _LEAST_CURVE else []
@@ -93,6 +93,15 @@ def _finite(record: Record) -> dict[str, Any]:
 def braille() -> bool:
     """Whether the terminal shows braille; the Linux console and encodings other than UTF-8 do not."""
     return "utf" in (sys.stdout.encoding or "").lower() and os.environ.get("TERM") != "linux"
+
+
+def _fitting(parts: Sequence[Sequence[str]], room: int) -> list[str]:
+    """As many lines of the parts as there is room for; a part's heading never stands alone."""
+    lines: list[str] = []
+    for part in parts:
+        if room - len(lines) > 1:
+            lines += part[: room - len(lines)]
+    return lines
 
 
 def _head(summary: Summary, width: int) -> str:
