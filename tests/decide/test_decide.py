@@ -510,7 +510,7 @@ def test_how_long_a_sample_is(answers: dict[str, Any], length: int) -> None:
 
 @pytest.mark.parametrize(
     ("updates", "checkpoints", "logs", "warm_up"),
-    [(1, 1, 1, 0), (10, 3, 1, 1), (40, 10, 2, 4), (101, 26, 5, 10), (400, 100, 10, 40), (10_000, 500, 10, 1000)],
+    [(1, 1, 1, 0), (10, 3, 1, 0), (40, 10, 2, 4), (101, 26, 5, 10), (400, 100, 10, 40), (10_000, 500, 10, 1000)],
 )
 def test_how_often_is_saved_and_logged(updates: int, checkpoints: int, logs: int, warm_up: int) -> None:
     plan = decide({"schedule.n_steps": updates}, None).plan

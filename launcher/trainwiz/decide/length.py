@@ -39,6 +39,9 @@ def decide_rates(d: Decision) -> None:
     elif updates is None:
         why = say("a small number; the number of updates is only known once the data is read")
         d.settle("schedule.n_warmup_steps", 10, why)
+    elif updates // 10 == 1:
+        none = say("a tenth of {updates} updates is 1, which would be no warm-up", updates=updates)
+        d.settle("schedule.n_warmup_steps", 0, none)
     else:
         d.settle("schedule.n_warmup_steps", updates // 10, say("a tenth of {updates} updates", updates=updates))
     d.settle_default("schedule.lr_scheduler_type", say("common for pretraining"))

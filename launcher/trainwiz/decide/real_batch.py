@@ -8,6 +8,7 @@ from trainwiz.decide.amount import documents_per_sample, is_own, samples_of
 from trainwiz.decide.decision import Decision
 from trainwiz.decide.size import SMALL_MODEL, size_of
 from trainwiz.message import Message, say
+from trainwiz.vocabulary import EMBEDDED
 
 _GPT3 = (
     (0.2e9, 6e-4, 2**19),
@@ -38,7 +39,11 @@ def usual_real_batch(d: Decision) -> tuple[float, Message]:
         target = max(1, tokens // int(d.values["batch.sequence_length"]))
         why = say("about {tokens} tokens per update, like GPT-3 at a similar size", tokens=tokens)
     if samples is None:
-        return target, why
+        most = _embedded_at_most(d)
+        if most is None or most >= target:
+            return target, why
+        few = min(_SMALL_REAL_BATCH, 2 ** (most.bit_length() - 1))
+        return few, say("the embedded data has at most {samples} samples", samples=most)
     few = max(_SMALL_REAL_BATCH, samples // 10)
     if is_own(d):
         few = 2 ** max(0, math.floor(math.log2(max(1, samples / _UPDATES_PER_EPOCH))))
@@ -52,6 +57,11 @@ def usual_real_batch(d: Decision) -> tuple[float, Message]:
             say("about a tenth of the {samples} samples, to get more than one update per epoch", samples=samples),
         )
     return target, why
+
+
+def _embedded_at_most(d: Decision) -> int | None:
+    """How many samples embedded data has at most, where the model's own tokens are not counted."""
+    return d.data.samples_at_most or None if d.data and d.values["data.train"] == EMBEDDED else None
 
 
 def gpt3_row(d: Decision) -> tuple[float, float, int]:

@@ -160,12 +160,13 @@ def warmup_is_given_once(plan: Plan) -> Violations:
 
 
 @rule("TW426", level=Level.WARNING, field="schedule.lr_scheduler_type")
-def schedule_uses_its_settings(plan: Plan) -> Violations:
+def schedule_uses_its_settings(plan: Plan, project: Project) -> Violations:
     """Each schedule setting must belong to the schedule's type.
 
     Without it: the setting is ignored, and the learning rate differs from what the plan seems to say.
     Why: decay_ratio and decay_type are for wsd, polynomial_power is for polynomial, and constant has no minimum. With a
-    minimum of 1, no schedule lowers the rate.
+    minimum of 1, no schedule lowers the rate. The last update of a warm-up has the whole rate, so under constant a
+    warm-up of one update changes nothing.
     Instead: set lr_scheduler_type to the one that has this setting, or leave the setting at its default.
     Source: the generated schedule.py
     """
@@ -179,6 +180,7 @@ def schedule_uses_its_settings(plan: Plan) -> Violations:
             ),
             where="schedule.min_lr_ratio",
         )
+    yield from _warms_up_nothing(plan, project)
     for key, users in _USED_BY.items():
         if kind not in users and plan.get(key) != usual[key]:
             yield violation(
@@ -194,6 +196,20 @@ def schedule_uses_its_settings(plan: Plan) -> Violations:
                 value=plan.get(key),
                 where=key,
             )
+
+
+def _warms_up_nothing(plan: Plan, project: Project) -> Violations:
+    schedule = plan.schedule
+    key = "schedule.n_warmup_steps" if schedule.n_warmup_steps else "schedule.warmup_ratio"
+    warmup = schedule.n_warmup_steps or math.ceil(schedule.warmup_ratio * (total_updates(plan, project) or 0))
+    if schedule.lr_scheduler_type == "constant" and warmup == 1:
+        yield violation(
+            "{key} is {value}, a warm-up of 1 update: every update has the whole learning rate",
+            setting(key, 0),
+            key=key,
+            value=plan.get(key),
+            where=key,
+        )
 
 
 @rule("TW427", level=Level.WARNING, field="schedule.decay_ratio")
