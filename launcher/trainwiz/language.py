@@ -45,12 +45,20 @@ class _Catalogue(gettext.GNUTranslations):
 
 _translations: gettext.NullTranslations = gettext.NullTranslations()
 _current = "en"
+_typed = ""
 
 
 def choose(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> str:
     """Set the language from `--lang`, then TRAINWIZ_LANG, then the locale; return it. Unknown means English."""
-    _use(_wanted(argv, environ))
+    global _typed
+    _typed = _flag(argv)
+    _use(_typed or _wanted(environ))
     return _current
+
+
+def typed() -> str:
+    """The language that `--lang` chose; empty where it was not typed."""
+    return _typed
 
 
 @contextlib.contextmanager
@@ -118,7 +126,7 @@ def _of_one(found: re.Match[str], values: Mapping[str, object]) -> str:
     return f"{{{name}{form or ''}}} {noun}" if values[name] == 1 else found[0]
 
 
-def _wanted(argv: Sequence[str], environ: Mapping[str, str]) -> str:
+def _flag(argv: Sequence[str]) -> str:
     for i, arg in enumerate(argv):
         if arg == "--" or (arg.endswith(".py") and "launch" in argv[:i]):
             break  # what follows are the script's own arguments
@@ -126,6 +134,10 @@ def _wanted(argv: Sequence[str], environ: Mapping[str, str]) -> str:
             return _normal(argv[i + 1])
         if arg.startswith("--lang="):
             return _normal(arg.partition("=")[2])
+    return ""
+
+
+def _wanted(environ: Mapping[str, str]) -> str:
     for name in ("TRAINWIZ_LANG", "LC_ALL", "LC_MESSAGES", "LANG"):
         if environ.get(name):
             return _normal(environ[name])

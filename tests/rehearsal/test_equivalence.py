@@ -160,6 +160,15 @@ def test_an_update_is_proved_before_it_is_written(
     assert found["check"]["verdict"] == "passed"
     assert "2 × 2 × ranks 2 and ddp, 1 × 4 × ranks 2" in found["check"]["found"]
     assert "per_device_batch_size: 2" in (project / "trainwiz.yaml").read_text()
-    # What matters is named, nothing is trained, and the update is made.
-    assert run(["update", str(project), "--set", "optimizer.learning_rate=0.01", "--prove"]) == 0
-    assert "no proof: optimizer.learning_rate changes the training" in capsys.readouterr().err
+    # What matters is named, nothing is trained, and nothing is written, unless that is asked for.
+    before, words = (
+        (project / "trainwiz.yaml").read_text(),
+        ["update", str(project), "--set", "optimizer.learning_rate=0.01"],
+    )
+    assert run([*words, "--prove"]) == 1
+    said = capsys.readouterr().err
+    assert "no proof: the update changes the training (optimizer.learning_rate); nothing was written" in said
+    assert "to write them anyway, update without --prove" in said
+    assert (project / "trainwiz.yaml").read_text() == before
+    assert run(words) == 0
+    assert "learning_rate: 0.01" in (project / "trainwiz.yaml").read_text()

@@ -26,7 +26,14 @@ class Terminal:
     """`trainwiz` in a pseudo-terminal of its own."""
 
     def __init__(
-        self, tmp_path: Path, *arguments: str, lang: str = "en", rows: int = 40, columns: int = 160, **environ: str
+        self,
+        tmp_path: Path,
+        *arguments: str,
+        below: str = "",
+        lang: str = "en",
+        rows: int = 40,
+        columns: int = 160,
+        **environ: str,
     ) -> None:
         variables = {
             **os.environ,
@@ -43,7 +50,7 @@ class Terminal:
             sys.executable,
             ["-m", "trainwiz", *arguments],
             env=variables,
-            cwd=str(tmp_path),
+            cwd=str(tmp_path / below),
             encoding="utf-8",
             timeout=180,
             dimensions=(rows, columns),
@@ -310,6 +317,24 @@ def test_ctrl_c_keeps_the_answers_and_resume_goes_on(tmp_path: Path, start: Star
     assert "> Strategy" not in again.seen
     assert plan(tmp_path)["model"]["name"] == "gpt2-124m"
     assert not kept.exists()
+
+
+def test_resume_keeps_the_language_and_the_place_that_paths_count_from(tmp_path: Path, start: Start) -> None:
+    (tmp_path / "talks.txt").write_text("some text\n" * 50)
+    words = ("--data", "talks.txt", "--answers", "more.yaml", "--on-conflict", "keep", "--machine", CPU)
+    (tmp_path / "more.yaml").write_text("seed: 7\n")
+    terminal = start("init", "p", "--lang", "zh", *words)
+    terminal.press("任务", "\r")
+    terminal.press("模型", "\x03")
+    assert terminal.end() == 130, terminal.seen
+    (tmp_path / "more.yaml").unlink()
+    (tmp_path / "elsewhere").mkdir()
+    again = start("init", "--resume", "--defaults", "--yes", below="elsewhere")
+    assert again.end() == 0, again.seen
+    assert (plan(tmp_path)["data"]["train"], plan(tmp_path)["seed"]) == (str(tmp_path / "talks.txt"), 7)
+    assert "语言模型" in (tmp_path / "p" / "README.md").read_text()
+    assert "语言模型" not in again.seen
+    assert "下一步" in again.seen
 
 
 def test_ctrl_c_at_the_first_question_leaves_nothing(tmp_path: Path, start: Start) -> None:

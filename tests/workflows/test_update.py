@@ -106,7 +106,16 @@ def test_edits_are_merged_with_another_strategy(project: Path, capsys: pytest.Ca
     assert "removed; the plan no longer needs it" in capsys.readouterr().err
 
 
-def test_the_files_keep_their_language(project: Path) -> None:
+@pytest.mark.parametrize("is_saved", [True, False])
+def test_the_files_keep_their_language(project: Path, is_saved: bool) -> None:
+    """Also of a project whose trainwiz did not save it."""
+
+    def forget(folder: Path) -> None:
+        file = folder / ".trainwiz" / "answers.json"
+        saved = json.loads(file.read_text())
+        file.write_text(json.dumps(saved if is_saved else {k: v for k, v in saved.items() if k != "language"}))
+
+    forget(project)
     with language.spoken("zh"):
         assert update(project, "--set", "batch.real_batch_size=64") == 0
     assert (project / "README.md").read_text().startswith("# A language model")
@@ -114,6 +123,7 @@ def test_the_files_keep_their_language(project: Path) -> None:
     assert "64 = " in line_of(project, "per_device_batch_size"), "its reason is new"
     with language.spoken("zh"):
         other = made(project.parent / "另一个")
+    forget(other)
     assert update(other, "--set", "batch.real_batch_size=64") == 0
     assert "语言模型" in (other / "README.md").read_text()
     assert "默认" in line_of(other, "per_device_batch_size")
@@ -308,6 +318,10 @@ def test_only_projects_are_updated(tmp_path: Path, project: Path, capsys: pytest
     assert "does not exist" in capsys.readouterr().err
     assert update(tmp_path) == 2
     assert "not a project" in capsys.readouterr().err
+    (project / "other.yaml").write_bytes((project / "trainwiz.yaml").read_bytes())
+    assert update(project / "other.yaml") == 2  # its folder has another plan
+    assert "other.yaml is no project; its plan must be named trainwiz.yaml" in capsys.readouterr().err
+    assert update(project / "trainwiz.yaml") == 0
     assert update(project, "--on-conflict", "ask") == 2
     assert "markers, beside, keep, overwrite" in capsys.readouterr().err
 

@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,8 @@ from trainwiz.errors import TrainwizError
 from trainwiz.store import atomic, cache
 
 PROJECT_FILE = ".trainwiz/answers.json"
+_CHINESE = re.compile(r"^# .*[\u4e00-\u9fff]", re.MULTILINE)
+"""A heading of the generated README.md."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +38,7 @@ class Saved:
     folder: str = ""
     """The project's folder, of an interrupted wizard."""
     language: str = ""
-    """The language of the project's files: en or zh."""
+    """The language of the project's files, or the one that was typed for an interrupted wizard: en or zh."""
     gpus: str = ""
     """The GPUs that a project was made for where they were not those of the machine that made it: 8xH100."""
     options: Mapping[str, str | bool] = field(default_factory=dict)
@@ -105,7 +108,13 @@ def read(path: Path) -> Saved | None:
 def language_of(folder: Path) -> str:
     """The language of a project's files; empty where that is not known."""
     saved = read(folder / PROJECT_FILE)
-    return saved.language if saved else ""
+    if saved is None or saved.language:
+        return saved.language if saved else ""
+    # An older trainwiz did not save it.
+    for readme in (folder / ".trainwiz" / "base" / "README.md", folder / "README.md"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            return "zh" if _CHINESE.search(files.read_text(readme)) else "en"
+    return ""
 
 
 def gpus_of(folder: Path) -> str:

@@ -40,6 +40,11 @@ def find(word: str, project: Path = Path()) -> Run:
         word, project = LATEST, path
     elif path.parent.name == runs.RUNS and path.parent.is_dir():
         word, project = path.name, path.parent.parent
+    if path.is_file():
+        raise UsageError(
+            say("{file} is a file, not the folder of a run", file=word),
+            say("change to a project folder or pass one; `trainwiz launch` creates a run"),
+        )
     made = runs.every(project)
     if not made and word != LATEST and len(path.parts) > 1:
         raise UsageError(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from trainwiz import quantities
+from trainwiz import language, quantities
 from trainwiz.decide import Decided
 from trainwiz.errors import Cancelled, Refused
 from trainwiz.finding import Finding, Level, errors
@@ -42,8 +42,9 @@ def hold(
         if not (current or interview.fixed):
             return
         state = store.Saved(
-            answers={**current, **interview.fixed},
+            answers={key: planner.located(key, value) for key, value in {**current, **interview.fixed}.items()},
             step=step,
+            language=language.typed(),
             folder=str(request.folder.absolute()),
             options=replace(request, machine=planner.machine_file).options,
             given=tuple(interview.fixed),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwiz import recipes
+from trainwiz import language, recipes
 from trainwiz.decide import Decided
 from trainwiz.decide.earlier_answers import carry, values_to_keep
 from trainwiz.errors import PlanError, Refused, UsageError
@@ -69,9 +69,12 @@ def init(request: InitRequest) -> None:
 def _resumed(request: InitRequest) -> tuple[InitRequest, store.Saved]:
     """The interrupted init of this folder, or, where no folder was named, the last one of any. Raises `UsageError`."""
     saved, place = store.read(store.session_file(request.folder)), request.place
-    if saved is None and place == ".":
-        saved = store.newest()
-        if saved:
+    is_named = saved is not None or place != "."
+    saved = saved if is_named else store.newest()
+    if saved:
+        if saved.language and not language.typed():
+            language.choose(["--lang", saved.language])
+        if not is_named:
             below = os.path.relpath(saved.folder)
             place = saved.folder if below.startswith(os.pardir) else below
             console.talk(t("continuing with the answers for {folder}", folder=place))

@@ -111,7 +111,7 @@ class Planner:
         return replace(decided, outlook=replace(outlook, cost=price.cost(self.machine, ranks, outlook.seconds)))
 
     def _decided(self, answers: Mapping[str, Any]) -> Decided:
-        answers = {key: self._located(key, value) for key, value in answers.items()}
+        answers = {key: self.located(key, value) for key, value in answers.items()}
         decided = decide(answers, self.machine, origins=self.sources)
         project = self._project(decided.plan)
         if project.model is None and project.train is None:
@@ -172,8 +172,8 @@ class Planner:
             self._projects[key] = project.project(plan, str(self.folder))
         return self._projects[key]
 
-    def _located(self, key: str, value: Any) -> Any:
-        # A plan's paths count from its folder; what a person types counts from where they are.
+    def located(self, key: str, value: Any) -> Any:
+        """An answer with the paths in it as they count from the project's folder, not from where a person types."""
         if key in _SOURCES and isinstance(value, str) and not Path(os.path.expanduser(value)).exists():
             return ", ".join(self._located_path(name) for name in re.split(r",\s*(?![^\[]*\])", value))
         if key not in _PATHS or not isinstance(value, str):

@@ -195,8 +195,8 @@ class UpdateRequest:
     )
     prove: bool = flag(
         say(
-            "Before writing, train the project before and after the change on this machine's CPU, and compare; "
-            "lists the keys whose change affects the training."
+            "Write only what is proved not to change the training: train the project before and after the update on "
+            "this machine's CPU, and compare."
         )
     )
     dry_run: bool = flag(say("Show what would change; write nothing."))

@@ -38,6 +38,11 @@ def update(request: UpdateRequest) -> int:
         raise UsageError(say("--on-conflict: {given} is not one of {ways}", given=repr(request.on_conflict), ways=ways))
     plan_file = plans.find(request.folder)
     folder = plan_file.parent
+    if plan_file.name != PLAN_FILE:
+        raise UsageError(
+            say("{file} is no project; its plan must be named {plan}", file=plan_file, plan=PLAN_FILE),
+            say("pass the project's folder"),
+        )
     _refuse_unresolved(folder)
     planner = Planner(folder=folder, machine_file=request.machine or None, python=request.python or None)
     if not planner.machine_file and (gpus := store.gpus_of(folder)) and not planner.machine.gpus:
@@ -52,13 +57,8 @@ def update(request: UpdateRequest) -> int:
         findings.show(found)
     changes = {path: _difference(prepared, path) for path in _touched(prepared)}
     proof = _proof(folder, plan, prepared, request.python) if request.prove else None
-    if proof and proof.failed:
-        raise Refused(
-            say("the files would train differently than before; nothing was written")
-            if proof.compared
-            else say("the proof could not be made; nothing was written"),
-            say("to write them anyway, update without --prove"),
-        )
+    if proof and proof.problem:
+        raise Refused(proof.problem, say("to write them anyway, update without --prove"))
     if not request.dry_run:
         prepared.write()
         values = {key: value for key, value in flat(plan.decided.plan).items() if key != "version"}

@@ -10,6 +10,7 @@ from typing import Any
 from trainwiz import plan as plans
 from trainwiz.errors import PlanError
 from trainwiz.language import t
+from trainwiz.message import Message, say
 from trainwiz.plan import Plan, flat
 from trainwiz.rehearsal import equivalence
 from trainwiz.rehearsal.check import Check
@@ -33,10 +34,23 @@ class Proof:
     check: Check | None = None
     """None: nothing was trained, since a change matters, or conflicts are left."""
 
+    conflicts: tuple[str, ...] = ()
+    """Files that cannot run, since their conflicts are unresolved."""
+
     @property
-    def failed(self) -> bool:
-        """Whether the trainings differ although they must not, or could not be compared."""
-        return self.check is not None and self.check.verdict == "failed"
+    def problem(self) -> Message | None:
+        """Why it is not proved that the project trains as before; None where it is."""
+        if self.change.decisive:
+            keys = ", ".join(self.change.decisive)
+            return say("no proof: the update changes the training ({keys}); nothing was written", keys=keys)
+        if self.conflicts:
+            paths = ", ".join(self.conflicts)
+            return say("no proof: unresolved conflicts in {paths}; nothing was written", paths=paths)
+        if self.check is None or self.check.verdict in ("passed", "warning"):
+            return None
+        if self.compared:
+            return say("the files would train differently than before; nothing was written")
+        return say("the proof could not be made; nothing was written")
 
     @property
     def compared(self) -> bool:
@@ -63,14 +77,9 @@ def of(folder: Path, plan: Plan, prepared: Prepared, python: str) -> Proof:
     """Compare the project as it is with what an update makes of it."""
     before = _written(folder)
     changed = equivalence.change(flat(before), flat(plan))
-    if changed.decisive:
-        keys = ", ".join(changed.decisive)
-        console.talk(t("no proof: {keys} changes the training", keys=keys), style="warning")
-        return Proof(change=changed)
-    if prepared.outcomes.conflicted:
-        paths = ", ".join(prepared.outcomes.conflicted)
-        console.talk(t("no proof: unresolved conflicts in {paths}", paths=paths), style="warning")
-        return Proof(change=changed)
+    conflicts = prepared.outcomes.conflicted
+    if changed.decisive or conflicts:
+        return Proof(change=changed, conflicts=tuple(conflicts))
     if changed.neutral:
         keys = ", ".join(changed.neutral)
         console.talk(t("should not affect the training: {keys}", keys=keys))
