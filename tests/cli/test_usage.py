@@ -254,6 +254,13 @@ def test_the_guide_for_agents_names_what_can_be_typed(capsys: pytest.CaptureFixt
     assert {name for _, name, *_ in typed} <= set(COMMANDS)
 
 
+@pytest.mark.parametrize("name", ["watch", "logs", "stop", "report", "share", "replay", "chat", "sample", "doctor"])
+def test_a_file_is_not_said_to_be_missing(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+    assert run([name, str(tmp_path / "notes.txt"), *(["hello"] if name == "sample" else [])]) == 2
+    assert "notes.txt is a file" in capsys.readouterr().err
+
+
 def test_a_folder_that_is_gone_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -138,7 +138,7 @@ def test_an_empty_prompt_is_said_before_a_model_is_looked_for(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(" \n"))
-    assert trainwiz(["sample", "no/such/folder"]) == 1
+    assert trainwiz(["sample", "no/such/folder"]) == 2
     assert "the prompt is empty" in capsys.readouterr().err
 
 

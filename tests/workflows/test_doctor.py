@@ -105,6 +105,20 @@ def test_a_machine_from_a_file_is_judged_without_looking_at_this_one(name: str, 
     assert not {"port", "hub", "ops", "comm", "hf_home"} & set(lines(ended))
 
 
+def test_a_machine_that_is_only_named_gets_no_verdict() -> None:
+    ended = doctor("--machine", "8xH100")
+    assert ended.code == 0
+    assert "8 × H100 (80.0 GiB, compute capability 9.0)" in ended.stdout
+    rows = ended.stdout.splitlines()
+    assert rows[-1] == "no verdict: only the GPUs of that machine are known"
+    assert not re.search(r"memory +|compiler|training can run|ninja", ended.stdout)
+    values = json.loads(doctor("--machine", "8xH100", "--json").stdout)
+    assert [line["subject"] for line in values["lines"]] == ["gpus", "unknown"]
+    assert len(values["machine"]["gpus"]) == 8
+    assert "these are 2 machines" in doctor("--machine", "16xH100").stderr
+    assert "not a known GPU" in doctor("--machine", "8xNONE").stderr
+
+
 def test_an_environment_without_torch_stops_a_training_and_says_what_to_type(bare: str, tmp_path: Path) -> None:
     ended = doctor("--python", bare, cwd=tmp_path)
     assert ended.code == 1
@@ -133,6 +147,7 @@ def test_a_python_that_is_none_is_a_finding(python: str, tmp_path: Path) -> None
         (["--machine", str(FIXTURES / "cpu.json"), "--comm"], "--comm checks this machine"),
         (["--machine", str(FIXTURES / "cpu.json"), "--python", "x"], "--python checks this machine"),
         (["/no/such/folder"], "folder /no/such/folder does not exist"),
+        ([__file__], "test_doctor.py is a file"),
         (["--nonsense"], "--nonsense"),
     ],
 )

@@ -9,10 +9,11 @@ from typing import Any
 from trainwiz.checkup import builds, devices, network, packages, storage
 from trainwiz.checkup.line import Line
 from trainwiz.checkup.surroundings import Surroundings
-from trainwiz.finding import Finding
+from trainwiz.finding import Finding, Level
 from trainwiz.machine import Machine
+from trainwiz.message import say
 
-__all__ = ["Line", "Surroundings", "checkup"]
+__all__ = ["Line", "Surroundings", "checkup", "of_name"]
 
 
 def checkup(machine: Machine, around: Surroundings | None = None, findings: Iterable[Finding] = ()) -> tuple[Line, ...]:
@@ -22,7 +23,22 @@ def checkup(machine: Machine, around: Surroundings | None = None, findings: Iter
     follow as lines of their own. Without `around` (a machine read from a file) only the machine's own lines are shown.
     """
     lines = [*packages.lines(machine), *devices.lines(machine), *storage.lines(machine, around)]
-    lines += [*builds.lines(machine, around), *network.lines(machine, around)]
+    return _judged([*lines, *builds.lines(machine, around), *network.lines(machine, around)], findings)
+
+
+def of_name(machine: Machine, findings: Iterable[Finding] = ()) -> tuple[Line, ...]:
+    """The lines of a machine that is named by its GPUs: its processors, memory and programs are unknown."""
+    unknown = Line(
+        subject="unknown",
+        title=say("everything else"),
+        found=say("unknown: the machine was only named"),
+        level=Level.HINT,
+        fix=say("run on that machine: trainwiz doctor, or here, with its description: trainwiz doctor --machine FILE"),
+    )
+    return (*_judged(list(devices.lines(machine)), findings), unknown)
+
+
+def _judged(lines: list[Line], findings: Iterable[Finding]) -> tuple[Line, ...]:
     left = list(findings)
     for at, line in enumerate(lines):
         for finding in [f for f in left if f.rule in line.rules]:

@@ -11,7 +11,7 @@ def doctor(
     folder: str = typer.Argument(".", metavar="[DIR]", help=t("Folder in which the training will run.")),
     as_json: bool = typer.Option(False, "--json", help=t("Print the machine and the verdicts as JSON.")),
     machine_file: str = typer.Option(
-        "", "--machine", metavar="FILE", help=t("Check the machine described in a file from `doctor --json`.")
+        "", "--machine", metavar="FILE", help=t("Check the machine described in FILE, or named by its GPUs: 8xH100.")
     ),
     python: str = typer.Option("", "--python", metavar="PATH", help=t("Python interpreter used for the training.")),
     comm: bool = typer.Option(False, "--comm", help=t("Also run a real all-reduce across the planned ranks.")),

@@ -20,10 +20,13 @@ _MARKS: dict[Level | None, tuple[str, str]] = {
 }
 
 
-def show(lines: Sequence[Line]) -> None:
-    """Print the checklist and the verdict."""
+def show(lines: Sequence[Line], *, seen: bool = True) -> None:
+    """Print the checklist and the verdict; none on a machine that nobody has `seen`."""
     table.show_checks([_check(line) for line in lines])
     errors, warnings = count(lines)
+    if not (seen or errors):
+        console.data(t("no verdict: only the GPUs of that machine are known"))
+        return
     verdict = (
         t(
             "errors: {errors}, warnings: {warnings}; training would fail on this machine",

@@ -8,7 +8,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 from trainwiz import rules
-from trainwiz.checkup import checkup
+from trainwiz.checkup import checkup, of_name
 from trainwiz.checkup.surroundings import Comm, Port, Surroundings
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
@@ -32,12 +32,13 @@ def examine(folder: str, *, machine_file: str | None, python: str | None, with_a
     """Show the checkup; 1 if anything would stop a training. Raises `UsageError` for options that contradict."""
     _check_usage(folder, machine_file, python, with_all_reduce)
     if machine_file:
-        # Only a file: of a machine that is named by its GPUs nothing was seen that could be checked.
-        machine, around = machines.read(machine_file), None
+        machine, around = facts.machine(machine_file=machine_file, python=None, folder=folder), None
     else:
         machine, around = _look(folder, python, with_all_reduce)
     own = [rule for rule in rules.of_plans() if set(rule.needs) <= {"machine"}]
-    lines = checkup(machine, around, check(Facts(machine=machine), rules=own))
+    found = check(Facts(machine=machine), rules=own)
+    named = machine_file is not None and facts.is_named(machine_file)
+    lines = of_name(machine, found) if named else checkup(machine, around, found)
     errors, warnings = checklist.count(lines)
     if as_json:
         shown = [checklist.to_dict(line) for line in lines]
@@ -45,7 +46,7 @@ def examine(folder: str, *, machine_file: str | None, python: str | None, with_a
             {"machine": machines.to_dict(machine), "lines": shown, "errors": errors, "warnings": warnings}
         )
     else:
-        checklist.show(lines)
+        checklist.show(lines, seen=not named)
     return 1 if errors else 0
 
 
@@ -58,6 +59,8 @@ def _check_usage(folder: str, machine_file: str | None, python: str | None, with
             ),
             say("use only one of them"),
         )
+    if os.path.isfile(folder):
+        raise UsageError(say("{file} is a file", file=folder), say("pass a folder, or omit it"))
     if not os.path.isdir(folder):
         raise UsageError(
             say("folder {folder} does not exist", folder=folder), say("pass an existing folder, or omit it")

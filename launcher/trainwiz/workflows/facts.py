@@ -64,8 +64,13 @@ def machine(
     return dataclasses.replace(here, interpreter=interpreter, bus_bandwidth=calibration.bus_bandwidth(here))
 
 
+def is_named(machine: str) -> bool:
+    """Whether what was given for a machine are its GPUs, and no file."""
+    return bool(_NAMED.fullmatch(machine)) and not os.path.exists(machine)
+
+
 def _described(name: str) -> Machine:
-    if not _NAMED.fullmatch(name) or os.path.exists(name):
+    if not is_named(name):
         return machines.read(name)
     machine, count = machine_named(name, "--machine")
     if count > 1:

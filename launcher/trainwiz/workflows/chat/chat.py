@@ -52,7 +52,7 @@ def sample(wanted: Wanted, choice: Choice, prompts: list[str], *, times: int, ra
         console.talk(t("reading the prompt from standard input, until it ends"), style="dim")
         prompts = [sys.stdin.read().rstrip("\n")]
         if not prompts[0].strip():  # known before a model is looked for and loaded
-            raise answers.problem({"problem": "empty"})
+            raise UsageError(say("the prompt is empty"), say("pass a text: trainwiz sample DIR TEXT"))
     found = model.found(wanted)
     written = []
     with answers.started(found, wanted.python) as session:
