@@ -116,6 +116,24 @@ def test_what_differs_is_said_by_section(project: Path, capsys: pytest.CaptureFi
     assert not (project / "elsewhere").exists()
 
 
+def test_a_python_that_is_gone_is_named(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit_record(project, lambda record: record.update(argv=["/opt/gone/python", *record["argv"][1:]]))
+    assert run(["replay", str(first(project)), "--dry-run"]) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "the run's Python, /opt/gone/python, is no longer there; using " in said
+    assert run(["replay", str(first(project)), "--dry-run", "--python", warm.python()]) == 0
+    assert "/opt/gone" not in capsys.readouterr().err
+
+
+def test_the_code_of_a_rebuilt_project_is_the_old_one(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    edit_record(project, lambda record: record.update(git={"commit": "0" * 40, "branch": "b", "dirty": 0}))
+    assert run(["replay", str(first(project)), "--dry-run"]) == 0
+    assert "Code (then → now; the replay uses the current one)" in capsys.readouterr().err
+    (project / "task.py").write_text((project / "task.py").read_text() + "# more\n")
+    assert run(["replay", str(first(project)), "--dry-run"]) == 0
+    assert "Code (then → now; the replay uses the old one)" in capsys.readouterr().err
+
+
 def test_arguments_instead_of_the_plan_are_no_difference(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The record's plan is what the script used; the file's plan is what is compared."""
     assert json.loads((first(project) / "command.json").read_text())["plan"]["seed"] == 7

@@ -44,8 +44,8 @@ def show_before(name: str, folder: Path, differ: Sequence[Difference], *, rebuil
 
 
 def _heading(section: str, title: str, *, rebuilt: bool) -> str:
-    """What happens to a difference: plan and files can be restored, the rest cannot."""
-    if section in ("plan", "files") and rebuilt:
+    """What happens to a difference: plan and code can be restored, the rest cannot."""
+    if section in ("plan", "files", "code") and rebuilt:
         return t("{title} (then → now; the replay uses the old one)", title=title)
     return t("{title} (then → now; the replay uses the current one)", title=title)
 

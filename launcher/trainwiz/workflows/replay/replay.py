@@ -199,7 +199,13 @@ def _recorded_python(command: Mapping[str, Any]) -> str:
     with contextlib.suppress(ValueError):  # NUL, or half a surrogate pair
         if isinstance(first, str) and os.access(first, os.X_OK):
             return interpreter.located(first)
-    return interpreter.located(sys.executable)
+    found = interpreter.located(sys.executable)
+    if first:
+        console.talk(
+            t("the run's Python, {first}, is no longer there; using {python}", first=first, python=found),
+            style="warning",
+        )
+    return found
 
 
 def _then(recorded: _Recorded, found: sources.Sources) -> Recorded:
