@@ -27,7 +27,7 @@ NAMES = (
     *("by_hand", "at_top_level", "in_main_block", "with_accelerate", "with_trainer", "weighted_trainer"),
     *("with_trl", "with_trl_pairs", "with_masks", "with_lightning"),
 )
-TWO_RANKS = {"with_accelerate": 6, "with_trl": 3, "with_trl_pairs": 3, "with_masks": 3, "weighted_trainer": 6}
+TWO_RANKS = {"with_accelerate": 6, "with_trl": 3, "with_trl_pairs": 3, "with_masks": 6, "weighted_trainer": 6}
 """Those that two ranks train, too, with the size of their micro-batches. Masks and weights differ between these."""
 PLANNED = ("--set", "machine.num_processes=1", "--set", "tracking.logging_steps=1", "--set", "strategy.kind=single")
 

@@ -735,6 +735,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # end: neftune
     # feature: fsdp
     model.forward = convert_outputs_to_fp32(model.forward)  # of the whole model; layers exchange 16-bit values
+    # Some text models also name the layers of their family's vision models, for which accelerate would stop.
+    kinds = {type(part).__name__ for part in model.modules()}
+    model._no_split_modules = [name for name in getattr(model, "_no_split_modules", None) or () if name in kinds]
     # end: fsdp
     # feature: mfu
     useful = share_of_peak(model)

@@ -58,6 +58,8 @@ in_state = False  # whether state dicts include the frozen weights
 OF_PEFT = r"\.(base_layer|lora_[AB]|modules_to_save|original_module)\b"
 TAKEN_APART = ("x_proj", "dt_proj", "out_proj")
 """Layers of Mamba whose weights some families or kernels use without calling the layer."""
+CLIPPED = "correction_coefs"
+"""The layer of Gemma 3n whose weight is clipped before it is used."""
 
 
 # feature: qlora
@@ -226,13 +228,14 @@ def frozen_in_state() -> Iterator[None]:
 def out_of_reach(model: Any) -> list[str]:
     """Return the linear layers whose adapter would have no effect, or fail.
 
-    Mamba's layers pass their weights directly to kernels, which bypasses an adapter. Some routers return more than one
-    tensor.
+    Mamba's layers pass their weights directly to kernels, which bypasses an adapter. So does Gemma 3n with a weight
+    that it clips first: DDP would wait for gradients that never come. Some routers return more than one tensor.
     """
     found = list[str]()
     for name, part in model.named_modules():
         if hasattr(part, "A_log") and hasattr(part, "D"):
             found += [f"{name}.{own}" for own in TAKEN_APART if hasattr(part, own)]
+        found += [f"{name}.{CLIPPED}"] * hasattr(part, CLIPPED)
         found += [name] * (isinstance(part, torch.nn.Linear) and "Router" in type(part).__name__)
     return found
 
