@@ -48,7 +48,7 @@ class Net(nn.Module):
         super().__init__()
         self.first = nn.Linear(16, 32)
         self.layers = nn.ModuleList(
-            nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 33), nn.Conv1d(32, 32, 1)) for _ in "ab"
+            nn.Sequential(nn.Linear(32, 48), nn.Linear(48, 33), nn.Linear(32, 24), nn.Conv1d(32, 32, 1)) for _ in "ab"
         )
         self.head = nn.Linear(32, 64)
 
@@ -61,9 +61,9 @@ def test_trained_layers_of_fitting_widths_multiply_in_fp8_by_row(
         net = Net()
     fp8.use_fp8(net)
     assert converted == [(f"layers.{n}.0", Recipe("rowwise", pad_inner_dim=True)) for n in range(2)]
-    assert "fp8: 2 of 4 linear layers multiply in fp8" in capsys.readouterr().out
+    assert "fp8: 2 of 6 linear layers multiply in fp8" in capsys.readouterr().out
     net.requires_grad_(False)
-    with pytest.raises(SystemExit, match="none of the model's 4 linear layers"):
+    with pytest.raises(SystemExit, match="none of the model's 6 linear layers"):
         fp8.use_fp8(net)
 
 

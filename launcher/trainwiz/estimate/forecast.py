@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 _PROCESS = 345 * 2**20
 """Host memory of a rank on the CPU before its model: Python, torch, accelerate, gloo, and an optimizer's first step.
 
-Seen with torch 2.13 and accelerate 1.15; so is the next one. What an engine adds is in `Strategy.library_bytes`.
+Seen with torch 2.13 and accelerate 1.15; so is the next one. What an engine adds is in `Strategy.library_bytes`. Where
+the model is about to be built, 235 MiB are resident, 265 with transformers 5.23, 298 with DeepSpeed 0.19 as well; of
+these, 152, 180 and 209 are private.
 """
 _TRANSFORMERS = 105 * 2**20
 """What transformers adds to that."""
