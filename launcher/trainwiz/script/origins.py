@@ -355,6 +355,18 @@ def _yielded_of(function: Function) -> str:
         name = dotted(_passing(loop.iter))
         if name in parameters(function) and any(value is not None and _is_target(value, loop) for value in yields):
             return name
+    return _drawn_on(function, yields)
+
+
+def _drawn_on(function: Function, yields: list[ast.expr | None]) -> str:
+    """The same where each item is drawn: `batch = next(batches); yield batch`."""
+    made = {dotted(n.targets[0]): n.value for n in walk(function) if isinstance(n, ast.Assign)}
+    drawn = [made.get(dotted(value)) for value in yields if value is not None]
+    for call in (one for one in drawn if isinstance(one, ast.Call) and dotted(one.func) == "next" and one.args):
+        source = made.get(dotted(call.args[0]), call.args[0])
+        name = dotted(_passing(source))
+        if name in parameters(function):
+            return name
     return ""
 
 

@@ -244,7 +244,7 @@ def _imported(file: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
         for name in names:
             top = name.partition(".")[0]
             for base in bases:
-                module = _module_of(base, name, isinstance(node, ast.ImportFrom)) if _holds(base, top) else ""
+                module = _module_of(base, name) if _holds(base, top) else ""
                 if module and module not in is_other:
                     is_other[module] = _real(module) != _real(file)
                 if module and is_other[module]:
@@ -259,12 +259,12 @@ def _named(node: ast.ImportFrom) -> list[str]:
     return [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
 
 
-def _module_of(base: str, name: str, packages: bool) -> str:
+def _module_of(base: str, name: str) -> str:
     """The file of a module, or of a package; empty where there is none below the folder."""
     path = f"{'' if base == '.' else base.rstrip('/') + '/'}{name.replace('.', '/')}"
     if _is_file(f"{path}.py"):
         return f"{path}.py"
-    return f"{path}/__init__.py" if packages and _is_file(f"{path}/__init__.py") else ""
+    return f"{path}/__init__.py" if _is_file(f"{path}/__init__.py") else ""
 
 
 @functools.lru_cache(maxsize=10_000)
@@ -285,8 +285,10 @@ def _roots(folder: Path) -> tuple[Path, ...]:
 
 @functools.lru_cache(maxsize=10_000)
 def _bases(folder: str) -> tuple[str, ...]:
-    """The folder of a script, and those above it."""
-    return folder, *map(str, _roots(Path(folder)))
+    """The folder of a script, those above it, and the sources beside it: `scripts/train.py` and `src/package`."""
+    above = [*map(str, _roots(Path(folder)))]
+    sources = [f"{base}/src" for base in above if os.path.isdir(f"{base}/src")]
+    return folder, *above, *sources
 
 
 @functools.lru_cache(maxsize=50_000)

@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.rules.script.divergence import COLLECTIVES
 from trainwiz.rules.script.samples import covers_a_share
 from trainwiz.script import Script
-from trainwiz.script.training import SHOWING
+from trainwiz.script.training import SHOWING, describe
 from trainwiz.script.tree import Function, Loop, children, dotted, method, walk, written
 
 _AGREES = ("gather", "reduce", "broadcast", "all_to_all", "any_rank", "all_ranks", "sync", "agree", "consensus")
@@ -56,11 +56,13 @@ def ranks_decide_together(script: Script) -> Violations:
         local = _closure(script, loop, _batch_names(script, loop) | _losses(script, loop))
         yield from _leaving(script, _exits(script, loop), local)
         yield from _left_out(script, loop, local)
+        yield from _alone(script, loop)
         yield from _caught(script, loop)
     for loop in _epochs(script):
         turns = [turn for turn in script.training.turns if loop in script.origins.loops(turn)]
         losses = {name for turn in turns for name in _losses(script, turn)}
         yield from _leaving(script, _exits(script, loop), _closure(script, loop, _scores(script, loop) | losses))
+        yield from _alone(script, loop)
     for function in {script.tree.scope(b.call): b for b in script.training.backwards if b.loop is None}:
         if isinstance(function, Function) and script.origins.loops(function.body[0]):
             passes = [b.call for b in script.training.backwards if script.tree.scope(b.call) is function]
@@ -78,6 +80,25 @@ def _leaving(script: Script, exits: Iterator[tuple[ast.expr, ast.stmt]], local: 
                 remedy("reduce the condition over all ranks first, so that all of them leave together"),
                 test=written(test),
                 place=script.place(leaving),
+            )
+
+
+def _alone(script: Script, loop: Loop) -> Violations:
+    """Exits from a loop that only some ranks take, and after which the others go on."""
+    leaving = [n for n in walk(loop) if isinstance(n, ast.Break | ast.Return)]
+    for node in leaving:
+        around = script.tree.loops(node)
+        if around[:1] != [loop] or script.tree.scope(node) is not script.tree.scope(loop):
+            continue
+        guards = [g for g in script.tree.guards(node, within=loop) if _is_within(g.test, loop) and not g.raised]
+        mine = next((g for g in guards if script.ranks.differs(g.test, g.positive)), None)
+        others = [n for n in leaving if n is not node and script.tree.exclusive(n, node)]
+        if mine is not None and not others and not any(_agrees(script, g.test) for g in guards):
+            yield violation(
+                "only some ranks come here, under the condition {test}: if they leave, the others wait for them",
+                remedy("broadcast the decision, and leave on every rank"),
+                test=describe(mine),
+                place=script.place(node),
             )
 
 

@@ -56,6 +56,8 @@ _ENGINE_SAVES = (
     *("save_checkpoint", "load_checkpoint", "save_16bit_model"),
     *("_zero3_consolidated_16bit_state_dict", "_consolidated_16bit_state_dict"),
 )
+_BACK_ENDS = re.compile(r"deepspeed|zero|fsdp|shard|engine|back_?end|strategy|stage|scaler", re.IGNORECASE)
+"""In a condition that asks which engine trains."""
 _DEEP = 3
 """Functions that call each other, down to the one that needs all ranks."""
 _SEVERAL = re.compile(r"distributed|ddp|multi_?(gpu|process)|world_size|n(um)?_gpus|is_dist", re.IGNORECASE)
@@ -110,6 +112,7 @@ def states_saved_by_every_rank(script: Script) -> Violations:
             script, call, say("call {name} on every rank; each rank writes its own part", name=dotted(call.node.func))
         )
     yield from in_functions(script, [*script.called(*SAVES), *own])
+    yield from in_branches(script, [*script.called(*SAVES), *own])
 
 
 @rule("TW703", level=Level.ERROR, field="script")
@@ -171,6 +174,8 @@ def _is_of_prepared(script: Script, call: Call) -> bool:
     if not isinstance(call.node.func, ast.Attribute):
         return False
     owner = dotted(call.node.func.value)
+    if call.keyword("client_state") is not None:  # which only DeepSpeed's engine knows
+        return True
     # transformers' Trainer keeps the engine as self.deepspeed.
     named = owner.startswith("self.") and owner.endswith(("deepspeed", "model_engine", "ds_engine"))
     return named or script.engines.is_prepared(call.node.func.value)
@@ -257,6 +262,31 @@ def in_functions(script: Script, calls: Sequence[Call]) -> Violations:
             ):
                 continue
             seen.add(site)
+            yield violation(
+                "{name} calls {collective}, but runs only on some ranks: under the condition {test}",
+                remedy("call {name} on every rank, outside the condition", name=dotted(site.func)),
+                name=dotted(site.func),
+                collective=dotted(call.node.func) or call.name,
+                test=describe(guard),
+                place=script.place(site),
+            )
+
+
+def in_branches(script: Script, calls: Sequence[Call]) -> Violations:
+    """Calls, by some ranks only, of functions with a branch per engine, where that of one engine needs all ranks."""
+    for call in calls:
+        function = script.tree.scope(call.node)
+        tests = [g for g in script.tree.guards(call.node) if _BACK_ENDS.search(written(g.test))]
+        if not tests or not isinstance(function, Function) or script.ranks.own_guard(call.node) is not None:
+            continue
+        if script.ranks.runs_function(function) or function in _needing(script, calls):
+            continue  # which is found itself
+        sites = script.origins.sites(function)
+        others = [t for site in sites for t in script.tree.guards(site) if _BACK_ENDS.search(written(t.test))]
+        for site in sites if not others else ():
+            guard = script.ranks.guard(site)
+            if guard is None:
+                continue
             yield violation(
                 "{name} calls {collective}, but runs only on some ranks: under the condition {test}",
                 remedy("call {name} on every rank, outside the condition", name=dotted(site.func)),

@@ -20,6 +20,8 @@ _REPLACES = {
     "Fabric.setup": "fabric.setup",
     "Fabric.setup_module": "fabric.setup",
 }
+_ADAPTS = r"(?i)(^|_)(to|add|inject|apply|insert|wrap|with|replace)_(\w+_)?lora(_|$)"
+"""The project's own functions that put adapters into a model."""
 _FABRIC_SHARDS = re.compile(r"FSDPStrategy|strategy=.fsdp")
 
 
@@ -33,7 +35,7 @@ def optimizers_get_the_final_parameters(script: Script) -> Violations:
     Instead: shard or adapt the model first, then create the optimizer from model.parameters().
     Source: https://docs.pytorch.org/tutorials/intermediate/FSDP_tutorial.html; seen with torch 2.13
     """
-    for call, node, name in _replaced(script):
+    for call, node, name in (*_replaced(script), *_adapted(script)):
         statement = script.tree.statement(node)
         if not name or not isinstance(statement, ast.Assign | ast.Expr):
             continue
@@ -48,7 +50,7 @@ def optimizers_get_the_final_parameters(script: Script) -> Violations:
             yield violation(
                 "the parameters are collected before {name}, which adds or replaces those that are to be trained",
                 remedy("collect them after line {line}", line=script.place(node).line),
-                name=_REPLACES[call.name],
+                name=_named(call),
                 place=script.place(groups),
             )
             continue
@@ -58,24 +60,38 @@ def optimizers_get_the_final_parameters(script: Script) -> Violations:
             yield violation(
                 "the optimizer is created before {name}, and keeps parameters that the model no longer uses",
                 remedy("create the optimizer after line {line}", line=script.place(node).line),
-                name=_REPLACES[call.name],
+                name=_named(call),
                 place=script.place(before[0].node),
             )
+
+
+def _named(call: Call) -> str:
+    return _REPLACES.get(call.name) or dotted(call.node.func)
 
 
 def _early_groups(script: Script, node: ast.Call, model: str) -> ast.expr | None:
     """What collects a model's parameters for an optimizer before they are replaced, and never after."""
     scope = script.tree.scope(node)
-    for call in script.makers("Optimizer"):
+    named = [c for c in script.calls_like("(?i)adam|optim|sgd") if _is_named(script, c)]
+    known = script.makers("Optimizer")
+    for call in dict.fromkeys((*known, *named)):
         given = call.argument("params", 0)
         if script.tree.scope(call.node) is not scope or given is None or not isinstance(given, ast.Name):
             continue
         made = [a for a in script.names.assigned(given.id, given) if a.scope is scope]
         taken = [a for a in made if _collects(a.value, model)]
         early = bool(taken) and len(taken) == len(made) and all(script.tree.is_before(a.node, node) for a in taken)
-        if early and script.tree.is_before(node, call.node) and not script.tree.exclusive(taken[0].node, node):
+        after = script.tree.is_before(node, call.node) or call not in known
+        if early and after and not script.tree.exclusive(taken[0].node, node):
             return taken[0].value
     return None
+
+
+def _is_named(script: Script, call: Call) -> bool:
+    """Whether what a call makes is called an optimizer."""
+    statement = script.tree.parent(call.node)
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return bool(targets) and all(script.engines.kind(target) == "Optimizer" for target in targets)
 
 
 def _collects(value: ast.expr, model: str) -> bool:
@@ -101,6 +117,16 @@ def _replaced(script: Script) -> Iterator[tuple[Call, ast.Call, str]]:
             targets = [dotted(t) for t in statement.targets] if isinstance(statement, ast.Assign) else []
             if given is not None and dotted(given) in targets:
                 yield call, site, dotted(given)
+
+
+def _adapted(script: Script) -> Iterator[tuple[Call, ast.Call, str]]:
+    """The same of the project's own functions that return the model with adapters in it."""
+    for call in script.calls_like(_ADAPTS):
+        statement = script.tree.parent(call.node)
+        targets = [dotted(t) for t in statement.targets] if isinstance(statement, ast.Assign) else []
+        name = dotted(call.node.args[0]) if call.node.args else ""
+        if name and name in targets and script.origins.called(call.node) is not None:
+            yield call, call.node, name
 
 
 def _helpers(script: Script, model: str, scope: ast.AST) -> Iterator[Call]:

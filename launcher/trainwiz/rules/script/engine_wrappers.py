@@ -13,7 +13,7 @@ from trainwiz.rules.script.early_optimizers import makes_optimizer
 from trainwiz.rules.script.samples import SEVERAL_RANKS, is_of_one_rank
 from trainwiz.script import Call, Script
 from trainwiz.script.names import parameters
-from trainwiz.script.origins import argument
+from trainwiz.script.origins import argument, given_on
 from trainwiz.script.training import Backward, drawn_from
 from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk, written
 
@@ -372,7 +372,10 @@ def _all_sources(script: Script, loop: ast.AST) -> Iterator[ast.expr]:
         for assigned in script.names.assigned(dotted(source), source):
             maker = assigned.value
             function = script.origins.called(maker) if isinstance(maker, ast.Call) else None
-            if function is not None:
+            given = argument(function, given_on(function), maker) if function is not None else None  # type: ignore[arg-type]
+            if given is not None:
+                yield given
+            elif function is not None:
                 inner = [n for n in walk(function) if isinstance(n, Loop)]
                 yield from (one for n in inner if any(isinstance(y, ast.Yield) for y in walk(n)) for one in _sources(n))
 
@@ -400,12 +403,21 @@ def _is_new(script: Script, value: ast.expr, given: set[str], wanted: object) ->
 
 
 def _is_loader(script: Script, maker: ast.expr) -> bool:
-    if not isinstance(maker, ast.Call) or script.names.resolved(maker.func) not in _LOADERS:
+    if not isinstance(maker, ast.Call) or not (
+        script.names.resolved(maker.func) in _LOADERS or _is_loader_of_package(script, maker)
+    ):
         return False
     own = any(k.arg in ("batch_sampler", None) and not _is_spread_plainly(script, k) for k in maker.keywords)
     samplers = [k.value for k in maker.keywords if k.arg == "sampler"]
     own = own or any(not is_of_one_rank(script, sampler) for sampler in samplers)
     return not own and not any(map(script.ranks.is_rank, script.names.feeding(maker)))
+
+
+def _is_loader_of_package(script: Script, maker: ast.Call) -> bool:
+    """Whether a function of some package makes a loader, which is told how to shuffle."""
+    name = script.names.resolved(maker.func)
+    told = {"batch_size", "shuffle"} <= {k.arg for k in maker.keywords}
+    return told and "." in name and re.search(r"data_?loader$", name, re.IGNORECASE) is not None
 
 
 def _is_spread_plainly(script: Script, keyword: ast.keyword) -> bool:

@@ -110,6 +110,7 @@ def scaled_gradients_are_unscaled_before_clipping(script: Script) -> Violations:
             unscaled
             and not _is_of_other_scaler(script, call, passes)
             and not _is_unscaled_elsewhere(script, call, passes)
+            and not _is_unscaled_later(script, call, passes)
         ):
             continue
         yield violation(
@@ -140,6 +141,18 @@ def _is_unscaled_elsewhere(script: Script, clip: Call, passes: Sequence[ast.Call
         return False
     last = max(before, key=script.tree.position)
     return not any(script.tree.is_before(last, one) and script.tree.is_before(one, clip.node) for one in here)
+
+
+def _is_unscaled_later(script: Script, clip: Call, passes: Sequence[ast.Call]) -> bool:
+    """Whether a function that scales its loss unscales the gradients only after it has clipped them, or in a branch
+    beside."""
+    scope = script.tree.scope(clip.node)
+    here = [c.node for c in script.calls_of("unscale_") if script.tree.scope(c.node) is scope]
+    if not here or not any(script.tree.scope(one) is scope for one in passes):
+        return False
+    return not any(
+        not script.tree.is_before(clip.node, one) and not script.tree.exclusive(one, clip.node) for one in here
+    )
 
 
 def _scaling(backward: ast.Call) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
-from trainwiz.script.tree import Guard, Loop, dotted, method, opened, walk, written
+from trainwiz.script.tree import Function, Guard, Loop, dotted, method, opened, walk, written
 
 _READS = ("item", "tolist", "cpu", "numpy")
 
@@ -23,6 +23,7 @@ def the_loss_stays_on_the_device(script: Script) -> Violations:
     Instead: add up loss.detach() on the device, and read the sum every 10 updates.
     Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html (avoid unnecessary CPU-GPU sync)
     """
+    yield from _read_in_functions(script)
     for call, loop in _every_turn(script, *_READS, "float"):
         names = _loss_names(script, loop)
         function = call.func
@@ -38,6 +39,26 @@ def the_loss_stays_on_the_device(script: Script) -> Violations:
                 remedy("accumulate the detached loss on the device, and read it when logging"),
                 call=written(call),
                 place=script.place(call),
+            )
+
+
+def _read_in_functions(script: Script) -> Violations:
+    """The same in a function that makes the backward pass of each micro-batch, and in a LightningModule's step."""
+    for call in script.methods("item"):
+        function, owner = script.tree.scope(call.node), call.node.func.value  # type: ignore[attr-defined]
+        if not isinstance(function, Function) or script.tree.loops(call.node) or script.tree.guards(call.node):
+            continue
+        passes = [b for b in script.training.backwards if script.tree.scope(b.call) is function and b.loop is None]
+        turns = any(script.origins.loops(b.call) for b in passes)
+        lost = {n.id for b in passes if turns for n in walk(b.loss) if isinstance(n, ast.Name)}
+        if function.name == "training_step" and script.engines.lightning:
+            lost |= {dotted(value) for value in script.origins.returned(function)}
+        if dotted(owner) in lost - {""}:
+            yield violation(
+                "{call} makes the host wait for the device at every micro-batch",
+                remedy("accumulate the detached loss on the device, and read it when logging"),
+                call=ast.unparse(call.node),
+                place=script.place(call.node),
             )
 
 

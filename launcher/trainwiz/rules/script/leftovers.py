@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.engines import BY_HAND
 from trainwiz.script.idioms import main_process, own_device, silent_elsewhere
 from trainwiz.script.tree import constant, dotted, walk, written
 
@@ -22,6 +23,8 @@ _TRACKERS = {
     "neptune.init_run",
 }
 _LOCAL_RANK = re.compile(r"LOCAL_RANK|SLURM_PROCID")
+_VISIBLE = re.compile(r"CUDA_VISIBLE_DEVICES|set_device")
+"""In a program that may give each process one GPU."""
 _BARS = ("tqdm.tqdm", "tqdm.trange", "tqdm")
 
 
@@ -42,7 +45,7 @@ def no_fixed_gpu(script: Script) -> Violations:
         value = _target(call)
         parent = script.tree.parent(call.node)
         passing = isinstance(parent, ast.Attribute) and parent.attr == "to"  # only on the way to another device
-        if value is None or passing:
+        if value is None or passing or script.ranks.is_single(call.node):
             continue
         if type(constant(value)) is int or _is_fixed(script, value):
             found[call.node] = value
@@ -76,8 +79,12 @@ def devices_come_from_the_engine(script: Script) -> Violations:
     own = script.called("torch.cuda.set_device", "torch.accelerator.set_device_index")
     if own or script.engines.accelerate or script.engines.deepspeed or script.engines.colossalai:
         return
-    moves = [c for c in _moves(script) if _target(c) is None or constant(_target(c)) == "cuda"]
     met = script.called("torch.distributed.init_process_group")
+    moves = [c for c in _moves(script) if _target(c) is None or constant(_target(c)) == "cuda"]
+    moves += [c for c in _moves(script) if met and c not in moves and _is_current(script, _target(c))]
+    moves += [
+        c for c in script.called(*BY_HAND) if (v := c.keyword("device_id")) is not None and _is_current(script, v)
+    ]
     starts = script.is_program or any(script.part(call.node) is script.parts[-1] for call in met)
     if not moves or not (starts or script.runs_when_imported):
         return  # a module; what starts it may have chosen the GPU
@@ -162,8 +169,8 @@ def checkpoints_are_loaded_to_the_own_device(script: Script) -> Violations:
     if not script.engines.several or not script.training.backwards:
         return
     for call in script.called("torch.load"):
-        if script.part(call.node) is not script.parts[-1]:
-            continue  # a module; what it is told is seen where it is called
+        if script.part(call.node) is not script.parts[-1] and not script.origins.sites(script.tree.scope(call.node)):
+            continue  # of a module, which nothing that is known calls
         told = call.argument("map_location", 1) is not None or call.keyword("mmap") is not None or call.has_spread()
         if not told and not script.ranks.is_single(call.node):
             yield violation(
@@ -284,6 +291,25 @@ def _starts_beside(script: Script, node: ast.AST) -> bool:
     parent = script.tree.parent(node)
     met = [script.tree.statement(c.node) for c in script.called("torch.distributed.init_process_group")]
     return isinstance(parent, ast.If) and any(one in parent.body and node in parent.body for one in met)
+
+
+def _is_current(script: Script, value: ast.expr | None) -> bool:
+    """Whether a device surely is the current GPU of the process, as "cuda" is, whatever its rank."""
+    made: list[ast.expr] = [value] if isinstance(value, ast.Call) else []
+    if value is not None and dotted(value):
+        made = [a.value for a in script.names.assigned(dotted(value), value) if a.alone]
+    if not made or script.says(_VISIBLE):
+        return False
+    for one in made:
+        if not isinstance(one, ast.Call):
+            return False
+        name = script.names.resolved(one.func)
+        if name == "torch.cuda.current_device":
+            continue
+        known = script.values.of(one.args[0]) if name == "torch.device" and len(one.args) == 1 else None
+        if known is None or known.value != "cuda":
+            return False
+    return True
 
 
 def _target(call: Call) -> ast.expr | None:

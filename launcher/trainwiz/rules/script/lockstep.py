@@ -9,9 +9,9 @@ from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.training import counts_to_window, describe
-from trainwiz.script.tree import dotted, method, opened, written
+from trainwiz.script.tree import Function, dotted, method, opened, written
 
-_UPDATES = re.compile(r"(^|[._])ema(_\w+)?$|(^|_)ema$", re.IGNORECASE)
+_UPDATES = re.compile(r"(^|[._])ema(_\w+)?$|(^|[._]|_)ema$", re.IGNORECASE)
 """The names of what keeps a moving average of the weights."""
 _FUNCTIONS = re.compile(r"^(update_?ema\w*|ema_?update\w*)$", re.IGNORECASE)
 _EMA_METHODS = ("update", "step", "update_parameters", "ema_step")
@@ -135,6 +135,7 @@ def averages_follow_updates(script: Script) -> Violations:
     Instead: call ema.update() under the condition of optimizer.step(), or if accelerator.sync_gradients is true.
     Source: https://huggingface.co/docs/diffusers/tutorials/basic_training; diffusers' text_to_image example
     """
+    yield from _in_hooks(script)
     if not script.training.windows and script.accumulation is None:
         return
     for call in [*script.methods(*_EMA_METHODS), *script.calls_by(lambda name: bool(_FUNCTIONS.match(name)))]:
@@ -145,7 +146,8 @@ def averages_follow_updates(script: Script) -> Violations:
         guards = script.tree.guards(call.node, within=loops[0]) if loops else []
         windows = [w for w in script.training.windows if loops and w.loop is loops[0]]
         counted = any(counts_to_window(w, g, script.training.expanded) for w in windows for g in guards)
-        asked = any(re.search(r"sync|%|step", written(script.training.expanded(g.test))) for g in guards)
+        tests = [written(script.training.expanded(g.test)) for g in guards]
+        asked = any(re.search(r"sync|%|step", test) and "resume" not in test for test in tests)
         accumulates = script.accumulation is not None and script.methods("accumulate") and _learns(script, call)
         if (windows and not counted) or (accumulates and not asked):
             yield violation(
@@ -155,6 +157,22 @@ def averages_follow_updates(script: Script) -> Violations:
                 place=script.place(call.node),
             )
             return
+
+
+def _in_hooks(script: Script) -> Violations:
+    """The same in Lightning's hooks, which run after each batch, also between two updates."""
+    for call in script.methods(*_EMA_METHODS) if script.engines.lightning else ():
+        function = script.tree.scope(call.node)
+        owner = dotted(_owner(call))
+        batch = isinstance(function, Function) and function.name == "on_train_batch_end"
+        asked = any(re.search(r"%|step|accum", ast.unparse(g.test)) for g in script.tree.guards(call.node))
+        if batch and _UPDATES.search(owner) and not asked:
+            yield violation(
+                "{call} runs after every micro-batch, also where the weights did not change",
+                remedy("call it in optimizer_step, or if the global step has changed"),
+                call=dotted(call.node.func),
+                place=script.place(call.node),
+            )
 
 
 def _learns(script: Script, call: Call) -> bool:

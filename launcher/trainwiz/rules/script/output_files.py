@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from trainwiz.finding import Fix, Level, Violation, Violations, edited, remedy, violation
+from trainwiz.finding import Fix, Level, Place, Violation, Violations, edited, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.rules.script.divergence import in_functions
@@ -46,6 +46,8 @@ _LOADS = r"(?i)(^|_)(load|resume|restart|restore|auto_load|set(_optimizer)?_stat
 _WORDS = {"Optimizer": re.compile(r"opt", re.IGNORECASE), "Scheduler": re.compile(r"sched|\blr", re.IGNORECASE)}
 """In the names of what is loaded: the states that nobody loads who only begins with the weights of another training."""
 _SCALER = re.compile(r"scaler|(^|\.)amp$", re.IGNORECASE)
+_OF_STATES = (re.compile(r"opt(im|imizer)?($|_|s)|optim", re.IGNORECASE), re.compile(r"sched|scaler", re.IGNORECASE))
+"""The keys of the states of optimizers, and of what goes with them."""
 _RESTORES = "torch.distributed.checkpoint.state_dict.set_optimizer_state_dict"
 _WRITERS = ("numpy.save", "numpy.savez")
 _LINKS = ("os.symlink", "os.rename", "os.replace", "shutil.copytree")
@@ -178,7 +180,11 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     Source: https://docs.pytorch.org/tutorials/beginner/saving_loading_models.html (general checkpoint)
     """
     yield from _never_told(script)
-    yield from _saved_only(script)
+    told = list(_saved_only(script))
+    yield from told
+    yield from _left_in_file(script, [one.place for one in told])
+    yield from _left_by_booster(script)
+    yield from _left_by_hooks(script)
     loads = [c for c in script.methods("load_state_dict") if c.node.args]
     updates = script.training.steps or any(b.by == "NativeScaler" for b in script.training.backwards)
     if not loads or not (updates or _trains_elsewhere(script)) or script.engines.colossalai:
@@ -211,12 +217,14 @@ def _never_told(script: Script) -> Violations:
     trains = script.called("Trainer.train")
     given = [c.keyword("resume_from_checkpoint") for c in script.calls_with("resume_from_checkpoint")]
     found = script.called("transformers.get_last_checkpoint")
+    asked = [n for n in script.tree.mentions("resume_from_checkpoint") if isinstance(n.ctx, ast.Load)]
+    read = [n for n in asked if script.part(n) is script.parts[-1]]
     told = [value for value in given if value is not None and not isinstance(value, ast.Constant)]
-    if len(trains) != 1 or trains[0].arguments or trains[0].has_spread() or not (told or found):
+    if len(trains) != 1 or trains[0].arguments or trains[0].has_spread() or not (told or found or read):
         return
-    if script.names.function("train") is None and not any(
-        "resume" in call.last for call in script.calls_like("resume")
-    ):
+    made = script.origins.makers(trains[0].node.func.value)  # type: ignore[attr-defined]
+    surely = script.names.function("train") is None or any(script.engines.kind(m) == "Trainer" for m in made)
+    if surely and not any("resume" in call.last for call in script.calls_like("resume")):
         yield violation(
             "the training starts anew: train() is not given the checkpoint, which the arguments alone do not load",
             remedy("call train(resume_from_checkpoint=…)"),
@@ -255,6 +263,88 @@ def _saved_only(script: Script) -> Violations:
             name=name,
             place=script.place(saved.node),
         )
+
+
+def _left_in_file(script: Script, known: Sequence[Place | None]) -> Violations:
+    """States that a checkpoint holds under a key of its own, which nothing reads, while others of the same are read."""
+    saved = script.tree.each(_states)
+    if not saved:
+        return
+    read = set().union(*(outline.once(_read_keys) for outline in script.tree.outlines))
+    loads = script.calls_like(_LOADS)
+    read |= {k.arg for c in loads for k in c.node.keywords if k.arg}
+    given = {dotted(v) for c in loads for v in c.arguments}
+    for group in saved:
+        keys = {key for key, _ in group}
+        resumed = any(key in read and _OF_STATES[0].search(key) for key in keys)
+        for key, state in group if resumed else ():
+            owner = dotted(state.func).rpartition(".")[0]
+            wanted = any(words.search(key) for words in _OF_STATES)
+            place = script.place(state)
+            if wanted and key not in read and place not in known and owner and owner not in given:
+                yield violation(
+                    "{name} is saved, but not loaded again when the training continues",
+                    remedy("load it beside the other states: {name}.load_state_dict", name=owner),
+                    name=owner,
+                    place=place,
+                )
+
+
+def _states(outline: Outline) -> list[list[tuple[str, ast.Call]]]:
+    """The states that each dictionary of several of them holds, by their keys."""
+    if "state_dict" not in outline.calls:
+        return []
+    groups = []
+    for node in outline.of(ast.Dict):
+        groups.append([(constant(k), v) for k, v in zip(node.keys, node.values, strict=True)])
+    groups += [[(k.arg, k.value) for k in call.keywords] for call in outline.calls.get("dict", ())]
+    found = [[(k, v) for k, v in g if isinstance(k, str) and method(v) == "state_dict"] for g in groups]
+    return [group for group in found if len(group) > 1]
+
+
+def _read_keys(outline: Outline) -> set[str]:
+    """The strings of a module other than the keys of what it writes, and its attributes."""
+    stored = {id(k) for node in outline.of(ast.Dict) for k in node.keys}
+    stored |= {id(n.slice) for n in outline.of(ast.Subscript) if isinstance(n.ctx, ast.Store)}
+    texts = (n for n in outline.of(ast.Constant) if isinstance(n.value, str))
+    attributes = {n.attr for n in outline.of(ast.Attribute) if isinstance(n.ctx, ast.Load)}
+    return {n.value for n in texts if id(n) not in stored} | attributes
+
+
+def _left_by_booster(script: Script) -> Violations:
+    """Colossal-AI's booster that loads the model, but not the optimizer that it saved."""
+    loads = script.called("Booster.load_model")
+    saved = script.called("Booster.save_optimizer")
+    if loads and saved and not script.called("Booster.load_optimizer"):
+        yield violation(
+            "{name} is saved, but not loaded again when the training continues",
+            remedy("load it beside the other states: booster.load_optimizer"),
+            name=dotted(saved[0].node.args[0]) if saved[0].node.args else "optimizer",
+            place=script.place(loads[0].node),
+        )
+
+
+def _left_by_hooks(script: Script) -> Violations:
+    """What a LightningModule puts into its checkpoint, but does not take out again."""
+    for saving in (f for f in script.tree.functions if f.name == "on_save_checkpoint"):
+        kind = script.tree.parent(saving)
+        if not isinstance(kind, ast.ClassDef):
+            continue
+        loading = next((f for f in script.origins.methods(kind.name) if f.name == "on_load_checkpoint"), None)
+        read = {n.value for n in walk(loading) if isinstance(n, ast.Constant)} if loading is not None else None
+        for node in walk(saving):
+            if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Subscript):
+                continue
+            key = constant(node.targets[0].slice)
+            name = dotted(node.value.func).rpartition(".")[0] if isinstance(node.value, ast.Call) else ""
+            state = method(node.value) == "state_dict" and name
+            if read is not None and isinstance(key, str) and key not in read and state:
+                yield violation(
+                    "{name} is saved, but not loaded again when the training continues",
+                    remedy("load it beside the other states: {name}.load_state_dict", name=name),
+                    name=name,
+                    place=script.place(loading or saving),
+                )
 
 
 def _one_not_loaded(script: Script, saved: Sequence[Call], given: set[str]) -> Violations:

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from trainwiz.engines.names import names
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
+from trainwiz.rules.script.own_shares import own_shares
 from trainwiz.script import Script
 from trainwiz.script.idioms import main_process_first, sum_over_ranks
 from trainwiz.script.origins import argument
-from trainwiz.script.training import drawn_from, loop_source
+from trainwiz.script.training import drawn_from
 from trainwiz.script.tree import Function, Loop, constant, dotted, method, opened, operates, walk, written
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader", "torch_geometric.loader.DataLoader")
@@ -32,6 +33,8 @@ _DRAWS = names(
     random.sample torch.randint torch.randperm
     """
 )
+_REDUCED = names("torch.mean torch.sum torch.stack torch.tensor torch.cat")
+_ALL_NUMBERS = names("numpy.arange numpy.random.permutation range torch.arange torch.randperm")
 _OWN_MADE = re.compile(r"replay|rollout|experience|data_buffer", re.I)
 """In the names of what a rank has made itself, as in reinforcement learning."""
 _SEEDED = re.compile(
@@ -42,6 +45,10 @@ SEVERAL_RANKS = re.compile(
     r"is_(local_)?main_process|is_world_process_zero|main_process_first|\.world_size|process_index|deepspeed_config"
 )
 """In the text of a Trainer's script that is meant for several ranks."""
+_FIRST = re.compile(r"main_process_first|priority_execution|rank_zero_first|first")
+_LOADS = names("datasets.load_dataset datasets.load_from_disk")
+_RETURNS = 2
+"""Functions of the project that a dataset is followed through."""
 _LOGS = re.compile(r"(^|[._])log(s|ger|file|_file)?$", re.I)
 """What only the log is written to."""
 _FILLS = ("append", "add", "extend", "insert", "push", "store")
@@ -86,7 +93,15 @@ def ranks_see_different_samples(script: Script) -> Violations:
         yield from _one_share(script, [m for m in made if isinstance(m, ast.Call)])
     if not script.engines.accelerate:
         yield from _same_draws(script)
+    yield from own_shares(script)
     for call in script.calls_like(r"Distributed\w*Sampler$"):
+        seed = call.keyword("seed")
+        if seed is not None and script.ranks.mentions_rank(seed):
+            yield violation(
+                "each rank shuffles in an order of its own: their shares overlap, and some samples are left out",
+                remedy("use the same seed on all ranks; the sampler splits by rank itself"),
+                place=script.place(seed),
+            )
         rank, ranks = call.keyword("rank"), call.keyword("num_replicas")
         if type(constant(rank)) is int and ranks is not None and constant(ranks) is None and script.training.backwards:
             yield violation(
@@ -106,18 +121,28 @@ def _another_order(script: Script) -> Violations:
         if call.last == "random_split":
             drawn = call.name == "torch.utils.data.random_split" and call.argument("generator", 2) is None
         else:
-            fed = script.names.feeding(call.node.func.value)  # type: ignore[attr-defined]
-            loads = any(
-                script.names.resolved(n.func) == "datasets.load_dataset" for n in fed if isinstance(n, ast.Call)
-            )
+            loads = _is_loaded(script, call.node.func.value)  # type: ignore[attr-defined]
             drawn = loads and call.keyword("seed") is None and not call.node.args and not call.has_spread()
         if drawn and not script.ranks.is_single(call.node):
             yield violation(
                 "{call} draws another order on every rank: their shares overlap, and some samples are left out",
                 remedy("pass a seed or a seeded generator, or set the same seed on all ranks before"),
-                call=f"{dotted(call.node.func)}(…)",
+                call=f"{dotted(call.node.func) or '.' + call.last}(…)",
                 place=script.place(call.node),
             )
+
+
+def _is_loaded(script: Script, dataset: ast.expr) -> bool:
+    """Whether a dataset comes from the hub or the disk, here or in what the project's functions return."""
+    waiting: list[tuple[ast.AST, int]] = [(dataset, _RETURNS)]
+    while waiting:
+        value, depth = waiting.pop()
+        for call in (n for n in script.names.feeding(value) if isinstance(n, ast.Call)):
+            if script.names.resolved(call.func) in _LOADS:
+                return True
+            function = script.origins.called(call) if depth else None
+            waiting += [(one, depth - 1) for one in script.origins.returned(function)] if function is not None else []
+    return False
 
 
 def _is_of_several(script: Script) -> bool:
@@ -190,18 +215,17 @@ def data_is_processed_once(script: Script) -> Violations:
     by_trainer = _is_of_several(script)
     if not by_trainer and not (script.engines.several and script.training.backwards):
         return
+    yield from _downloads(script)
     for call in script.methods("map"):
-        if not call.node.args or script.ranks.is_single(call.node):
+        if not (call.node.args or call.keyword("function")) or script.ranks.is_single(call.node):
             continue
-        owner = call.node.func.value  # type: ignore[attr-defined]
-        made = [n for n in script.names.feeding(owner) if isinstance(n, ast.Call)]
-        loads = any(script.names.resolved(n.func) == "datasets.load_dataset" for n in made)
+        loads = _is_loaded(script, call.node.func.value)  # type: ignore[attr-defined]
         first = any(
             opened(block, word)
             for block in script.tree.withs(call.node)
             for word in ("main_process_first", "local_main_process_first")
         )
-        waits = bool(script.methods("barrier", "wait_for_everyone"))
+        waits = any(map(script.ranks.is_single, (c.node for c in script.methods("barrier", "wait_for_everyone"))))
         if loads and not first and not waits:
             yield violation(
                 "every rank processes the whole dataset",
@@ -214,6 +238,23 @@ def _first_on_one(script: Script, *, by_trainer: bool) -> Fix:
     if block := main_process_first(script, by_trainer=by_trainer):
         return remedy("put it under: with {block}", block=block)
     return remedy("let the other ranks wait until rank 0 has done it: torch.distributed.barrier()")
+
+
+def _downloads(script: Script) -> Violations:
+    """Datasets that every rank downloads and unpacks into the same folder."""
+    for call in script.calls_with("download"):
+        value = call.keyword("download")
+        if constant(value) is not True or not call.name.startswith("torchvision.datasets."):
+            continue
+        blocks = [i.context_expr for block in script.tree.withs(call.node) for i in block.items]
+        first = any(isinstance(b, ast.Call) and _FIRST.search(method(b)) for b in blocks)
+        waits = bool(script.methods("barrier", "wait_for_everyone", "block_all"))
+        if not first and not waits and not script.ranks.is_single(call.node) and script.engines.several:
+            yield violation(
+                "every rank downloads the dataset into the same folder",
+                remedy("download it on one rank first, and let the others wait at a barrier"),
+                place=script.place(call.node),
+            )
 
 
 @rule("TW747", level=Level.WARNING, field="script")
@@ -230,6 +271,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
     if not script.engines.several:
         return
     yield from _read_alone(script)
+    yield from _never_summed(script)
     turns = set(script.training.turns)
     for loop in script.tree.of(ast.For):
         learns = loop in turns or script.training.within(loop)
@@ -256,6 +298,31 @@ def scores_cover_all_ranks(script: Script) -> Violations:
                 remedy("sum it over all ranks: {how}", how=sum_over_ranks(script)),
                 name=written(name),
                 place=script.place(node),
+            )
+
+
+def _never_summed(script: Script) -> Violations:
+    """Tensors that are divided by the number of ranks, although nothing adds them up over the ranks."""
+    for call in script.called("torch.distributed.get_world_size"):
+        above = script.tree.parent(call.node)
+        while operates(above or call.node, ast.Mult):
+            above, inner = script.tree.parent(above or call.node), above
+            if operates(above or call.node, ast.Div) and above.right is inner:  # type: ignore[union-attr]
+                break
+        if not isinstance(above, ast.BinOp) or not isinstance(above.op, ast.Div) or not dotted(above.left):
+            continue
+        function, name = script.tree.scope(call.node), dotted(above.left)
+        made = [a for a in script.names.assigned(name, above) if a.scope is function and a.alone]
+        tensors = [a for a in made if isinstance(a.value, ast.Call) and script.names.resolved(a.value.func) in _REDUCED]
+        before = [a for a in tensors if script.tree.is_before(a.node, above)]
+        given = [c for c in script.calls_given({name}) if script.tree.scope(c.node) is function]
+        known = [c for c in given if not c.name.startswith("torch.") or "distributed" in c.name]
+        if before and not known and isinstance(function, Function):
+            yield violation(
+                "{name} is divided by the number of ranks, but nothing has added it up over the ranks",
+                remedy("call dist.all_reduce({name}) before", name=name),
+                name=name,
+                place=script.place(above),
             )
 
 
@@ -376,8 +443,8 @@ def _may_hold(value: ast.expr) -> bool:
 
 def _goes_over_share(script: Script, loop: ast.For) -> bool:
     """Whether a loop goes over one rank's share, because its loader is split or because it leaves out the others'."""
-    source = loop_source(loop) or drawn_from(loop)
-    if source is not None and dotted(source) and _is_split(script, source):
+    source = script.training.source(loop) or drawn_from(loop)
+    if source is not None and dotted(source) and is_split(script, source):
         return True
     skips = [s for s in loop.body if isinstance(s, ast.If) and isinstance(s.body[-1], ast.Continue)]
     tests = [s.test for s in skips if isinstance(s.test, ast.Compare) and isinstance(s.test.ops[0], ast.NotEq)]
@@ -488,7 +555,9 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         return True
     samplers = [k.value for k in loader.keywords if k.arg == "sampler"]
     unsaid = (None,) if not samplers else ()
-    own = any(k.arg in ("batch_sampler", *unsaid) for k in loader.keywords) or len(loader.args) > 3
+    plain = [k for k in loader.keywords if k.arg == "batch_sampler" and _cuts_all(script, k.value)]
+    told = [k for k in loader.keywords if k.arg in ("batch_sampler", *unsaid) and k not in plain]
+    own = bool(told) or len(loader.args) > 3
     if own or any(not is_of_one_rank(script, sampler) for sampler in samplers):
         return True
     fed = [n for v in _data(loader) for n in script.names.feeding(v, past=_places) if not _places(n)]
@@ -515,6 +584,24 @@ def _is_share(script: Script, loader: ast.expr) -> bool:
         if any(isinstance(t, ast.Call) and script.names.resolved(t.func) in _RANDOM for t in inside):
             return True
     return False
+
+
+def _cuts_all(script: Script, value: ast.expr) -> bool:
+    """Whether a batch sampler surely cuts the samples of all ranks into batches: it gets all their numbers."""
+    made = script.origins.makers(value)
+    if not made or not all(isinstance(m, ast.Call) and m.args for m in made):
+        return False
+    for maker in made:
+        own = script.origins.kind(script.names.resolved(maker.func))  # type: ignore[attr-defined]
+        plain = script.names.resolved(maker.func) == "torch.utils.data.BatchSampler"  # type: ignore[attr-defined]
+        first = maker.args[0]  # type: ignore[attr-defined]
+        fed = [n for one in (script.origins.makers(first) or [first]) for n in walk(one)]
+        draws = any(isinstance(n, ast.Call) and script.names.resolved(n.func) in _ALL_NUMBERS for n in fed)
+        told = any(script.ranks.is_rank(n) or _SHARES_OUT.search(getattr(n, "id", "") or "") for n in fed)
+        chosen = any(isinstance(n, ast.IfExp | ast.BoolOp | ast.Subscript) for n in fed)
+        if not (plain or (own is not None and not _says_shares(own, but="sampler"))) or not draws or told or chosen:
+            return False
+    return True
 
 
 def _shuffles(loader: ast.Call) -> bool:
@@ -552,12 +639,12 @@ def _is_told_one(maker: ast.Call) -> bool:
     return len(told) > 1 and all(type(constant(value)) is int for value in told)
 
 
-def _says_shares(kind: ast.ClassDef) -> bool:
+def _says_shares(kind: ast.ClassDef, but: str = "") -> bool:
     """Whether anything in a class has a name about shares or ranks, but those that only print on one."""
     for node in walk(kind):
         name = node.id if isinstance(node, ast.Name) else getattr(node, "attr", None) or getattr(node, "arg", None)
         name = name or (node.name if isinstance(node, Function) else "")
-        if name and _SHARES.search(name) and not _PRINTS.search(name):
+        if name and _SHARES.search(name) and not _PRINTS.search(name) and not (but and but in name.lower()):
             return True
     return False
 
@@ -626,11 +713,11 @@ def _same_draws(script: Script) -> Violations:
             return
 
 
-def _is_split(script: Script, source: ast.expr) -> bool:
+def is_split(script: Script, source: ast.expr) -> bool:
     """Whether a loader certainly gives each rank a share."""
     if script.engines.is_prepared(source):
         return True
-    made = script.origins.makers(source)
+    made = [m for m in script.origins.makers(source) if not _is_none(m)]
     if made and all(isinstance(m, ast.Call) and _prepares(script, m) for m in made):
         return True
     loaders = [m for m in made if isinstance(m, ast.Call)]
@@ -641,11 +728,16 @@ def _is_split(script: Script, source: ast.expr) -> bool:
         makers = [m for m in script.origins.makers(sampler) if isinstance(m, ast.Call)]  # BatchSampler(sampler, …)
         found += [one for m in makers for value in m.args[:1] for one in script.origins.makers(value)]
     told = [m for m in found if isinstance(m, ast.Call)]
-    if any(script.engines.kind(m) == "DistributedSampler" or _is_told_share(script, m) for m in told):
+    if any(_is_distributed(script, m) or _is_told_share(script, m) for m in told):
         return True
     return bool(made) and all(
         isinstance(m, ast.Call) and (_is_told_share(script, m) or _draws_from_a_share(script, m)) for m in made
     )
+
+
+def _is_distributed(script: Script, call: ast.Call) -> bool:
+    """Whether this makes torch's sampler for several ranks, or a copy of it in the project."""
+    return script.engines.kind(call) == "DistributedSampler" or dotted(call.func) == "DistributedSampler"
 
 
 def _samplers_spread(script: Script, loader: ast.Call) -> list[ast.expr]:
@@ -669,6 +761,13 @@ def _draws_from_a_share(script: Script, loader: ast.Call) -> bool:
 def _is_told_share(script: Script, call: ast.Call) -> bool:
     """Whether a loader of another kind is told which of how many shares is its own."""
     given = {k.arg: k.value for k in call.keywords if k.arg}
+    own = script.origins.kind(script.names.resolved(call.func)) if call.args else None
+    made = (
+        next((f for f in script.origins.methods(own.name) if f.name == "__init__"), None) if own is not None else None
+    )
+    if made is not None:
+        names = [a.arg for a in made.args.args]
+        given |= {name: v for name in names if (v := argument(made, name, call)) is not None}
     ranks = [v for name, v in given.items() if re.search(r"rank|shard_id", name) and script.ranks.mentions_rank(v)]
     return bool(ranks) and any(re.search(r"world|num_shards|num_replicas|num_processes", name) for name in given)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
+from trainwiz.script.outline import Outline
 from trainwiz.script.training import counts_to_window
 from trainwiz.script.tree import Loop, constant, dotted, opened, operates, walk, written
 
@@ -41,7 +42,10 @@ def prepared_schedules_count_all_ranks(script: Script) -> Violations:
         return
     for name, call in _schedules(script):
         total = _total(call)
-        if total is None or not _is_given_to_prepare(script, name):
+        if not _is_given_to_prepare(script, name):
+            yield from _before_prepare(script, name, call)
+            continue
+        if total is None:
             continue
         if _divides_by_ranks(script, total) or (
             not _WORLD.search(_text(script, total)) and _counts_one_rank(script, total)
@@ -53,6 +57,29 @@ def prepared_schedules_count_all_ranks(script: Script) -> Violations:
                 total=written(total),
                 place=script.place(total),
             )
+
+
+def _before_prepare(script: Script, name: str, call: Call) -> Violations:
+    """A schedule that is not prepared, but that counts the batches of a loader as they were before prepare."""
+    total = call.keyword("steps_per_epoch") or _total(call)
+    steps = [c for c in script.called("Scheduler.step") if dotted(c.node.func).rpartition(".")[0] == name]
+    if total is None or not steps or _WORLD.search(_text(script, total)) or "self" in name:
+        return
+    for node in script.names.feeding(total):
+        length = isinstance(node, ast.Call) and dotted(node.func) == "len" and node.args
+        loader = dotted(node.args[0]) if length else ""  # type: ignore[attr-defined]
+        prepared = [a for a in script.names.assigned(loader, node) if script.engines.prepares(a)] if loader else []
+        here = [a for a in prepared if a.scope is script.tree.scope(node)]
+        if here and all(script.tree.is_before(node, a.node) for a in here):
+            yield violation(
+                "{name} is not prepared, but {total} counts the batches before prepare: it ends N times too late on N "
+                "processes",
+                remedy("pass it to accelerator.prepare, or take len() after prepare"),
+                name=name,
+                total=ast.unparse(node),
+                place=script.place(call.node),
+            )
+            return
 
 
 @rule("TW727", level=Level.ERROR, field="script")
@@ -71,6 +98,7 @@ def schedules_count_updates(script: Script) -> Violations:
     totals = dict(_schedules(script)) if steps else {}
     yield from _beside_windows(script, steps, totals)
     yield from _of_another_unit(script, steps, totals)
+    yield from _of_engine(script)
     for call in steps:
         name = dotted(call.node.func.value)  # type: ignore[attr-defined]
         made = totals.get(name)
@@ -120,6 +148,23 @@ def _of_another_unit(script: Script, steps: Sequence[Call], totals: Mapping[str,
                 remedy("step it after each update of the optimizer"),
                 total=written(total),
                 place=script.place(call.node),
+            )
+
+
+def _of_engine(script: Script) -> Violations:
+    """Schedules over epochs that DeepSpeed's engine gets, which steps them at every update."""
+    engines = script.called("deepspeed.initialize")
+    made = dict(_schedules(script)) if engines else {}
+    for engine in engines:
+        given = engine.keyword("lr_scheduler")
+        total = _unit(script, given, made) if given is not None else None
+        text = _whole(script, total) if total is not None else ""
+        if total is not None and "epoch" in text and not _BATCHES.search(text):
+            yield violation(
+                "DeepSpeed's engine steps the scheduler at every update, but its total {total} counts epochs",
+                remedy("multiply it by the updates per epoch, or keep the scheduler and step it after each epoch"),
+                total=ast.unparse(total),
+                place=script.place(total),
             )
 
 
@@ -202,19 +247,38 @@ def schedules_end_with_the_training(script: Script) -> Violations:
     for name, call in _schedules(script) if stepped else ():
         total = _total(call)
         size = _accumulated(script, name) if total is not None else ""
-        if total is None or not size:
-            continue
-        nodes = list(script.names.feeding(total))
-        lengths = [n for n in nodes if isinstance(n, ast.Call) and dotted(n.func) == "len" and n.args]
-        loaders = [n for n in lengths if _is_trained_on(script, n.args[0])]
-        counted = any(operates(n, ast.Div, ast.FloorDiv, ast.Mult) and _divides(n, size) for n in nodes)
-        if loaders and not counted and not _WORLD.search(_text(script, total)):
-            yield violation(
-                "the scheduler steps once per update, but {total} counts micro-batches: it ends too late",
-                remedy("divide the total (and the warm-up) by {size}", size=size),
-                total=written(total),
-                place=script.place(total),
-            )
+        if total is not None and size:
+            yield from _counting_micro_batches(script, total, size)
+    yield from _of_configuration(script)
+
+
+def _of_configuration(script: Script) -> Violations:
+    """The total of a schedule that DeepSpeed's configuration gets, where it counts micro-batches."""
+    told = script.tree.mentions("gradient_accumulation_steps") if script.called("deepspeed.initialize") else []
+    totals = script.tree.each(_told_totals) if told else []
+    for total in totals:
+        yield from _counting_micro_batches(script, total, ast.unparse(told[0]))
+
+
+def _told_totals(outline: Outline) -> list[ast.expr]:
+    """What is stored as total_num_steps."""
+    stored = [n for n in outline.of(ast.Subscript) if constant(n.slice) == "total_num_steps"]
+    above = [n.__dict__["_parent"] for n in stored if isinstance(n.ctx, ast.Store)]
+    return [one.value for one in above if isinstance(one, ast.Assign)]
+
+
+def _counting_micro_batches(script: Script, total: ast.expr, size: str) -> Violations:
+    nodes = list(script.names.feeding(total))
+    lengths = [n for n in nodes if isinstance(n, ast.Call) and dotted(n.func) == "len" and n.args]
+    loaders = [n for n in lengths if _is_trained_on(script, n.args[0])]
+    counted = any(operates(n, ast.Div, ast.FloorDiv, ast.Mult) and _divides(n, size) for n in nodes)
+    if loaders and not counted and not _WORLD.search(_text(script, total)):
+        yield violation(
+            "the scheduler steps once per update, but {total} counts micro-batches: it ends too late",
+            remedy("divide the total (and the warm-up) by {size}", size=size),
+            total=ast.unparse(total),
+            place=script.place(total),
+        )
 
 
 def _divides(node: ast.AST, size: str) -> bool:
@@ -256,6 +320,12 @@ def _accumulated(script: Script, name: str) -> str:
 def _is_told_to_engine(script: Script) -> bool:
     """Whether DeepSpeed's configuration gets an accumulation from the program."""
     return any("gradient_accumulation_steps" in part.text and "train_batch_size" in part.text for part in script.parts)
+
+
+def horizons(script: Script) -> list[ast.expr]:
+    """What the schedules count up to."""
+    found = [_total(call) for _, call in _schedules(script)]
+    return [total for total in found if total is not None]
 
 
 def _schedules(script: Script) -> Iterator[tuple[str, Call]]:

@@ -16,6 +16,8 @@ _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _ITERABLE = "IterableDataset"
 _SHARES = re.compile(r"rank|world|shard|replica|node|num_process|process_index|split_by|random|shuffle|seed", re.I)
 """In a class of streams that may give each rank something of its own."""
+_SHARES_STREAM = re.compile(r"rank|world|shard|replica|node|num_process|process_index|split_by", re.I)
+"""The same in one that loads its stream from the hub, which shuffles it alike on all ranks."""
 _SPLITS = re.compile(r"split_dataset_by_node|^shard$|split_by|IterableDatasetShard|prepare", re.I)
 _BY_NODE = "split_dataset_by_node"
 _GIVEN = ("train_dataset", "train_dataloader")
@@ -144,7 +146,9 @@ def _is_whole(script: Script, kind: ast.ClassDef) -> bool:
     words = (
         w for n in walk(kind) if (w := getattr(n, "id", None) or getattr(n, "attr", None) or getattr(n, "arg", ""))
     )
-    said = any(isinstance(word, str) and _SHARES.search(word) for word in words)
+    loads = any(dotted(n.func).endswith("load_dataset") for n in walk(kind) if isinstance(n, ast.Call))
+    shares = _SHARES_STREAM if loads else _SHARES
+    said = any(isinstance(word, str) and shares.search(word) for word in words)
     makes = any(f.name == "__iter__" for f in script.origins.methods(kind.name))
     return streams and makes and not said
 
