@@ -777,3 +777,43 @@ def test_arguments_are_read_as_argparse_does() -> None:
 
 def script_name(call: ast.Call) -> str:
     return call.func.id if isinstance(call.func, ast.Name) else ""
+
+
+HOSTILE = """
+import torch
+{lines}
+model = torch.nn.Linear(1, 1)
+optimizer = torch.optim.SGD({parameters}.parameters(), lr={rate})
+for x in range(3):
+    loss = model(torch.zeros(1)).mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "parameters", "rate"),
+    [
+        ("", "model", f"0x{'f' * 400}"),
+        ("a0 = 1\n" + "\n".join(f"a{i + 1} = a{i}" for i in range(2000)), "model", "a2000"),
+        ("def part(model):\n    return model", "part(model)", "0.1"),
+        ("models = [0]", "models[0]", "0.1"),
+    ],
+    ids=["number", "chain", "call", "item"],
+)
+def test_hostile_scripts_are_adopted_as_far_as_they_can_be_read(
+    folder: Path, lines: str, parameters: str, rate: str
+) -> None:
+    (folder / "train.py").write_text(HOSTILE.format(lines=lines, parameters=parameters, rate=rate))
+    imported()
+    ast.parse((folder / "mine" / "task.py").read_text())
+
+
+def test_numbers_of_thousands_of_digits_are_refused_and_texts_of_them_are_not(folder: Path) -> None:
+    digits = "0x" + "f" * 9000
+    (folder / "train.py").write_text(HOSTILE.format(lines=f"x = {digits}", parameters="model", rate="0.1"))
+    imported(code=2)
+    assert read("train.py", f"import torch\nx = '{digits}'\n").lines[1].startswith("x = ")
+    with pytest.raises(UsageError, match=r"train\.py:2: a number of thousands of digits"):
+        read("train.py", f"import torch\nx = {digits}\n")

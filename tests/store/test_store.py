@@ -116,6 +116,20 @@ def test_what_is_no_longer_generated_goes_unless_it_was_edited(tmp_path: Path) -
     assert (tmp_path / ".sub/b.txt").read_text() == "mine\n"
 
 
+def test_a_strangers_manifest_removes_nothing_outside_of_the_project(tmp_path: Path) -> None:
+    root, outside = tmp_path / "project", tmp_path / "outside"
+    artifacts.write(root, FILES, never)
+    outside.mkdir()
+    (outside / "mine.txt").write_text("mine\n")
+    (root / "linked").symlink_to(outside)
+    record = json.loads((root / artifacts.MANIFEST).read_text())
+    named = ("../outside/mine.txt", str(outside / "mine.txt"), ".sub/../../outside/mine.txt", "linked/mine.txt")
+    record["files"].update(dict.fromkeys(named, artifacts.sha256(b"mine\n")))
+    (root / artifacts.MANIFEST).write_text(json.dumps(record))
+    assert artifacts.write(root, FILES[:1], never).removed == (".sub/b.txt",), "its own files still go"
+    assert (outside / "mine.txt").read_text() == "mine\n"
+
+
 def test_a_broken_manifest_makes_conflicts_and_loses_nothing(tmp_path: Path) -> None:
     artifacts.write(tmp_path, FILES, never)
     (tmp_path / artifacts.MANIFEST).write_text("{")

@@ -55,7 +55,12 @@ def _or_zero(value: Any) -> int | None:
 
 
 def _real(value: Any) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+    if not isinstance(value, int | float) or isinstance(value, bool) or value < 0:
+        return None
+    try:
+        return float(value)
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
 
 
 def _share(value: Any) -> float | None:

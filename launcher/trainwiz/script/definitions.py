@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -45,18 +46,26 @@ def definitions(tree: Tree) -> Definitions:
     """What a module defines."""
     body = [statement for statement in tree.module.body if not isinstance(statement, _IMPORTS)]
     names_of = {statement: given(statement) for statement in body}
-    several = {name for name in set().union(*names_of.values()) if sum(name in one for one in names_of.values()) > 1}
+    counts = Counter(name for names in names_of.values() for name in names)
+    several = {name for name, count in counts.items() if count > 1}
     own = {
         name: statement
         for statement, names in names_of.items()
         if _is_definition(statement)
         for name in names - several
     }
-    every = set().union(*names_of.values())
+    every = set(counts)
     # A default, a base class or a constant needs its names when the definition runs, not when it is used.
-    while late := [name for name, statement in own.items() if _at_once(statement) & (every - own.keys())]:
+    needing: dict[str, list[str]] = {}
+    for name, statement in own.items():
+        for needed in _at_once(statement) & every:
+            needing.setdefault(needed, []).append(name)
+    waiting = list(every - own.keys())
+    while waiting:
+        late = [name for name in needing.get(waiting.pop(), ()) if name in own]
         for name in late:
             del own[name]
+        waiting += late
     return Definitions(own, frozenset(every - own.keys()))
 
 

@@ -252,6 +252,8 @@ class _Reader:
         made = [call for call in made if call.method != "prepare" and call.arguments]
         if self.trainer or len(models) != 1 or len(made) != 1 or self.script.engines.deepspeed:
             return None
+        if not all(map(dotted, models.values())):  # `f(model).parameters()`, which has no name to be given
+            return None
         node = made[0].node
         if self.script.called(*BY_CLOSURE):
             return None

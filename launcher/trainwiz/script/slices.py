@@ -117,7 +117,10 @@ class Slicer:
     def also(self, expression: ast.expr) -> None:
         """Take what another expression rests on, too, before the piece. Raises `Gap`."""
         self._asked.append(expression)
-        self._visit(expression, expression, frozenset(self.bound))
+        try:
+            self._visit(expression, expression, frozenset(self.bound))
+        except RecursionError:  # hundreds of names, each of which is made from the one before
+            raise Gap(expression, say("nested too deeply")) from None
 
     def written(self, expression: ast.expr) -> str:
         """The text of such an expression."""

@@ -161,7 +161,8 @@ def prepare(
         )
     else:
         new = Manifest(files=digests, values=values, kept=as_kept)
-        done["removed"] = [p for p in remembered.files if p not in digests and _is_as_generated(root, p, remembered)]
+        gone = [p for p in remembered.files if p not in digests and _is_as_generated(root, p, remembered)]
+        done["removed"] = [p for p in gone if _is_in_folder(root, p)]
     texts[MANIFEST] = new.text()
     return Prepared(root=root, outcomes=Written(**{n: tuple(paths) for n, paths in done.items()}), texts=texts)
 
@@ -307,6 +308,11 @@ def _diff(path: str, old: str, new: str) -> str:
         old.splitlines(keepends=True), new.splitlines(keepends=True), f"{path} (as it is)", f"{path} (new)"
     )
     return "".join(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n" for line in lines)
+
+
+def _is_in_folder(root: Path, path: str) -> bool:
+    """Whether a file lies in the project's folder, and not in one that a link in it leads to."""
+    return files.resolved((root / path).parent).is_relative_to(files.resolved(root))
 
 
 def _check(root: Path, relative: str) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from trainwiz import files
@@ -39,12 +39,17 @@ def read(root: Path) -> Manifest:
     try:
         record = files.read_json(root / MANIFEST)
         return Manifest(
-            files={str(path): str(digest) for path, digest in record["files"].items()},
-            values={str(path): dict(values) for path, values in record.get("values", {}).items()},
-            kept={str(path): str(digest) for path, digest in record.get("kept", {}).items()},
+            files={path: str(digest) for path, digest in record["files"].items() if _is_below(path)},
+            values={path: dict(values) for path, values in record.get("values", {}).items() if _is_below(path)},
+            kept={path: str(digest) for path, digest in record.get("kept", {}).items() if _is_below(path)},
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return Manifest()
+
+
+def _is_below(path: str) -> bool:
+    """Whether a name is that of a file below the project's folder: a stranger's project may name any file."""
+    return not PurePath(path).is_absolute() and ".." not in PurePath(path).parts
 
 
 def digest_of(path: Path) -> str | None:
