@@ -902,7 +902,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
                 loss_since += loss.detach() / count
                 norm = backward(config, accelerator, model, loss * scale)
         optimizer.step()
+        # feature: drops_gradients
         optimizer.zero_grad()
+        # end: drops_gradients
+        # feature: keeps_gradients
+        optimizer.zero_grad(set_to_none=False)  # gradients stay views of DDP's buckets
+        # end: keeps_gradients
         # end: one_turn
         # feature: turns
         for _ in hooks.turns(accelerator, model, optimizer):  # one for each optimizer

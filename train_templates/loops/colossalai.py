@@ -878,7 +878,12 @@ def train(config: Config, agreement: Agreement) -> bool:
             booster.backward(loss * scale, optimizer)
         # end: repeated_backward
         norm = step(config, model, optimizer)
+        # feature: drops_gradients
         optimizer.zero_grad()
+        # end: drops_gradients
+        # feature: keeps_gradients
+        optimizer.zero_grad(set_to_none=False)  # gradients stay views of DDP's buckets
+        # end: keeps_gradients
         # feature: after_update
         if hasattr(task, "after_update"):
             state.after_update(config, update + 1)

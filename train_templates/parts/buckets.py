@@ -15,6 +15,8 @@ def settle_buckets(model: nn.Module) -> None:
     engine = next((part for part in model.modules() if isinstance(part, nn.parallel.DistributedDataParallel)), None)
     if engine is None:
         return
-    engine.reducer.prepare_for_backward([])  # as DDP's forward pass does
-    sum(parameter.sum() for parameter in engine.parameters() if parameter.requires_grad).backward()
-    engine.zero_grad()
+    for _ in range(2):  # the second pass makes gradients views of the buckets in their new layout
+        engine.reducer._rebuild_buckets()  # as DDP's forward pass does, and the next line
+        engine.reducer.prepare_for_backward([])
+        sum(parameter.sum() for parameter in engine.parameters() if parameter.requires_grad).backward()
+    engine.zero_grad(set_to_none=False)

@@ -163,6 +163,9 @@ def features(plan: Plan) -> frozenset[str]:
         "neftune": plan.model.neftune_alpha > 0 and task.generative and plan.engine == "accelerate",
     }
     chosen["divided"] = not chosen.get("plain", False)
+    # docs/decisions/loop.md: Gradients stay in DDP's buckets between updates
+    chosen["keeps_gradients"] = chosen.get("settled", False) and not task.own_code
+    chosen["drops_gradients"] = not chosen["keeps_gradients"]
     # docs/decisions/loop.md: FSDP2 gathers weights anew after an evaluation
     forward_alone = chosen["eval"] or chosen.get("reference", False)
     chosen["gathers_anew"] = chosen.get("fsdp", False) and forward_alone
