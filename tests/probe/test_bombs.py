@@ -34,6 +34,25 @@ def test_of_rows_that_share_a_long_text_only_the_first_are_made(suffix: str, tmp
     assert 1 < len(first_rows.head(file).rows) < 6
 
 
+def test_a_cell_that_would_fill_the_memory_is_not_made(tmp_path: Path) -> None:
+    """A few kB that stand for 200 MB, behind a row of a usual size."""
+    file, large = tmp_path / "data.parquet", pyarrow.table({"text": ["a" * 200_000_000]})
+    with parquet.ParquetWriter(file, large.schema, compression="zstd") as writer:
+        writer.write_table(pyarrow.table({"text": ["b"]}))
+        writer.write_table(large)
+    assert file.stat().st_size < 1 << 16
+    usual = pyarrow.default_memory_pool()
+    counting = pyarrow.proxy_memory_pool(usual)
+    pyarrow.set_memory_pool(counting)
+    try:
+        head = first_rows.head(file)
+    finally:
+        pyarrow.set_memory_pool(usual)
+    assert [row["text"] for _, row in head.rows] == ["b"]
+    assert (head.whole, head.total) == (False, 2)
+    assert 0 < counting.max_memory() < 1 << 22
+
+
 def test_offsets_that_lead_elsewhere_are_not_followed(tmp_path: Path) -> None:
     file = written(tmp_path / "data.arrow", pyarrow.array(["hello", "world"]))
     offsets = struct.pack("<3i", 0, 5, 10)

@@ -124,8 +124,24 @@ def _stored(file: Path) -> Head:
 
         table = parquet.ParquetFile(stored)
         total = table.metadata.num_rows
-        rows = _first(table.iter_batches(batch_size=1, use_threads=False))
+        groups = _first_groups(table.metadata)
+        rows = _first(table.iter_batches(batch_size=1, row_groups=groups, use_threads=False)) if groups else ()
         return Head(rows=rows, whole=total == len(rows), total=total)
+
+
+def _first_groups(metadata: Any) -> list[int]:
+    """The groups that hold the first rows of a parquet file, up to one whose rows are too large to be read."""
+    groups: list[int] = []
+    held = 0
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if group.total_byte_size > _STORED_BYTES * max(1, group.num_rows):  # a cell is decompressed as a whole
+            break
+        groups.append(number)
+        held += group.num_rows
+        if held >= _STORED_ROWS:
+            break
+    return groups
 
 
 def _first(batches: Iterator[Any]) -> tuple[Row, ...]:
