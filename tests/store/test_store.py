@@ -167,6 +167,18 @@ def test_a_symbolic_link_is_not_written_through(tmp_path: Path) -> None:
     assert files_in(tmp_path / "p") == ["a.txt"]
 
 
+@pytest.mark.parametrize("folder", [".sub", ".trainwiz", ".trainwiz/base"])
+def test_a_folder_that_leads_out_of_the_project_is_not_written_to(folder: str, tmp_path: Path) -> None:
+    """As a stranger's project may have it, whose `update` would write into another folder of yours."""
+    (tmp_path / "elsewhere").mkdir()
+    link = tmp_path / "p" / folder
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UsageError, match=f"{folder} is a symbolic link"):
+        artifacts.write(tmp_path / "p", FILES, never)
+    assert files_in(tmp_path / "elsewhere") == []
+
+
 def test_a_folder_in_the_way(tmp_path: Path) -> None:
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(UsageError, match="is a folder"):

@@ -315,16 +315,23 @@ def _is_in_folder(root: Path, path: str) -> bool:
     return files.resolved((root / path).parent).is_relative_to(files.resolved(root))
 
 
+def _links_outside(root: Path, path: Path) -> tuple[Path, ...]:
+    """The folders between the project's and a file of it that lead out of it."""
+    between = path.parents[: len(path.relative_to(root).parts) - 1]
+    return tuple(folder for folder in between if not files.resolved(folder).is_relative_to(files.resolved(root)))
+
+
 def _check(root: Path, relative: str) -> None:
     parts = PurePosixPath(relative).parts
     if not parts or relative.startswith("/") or ".." in parts:
         raise ValueError(f"an artifact's path must stay inside the project: {relative!r}")
     path = root / relative
-    if path.is_symlink():
-        raise UsageError(
-            say("{path} is a symbolic link to {target}; nothing was written", path=path, target=path.readlink()),
-            say("remove the link, or choose another folder"),
-        )
+    for link in (path, *_links_outside(root, path), *_links_outside(root, root / BASE / relative)):
+        if link.is_symlink():
+            raise UsageError(
+                say("{path} is a symbolic link to {target}; nothing was written", path=link, target=link.readlink()),
+                say("remove the link, or choose another folder"),
+            )
     if path.is_dir():
         raise UsageError(
             say("{path} is a folder, but a file must be written there; nothing was written", path=path),
