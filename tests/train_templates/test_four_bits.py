@@ -341,15 +341,19 @@ def test_while_a_model_loads_it_never_has_all_experts_in_16_bits(kind: str, save
     most = 0
     real = packing.pack
 
-    def noted(weight: torch.Tensor) -> torch.Tensor:
-        nonlocal most
+    def joint() -> dict[int, int]:
         alive = [t for t in gc.get_objects() if type(t) in (torch.Tensor, torch.nn.Parameter) and t.dim() == 3]
         storages = [t.untyped_storage() for t in alive if t.device.type == "cpu"]
-        most = max(most, sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values()))
+        return {storage.data_ptr(): storage.nbytes() for storage in storages}
+
+    def noted(weight: torch.Tensor) -> torch.Tensor:
+        nonlocal most
+        most = max(most, sum(size for place, size in joint().items() if place not in before))
         return real(weight)
 
     packing.pack = noted
     gc.collect()
+    before = joint()  # of other tests
     arguments = adapter.in_four_bits(["lm_head"])
     with packing.packed_as_read(saved):
         model = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "model", **arguments)
@@ -500,7 +504,7 @@ def test_files_whose_four_bits_are_others_are_refused(four_bits: Any, changed: d
 
 
 def test_numbers_that_stand_for_other_values_are_refused(four_bits: Any) -> None:
-    _, state = four_bits.quantized(torch.randn(32, 64))
+    _, state = sys.modules["nf4"].quantized(torch.randn(32, 64))
     assert four_bits.same_codes("org/m", state) is state
     state.code = state.code * 1.01
     with pytest.raises(SystemExit, match="they stand for other values"):

@@ -467,10 +467,10 @@ def test_a_narrow_terminal_shows_what_decides_and_breaks_no_word(start: Start) -
     terminal = start("init", "p", "--machine", H100, *given, columns=80)  # type: ignore[arg-type]
     terminal.expect(r"\[embedded: built in; no download needed\]")
     terminal.child.send("\r")
-    terminal.expect(r"ddp +at least [\d.]+ GiB per rank  every rank [^\n]*…")
+    terminal.expect(r"ddp +[\d.]+ GiB per rank +every rank [^\n]*…")
     terminal.expect("every rank holds the full state; the least communication")  # the whole of the chosen line, below
     terminal.child.send("\r")
-    terminal.expect("ddp  at least [0-9.]+ GiB per rank  every rank holds the full state; the( least)?\x1b")
+    terminal.expect("ddp  [0-9.]+ GiB per rank  every rank holds the full state; the( least)?\x1b")
     terminal.expect("  (least )?communication\x1b")
     terminal.child.send("\x03")
     assert terminal.end() == 130

@@ -265,6 +265,45 @@ def test_a_module_alone_does_not_know_its_caller(tmp_path: Path, capsys: pytest.
     assert linted(capsys, str(tmp_path / "training" / "loop.py")) == (0, [])
 
 
+LAYERS = """\
+import torch
+
+class Layer(torch.nn.Linear):
+    pass
+
+def _test_layer():
+    torch.manual_seed(10)
+    Layer(4, 4)(torch.randn(2, 4)).sum().backward()
+
+if __name__ == "__main__":
+    _test_layer()
+"""
+NOISY = """\
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from layers import Layer
+
+dist.init_process_group("nccl")
+model = DistributedDataParallel(Layer(4, 4).cuda())
+for batch in loader:
+    loss = model(batch + torch.randn_like(batch)).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_seed_of_a_module_s_own_test_is_not_that_of_the_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path, LAYERS, "layers.py")
+    for seeded in ("", "torch.manual_seed(0)\n"):
+        text = NOISY.replace("dist.init", f"{seeded}dist.init")
+        _, found = linted(capsys, write(tmp_path, text))
+        assert ("TW792" in [f["rule"] for f in found]) is bool(seeded)
+
+
 def test_a_module_that_is_named_too_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, found = linted(capsys, project(tmp_path), str(tmp_path / "training" / "loop.py"))
     assert [f["rule"] for f in found] == ["TW738", "TW765"]

@@ -33,7 +33,7 @@ def ranks_draw_different_noise(script: Script) -> Violations:
     """
     if not script.engines.ddp or script.engines.accelerate or script.engines.lightning or not script.training.backwards:
         return
-    seeds = [c for c in script.called(*_SEEDS) if c.node.args]
+    seeds = [c for c in script.called(*_SEEDS) if c.node.args and _is_run(script, c)]
     if not seeds or any(script.ranks.mentions_rank(v) for c in seeds for v in _given(script, c)):
         return
     draws = [c for c in script.called(*_DRAWS) if _is_of_training(script, c)] or script.calls_of(*_MIXES)
@@ -45,6 +45,15 @@ def ranks_draw_different_noise(script: Script) -> Violations:
             file=script.place(draws[0].node).file,
             place=script.place(seeds[0].node),
         )
+
+
+def _is_run(script: Script, call: Call) -> bool:
+    """Whether the script makes this call: a module's own tests, and functions that nothing calls, are not run by it."""
+    scope = script.tree.scope(call.node)
+    if script.place(call.node).file == script.file:
+        return True
+    sites = script.origins.sites(scope) if isinstance(scope, Function) else []
+    return any(script.place(s).file == script.file or isinstance(script.tree.scope(s), Function) for s in sites)
 
 
 def _given(script: Script, call: Call) -> list[ast.expr]:
