@@ -262,14 +262,18 @@ def in_functions(script: Script, calls: Sequence[Call]) -> Violations:
             ):
                 continue
             seen.add(site)
-            yield violation(
-                "{name} calls {collective}, but runs only on some ranks: under the condition {test}",
-                remedy("call {name} on every rank, outside the condition", name=dotted(site.func)),
-                name=dotted(site.func),
-                collective=dotted(call.node.func) or call.name,
-                test=describe(guard),
-                place=script.place(site),
-            )
+            yield _calls_on_some_ranks(script, site, call, guard)
+
+
+def _calls_on_some_ranks(script: Script, site: ast.Call, call: Call, guard: Guard) -> Violation:
+    return violation(
+        "{name} calls {collective}, but runs only on some ranks: under the condition {test}",
+        remedy("call {name} on every rank, outside the condition", name=dotted(site.func)),
+        name=dotted(site.func),
+        collective=dotted(call.node.func) or call.name,
+        test=describe(guard),
+        place=script.place(site),
+    )
 
 
 def in_branches(script: Script, calls: Sequence[Call]) -> Violations:
@@ -287,14 +291,7 @@ def in_branches(script: Script, calls: Sequence[Call]) -> Violations:
             guard = script.ranks.guard(site)
             if guard is None:
                 continue
-            yield violation(
-                "{name} calls {collective}, but runs only on some ranks: under the condition {test}",
-                remedy("call {name} on every rank, outside the condition", name=dotted(site.func)),
-                name=dotted(site.func),
-                collective=dotted(call.node.func) or call.name,
-                test=describe(guard),
-                place=script.place(site),
-            )
+            yield _calls_on_some_ranks(script, site, call, guard)
 
 
 def _needing(script: Script, calls: Sequence[Call]) -> dict[Function, Call]:
