@@ -84,6 +84,8 @@ class Cluster:
     unknown: list[str] = field(default_factory=list)
     """What was asked for that this server does not know."""
     _count: itertools.count[int] = field(default_factory=itertools.count)
+    _judging: threading.Lock = field(default_factory=threading.Lock)
+    """Two requests at once must not both start the pod that follows a stopped one."""
 
     def create(self, job: dict[str, Any]) -> dict[str, Any]:
         self.jobs[self.named(job)] = job
@@ -122,6 +124,10 @@ class Cluster:
 
     def status(self, job: dict[str, Any]) -> dict[str, Any]:
         """By its pods; one that may fail again is started again."""
+        with self._judging:
+            return self._status(job)
+
+    def _status(self, job: dict[str, Any]) -> dict[str, Any]:
         spec, name = job["spec"], job["metadata"]["name"]
         codes = [pod.process.poll() for pod in self.pods.values() if pod.name.startswith(f"{name}-")]
         failed = [code for code in codes if code]
