@@ -1,6 +1,7 @@
 """Every sentence a person reads has its Chinese, with the same values in it."""
 
 import gettext
+import re
 import string
 import time
 
@@ -50,6 +51,17 @@ def test_messages_hold_chinese() -> None:
     assert len(chinese) > 0.9 * len(catalogue.load())
 
 
+def test_colons_of_chinese_sentences_are_full_width() -> None:
+    """Others stand in code and in `key: value` of files alone."""
+    narrow = re.compile(r"[\u4e00-\u9fff）」』”》]:|: ?[\u4e00-\u9fff「『“《（]")
+    wide = 0
+    for message in catalogue.load():
+        words = re.sub(r"`[^`\n]*`", "``", message.string)
+        wide += "：" in words
+        assert not narrow.search(words), message.string
+    assert wide > 1000
+
+
 def test_no_sentence_is_chinese_by_itself() -> None:
     assert not [sentence for sentence in catalogue.sentences() if any("一" <= c <= "鿿" for c in sentence)]
 
@@ -90,8 +102,8 @@ def test_what_generated_code_says_of_data_is_read_in_chinese() -> None:
             told = language.retold(sentence.format("", *values))
             assert any("\u4e00" <= letter <= "\u9fff" for letter in told), sentence
             assert all(value in told for value in values), sentence
-        within = say("{file}: {reason}", file="a.jsonl", reason="it has images, and this model reads text only")
-        assert language.text(within) == "a.jsonl: 含有 images，而该模型只读文本"
+        within = say("{file}: {problem}", file="a.jsonl", problem="it has images, and this model reads text only")
+        assert language.text(within) == "a.jsonl：含有 images，而该模型只读文本"
         cause = "a.jsonl:3: this conversation cannot be used: it has no messages"
         assert language.retold(cause) == "a.jsonl:3：该对话无法使用：没有消息"
         assert language.retold("my own notes: it has no messages yet") == "my own notes: it has no messages yet"

@@ -55,7 +55,7 @@ def terminal(patch: pytest.MonkeyPatch, width: int = 30) -> Iterator[Callable[[]
 @pytest.mark.parametrize("rule", [r.id for r in rules.load()])
 def test_the_manual_keeps_its_four_sections_in_chinese(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--lang", "zh", "explain", rule]) == 0
-    heads = [part.partition(":")[0] for part in capsys.readouterr().out.split("\n\n")[2:]]
+    heads = [part.partition("：")[0] for part in capsys.readouterr().out.split("\n\n")[2:]]
     assert heads == ["不这样做", "原因", "正确做法", "来源"]
 
 

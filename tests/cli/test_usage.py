@@ -105,7 +105,7 @@ def test_help_speaks_chinese(capsys: pytest.CaptureFixture[str]) -> None:
     shown = "\n".join(lines(capsys, "--lang", "zh", "launch", "--help"))
     for english in ("Usage:", "Options:", "Arguments:", "Show this", "default:"):
         assert english not in shown
-    assert "用法: trainwiz launch" in shown
+    assert "用法：trainwiz launch" in shown
 
 
 def test_the_list_of_commands_is_whole(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,14 +64,14 @@ def _context(base: Any) -> Any:
 def _write_usage(formatter: Any, program: str, arguments: str = "", prefix: str | None = None) -> None:
     # typer puts brackets around what has them already, and dots behind what says itself that it may be repeated.
     words = _DOTS.sub(r"\1", _BRACKETS.sub(lambda found: found[1] or found[2], arguments))
-    first = f"{prefix or t('Usage:')} {program} "
+    first = f"{prefix or t('Usage: ')}{program} "
     for line in columns.wrap(words, formatter.width, first=first, rest=" " * columns.width(first)):
         formatter.write(f"{line}\n")
 
 
 def _write_heading(formatter: Any, heading: str) -> None:
     known = {"Arguments": t("Arguments"), "Options": t("Options")}
-    formatter.write(f"{' ' * formatter.current_indent}{known.get(heading, heading)}:\n")
+    formatter.write(f"{' ' * formatter.current_indent}{t('{heading}:', heading=known.get(heading, heading))}\n")
 
 
 def _write_text(formatter: Any, text: str) -> None:

@@ -155,7 +155,7 @@ def data_json(value: Any, *, as_written: bool = False) -> None:
 
 def failure(error: TrainwizError) -> None:
     """Print a known error: what is wrong, with the numbers, then what to do."""
-    _marked(text(error.message), t("error:"), "error")
+    _marked(text(error.message), t("error: "), "error")
     if error.place:
         _show_excerpt(error.place)
     if isinstance(error, PlanError):
@@ -165,7 +165,7 @@ def failure(error: TrainwizError) -> None:
             if place:
                 _show_excerpt(place)
     if error.remedy:
-        _marked(text(error.remedy), "→", "good")
+        _marked(text(error.remedy), "→ ", "good")
 
 
 def failure_json(error: TrainwizError, exit_code: int) -> None:
@@ -177,7 +177,7 @@ def failure_json(error: TrainwizError, exit_code: int) -> None:
 
 
 def _marked(words: str, mark: str, style: str) -> None:
-    first, *rest = fitted(words, first=f"{mark} ", rest="  ", stream=sys.stderr)
+    first, *rest = fitted(words, first=mark, rest="  ", stream=sys.stderr)
     talk(styled(mark, style) + first.removeprefix(mark))
     for line in rest:
         talk(line)

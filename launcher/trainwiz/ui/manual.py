@@ -29,10 +29,10 @@ SUBJECTS = {
     "TW8": "files of other training tools",
     "TW9": "files that start trainings",
 }
-# In Chinese as the catalogue has them, with a colon and a space like the English ones.
-_LABELS = "Without it|Why|Instead|Source|不这样做|原因|正确做法|来源"
-_LABEL = re.compile(rf"(?=^(?:{_LABELS}): )", re.MULTILINE)
-_LABEL_NAME = re.compile(rf"^((?:{_LABELS}):)")
+# In Chinese as the catalogue has them.
+_LABELS = "(?:Without it|Why|Instead|Source):(?= )|(?:不这样做|原因|正确做法|来源)："
+_LABEL = re.compile(rf"(?=^(?:{_LABELS}))", re.MULTILINE)
+_LABEL_NAME = re.compile(rf"^({_LABELS})")
 
 
 def show(rule: Rule) -> None:
