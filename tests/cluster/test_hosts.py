@@ -85,17 +85,22 @@ def test_what_is_typed_there(tmp_path: Path, environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "says"),
+    ("words", "says", "run"),
     [
-        (("--hosts", "a"), "--hosts lists 1 host, but the plan has 2 machines"),
-        (("--hosts", "a:4,b"), "a has 4 ranks, but the plan has 1 on each machine"),
-        (("--hosts", "a,b", "--machine-rank", "0"), "cannot be combined with"),
+        (("--hosts", "a"), "--hosts lists 1 host, but the plan has 2 machines", "--set machine.num_machines=1"),
+        (("--hosts", "a:4,b"), "a has 4 ranks, but the plan has 1 on each machine", "--set machine.num_processes=8"),
+        (("--hosts", "a,b", "--machine-rank", "0"), "cannot be combined with", ""),
     ],
 )
-def test_hosts_that_do_not_fit(tmp_path: Path, environ: dict[str, str], words: tuple[str, ...], says: str) -> None:
-    done = launch(project(tmp_path / "p"), environ, *words)
-    assert done.returncode in (1, 2)
-    assert says in " ".join(done.stderr.split())
+def test_hosts_that_do_not_fit(
+    tmp_path: Path, environ: dict[str, str], words: tuple[str, ...], says: str, run: str
+) -> None:
+    folder = project(tmp_path / "p")
+    done = launch(folder, environ, *words)
+    said = " ".join(done.stderr.split())
+    assert done.returncode == 2
+    assert says in said
+    assert not run or f"trainwiz update {folder} {run}" in said
 
 
 def test_without_ssh_or_inside_a_job(tmp_path: Path, environ: dict[str, str]) -> None:

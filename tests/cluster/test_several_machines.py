@@ -280,6 +280,13 @@ def test_the_address_of_machine_0() -> None:
         cluster.place(nowhere, 0, {})
 
 
+def test_a_job_that_was_not_submitted() -> None:
+    plan = plans.with_changes(planned(), {"cluster.kind": "slurm"})
+    with pytest.raises(UsageError) as raised:
+        cluster.place(plan, None, {}, folder="my project")
+    assert str(raised.value.remedy).startswith("run: trainwiz submit 'my project'; by hand")
+
+
 def test_the_first_failure_in_what_the_launchers_say() -> None:
     elastic = """Failures:
 [1]:

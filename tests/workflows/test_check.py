@@ -94,6 +94,26 @@ def test_findings_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "\x1b" not in shown.out
 
 
+def test_findings_of_several_projects_say_which(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make(tmp_path / "one")
+    wrong = make(tmp_path / "two", batch__real_batch_size=100, batch__gradient_accumulation_steps=1)
+    (wrong / "train.py").write_text("# mine\n")
+    plan = wrong / "trainwiz.yaml"
+    line = 1 + [text.strip().startswith("real_batch_size:") for text in plan.read_text().splitlines()].index(True)
+    arguments = ["check", str(tmp_path / "one"), str(wrong), "--machine", CPU]
+    assert run(arguments) == 1
+    shown = capsys.readouterr().out
+    assert f"{plan}:{line}:3: error TW401\n" in shown
+    assert f"\n  {line} |   real_batch_size: 100" in shown
+    assert f"{wrong / 'train.py'}:1:1: hint TW523 train.py\n" in shown
+    assert run([*arguments, "--format", "github"]) == 1
+    assert f"file={plan},line={line},col=3,title=TW401::" in capsys.readouterr().out
+    answer = checked(capsys, *arguments[1:])[1]
+    places = {(found["rule"], found["file"], found["line"]) for found in answer["findings"]}
+    assert places >= {("TW401", str(plan), line), ("TW523", str(wrong / "train.py"), 1)}
+    assert checked(capsys, str(wrong), "--machine", CPU)[1]["findings"][0]["file"] == str(plan)
+
+
 def test_warnings_and_hints_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make(tmp_path, optimizer__gradient_clipping=0, checkpoint__checkpoints_total_limit=1)
     assert checked(capsys, str(tmp_path), "--machine", CPU)[0] == 0

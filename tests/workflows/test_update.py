@@ -138,6 +138,9 @@ def test_where_both_changed_a_line_both_stay_between_markers(project: Path, caps
     assert conflict in (project / "train.py").read_text()
     assert "resolve the conflicts" in capsys.readouterr().err
     assert "TW528" in findings(project, capsys)
+    assert run(["launch", str(project)]) == 1
+    assert "trainwiz explain TW528\n" in (said := capsys.readouterr().err)
+    assert "--ignore" not in said, "no Python reads such a script"
     before = contents(project)
     assert update(project, "--set", "seed=45") == 1
     assert "conflicts of an earlier merge are unresolved: train.py:" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from trainwiz.cluster.types import Job, Known, Place, Target
 from trainwiz.errors import Refused, UsageError
 from trainwiz.message import say
+from trainwiz.shell_words import quoted
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
@@ -51,8 +52,8 @@ def prefixes() -> tuple[str, ...]:
     return tuple(target.PREFIX for target in every())
 
 
-def place(plan: Plan, given: int | None, environ: Mapping[str, str]) -> Place:
-    """Where this machine stands; `given` is what `--machine-rank` says.
+def place(plan: Plan, given: int | None, environ: Mapping[str, str], *, folder: str = ".") -> Place:
+    """Where this machine stands; `given` is what `--machine-rank` says, `folder` the plan's for what is suggested.
 
     Raises `UsageError` where that is unknown, `Refused` where a target's allocation contradicts the plan.
     """
@@ -77,7 +78,11 @@ def place(plan: Plan, given: int | None, environ: Mapping[str, str]) -> Place:
         kind, n = plan.cluster.kind, plan.machine.num_machines
         raise UsageError(
             say("the plan's {n} machines are started by {kind}, and this machine is not one of them", n=n, kind=kind),
-            say("run: trainwiz submit; by hand, set machine.main_process_ip and give each machine its --machine-rank"),
+            say(
+                "run: trainwiz submit {folder}; by hand, set machine.main_process_ip and give each machine its "
+                "--machine-rank",
+                folder=quoted(folder),
+            ),
         )
     return _complete(plan, rank, found, int(_first(environ, "port") or 0))
 

@@ -9,7 +9,7 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -210,7 +210,7 @@ def _lines(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         # The last line may be cut off.
         if line.strip() and (whole or kind(file) == ".jsonl" or line.endswith(b"\n")):
-            yield number, _object(file, number, line)
+            yield number, _object(file, number, line, lambda number=number: b"".join(lines[number:]))
 
 
 def _only_object(start: bytes) -> dict[str, Any] | None:
@@ -224,7 +224,7 @@ def _only_object(start: bytes) -> dict[str, Any] | None:
     return found if b"\n" in start.strip() or unreadable.holds_columns(found) else None
 
 
-def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
+def _object(file: Path, number: int, line: bytes, behind: Callable[[], bytes] = bytes) -> Mapping[str, Any]:
     try:
         row = _of_messages(json.loads(line, object_pairs_hook=_with_each_key_once))
     except _RepeatedKey as error:
@@ -232,7 +232,7 @@ def _object(file: Path, number: int, line: bytes) -> Mapping[str, Any]:
     except (ValueError, RecursionError):
         row = None
     if not isinstance(row, dict):
-        raise unreadable.not_an_object(file, number, line)
+        raise unreadable.not_an_object(file, number, line, behind())
     _refuse_halves(file, number, row)
     return row
 

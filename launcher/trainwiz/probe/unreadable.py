@@ -142,8 +142,8 @@ def _is_chinese(character: str) -> bool:
     return len(code) == 2 and 0xB0 <= code[0] <= 0xD7 and code[1] >= 0xA1
 
 
-def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
-    """Of a line, with its line break, that is not the JSON object it should be."""
+def not_an_object(file: Path, number: int, line: bytes, behind: bytes = b"") -> Unreadable:
+    """Of a line, with its line break, that is not the JSON object it should be; `behind` is what follows it."""
     if what := _contents_of(line):
         return mistaken(file, what)
     if line.startswith(_MARKS) or is_of_two_bytes(line):
@@ -162,7 +162,7 @@ def not_an_object(file: Path, number: int, line: bytes) -> Unreadable:
         elif _is_behind_a_comma(line):
             told = say("remove the commas between the rows: {command}", command=_without_commas(file))
         elif goes_on and line.lstrip().startswith(b"{"):
-            told = say("write each row in a line of its own: jq -c . {file} > rows.jsonl", file=quoted(file.name))
+            told = _over_lines(file, line, behind)
         elif line.lstrip().startswith(b"{"):
             told = None
         else:
@@ -196,6 +196,31 @@ def _is_behind_a_comma(line: bytes) -> bool:
         return False
     try:
         return isinstance(json.loads(text[:-1]), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _over_lines(file: Path, line: bytes, behind: bytes) -> Message | None:
+    """Of a line that begins an object and does not end it."""
+    text = (line + behind).decode("utf-8-sig", "ignore").strip()
+    try:
+        row, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError) as error:
+        follows = behind.lstrip().partition(b"\n")[0]
+        if _is_object(follows):
+            return say("the row ends in the middle: copy or download the file again, or delete this line")
+        # What is read of a large file ends within its first object.
+        if not (isinstance(error, json.JSONDecodeError) and error.pos >= len(text)):
+            return None
+    else:
+        if not text[end:].strip() and (within := rows_within(file, row)):
+            return within
+    return say("write each row in a line of its own: jq -c . {file} > rows.jsonl", file=quoted(file.name))
+
+
+def _is_object(line: bytes) -> bool:
+    try:
+        return isinstance(json.loads(line), dict)
     except (ValueError, RecursionError):
         return False
 

@@ -259,9 +259,13 @@ def _no_checkpoint(run: Run, runs: tuple[Run, ...]) -> None:
     others = [r for r in runs if r is not run and r.checkpoint()]
     raise TrainwizError(
         say("run {name} has no complete checkpoint to resume from", name=run.name),
-        say("resume run {name} instead: trainwiz launch --resume {name}", name=others[-1].name)
+        say(
+            "resume run {name} instead: trainwiz launch {folder} --resume {name}",
+            name=others[-1].name,
+            folder=quoted(run.project),
+        )
         if others
-        else say("start over: trainwiz launch (without --resume)"),
+        else say("start over, without --resume: trainwiz launch {folder}", folder=quoted(run.project)),
     )
 
 

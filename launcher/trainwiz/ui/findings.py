@@ -97,6 +97,8 @@ def _lines(finding: Finding, stream: TextIO) -> list[str]:
     lines = [
         f"{place.file}:{place.line}:{place.column}: {level} {rule}" if place else f"{rule} {level} {finding.where}"
     ]
+    if place and not place.source:  # no line below names the key
+        lines = [f"{lines[0]} {finding.where}"]
     lines += console.fitted(text(finding.message), first=indent, rest=indent, stream=stream)
     if place:
         lines += console.excerpt(place, finding.level.value, stream)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from trainwiz.config import Document
-from trainwiz.finding import Finding, errors
+from trainwiz.finding import Finding, Place, errors
 from trainwiz.language import t
 from trainwiz.rules import selection
 from trainwiz.store import configurations as store
@@ -41,6 +41,11 @@ class _Judged:
     def all(self) -> list[Finding]:
         return [*(finding for each in self.of_plans.values() for finding in each), *self.in_files]
 
+    def placed(self) -> list[Finding]:
+        """All findings; those of plans with the file and, where a key stands in it, its line."""
+        of_plans = (_in_plan(found, self.plans[path]) for path, each in self.of_plans.items() for found in each)
+        return [*of_plans, *self.in_files]
+
 
 def check(request: Request) -> int:
     """Check, and return the exit code: 1 on a finding of level error. Raises `UsageError`, if need be at the end."""
@@ -64,7 +69,8 @@ def check(request: Request) -> int:
                 version=version,
             )
         )
-    findings.write(judged.all, format)
+    alone = len(judged.plans) == 1 and not judged.files.documents
+    findings.write(judged.all if alone and format == "text" else judged.placed(), format)
     if unknown:
         raise configurations.unknown(unknown)
     return 1 if errors(judged.all) else 0
@@ -122,6 +128,16 @@ def _of_plan(plan: Plan, folder: str, request: Request) -> tuple[Finding, ...]:
         )
         console.talk(words)
     return facts.findings(plan, folder, judged, select=request.select, ignore=request.ignore)
+
+
+def _in_plan(finding: Finding, document: Document) -> Finding:
+    """The finding with its place: the key in the plan, the file of the project that it names, or the plan."""
+    if finding.place:
+        return finding
+    if tuple(finding.where.split(".")) in document.entries:
+        return replace(finding, place=document.place(finding.where))
+    named = Path(document.path).with_name(finding.where) if finding.where.isprintable() else Path(document.path)
+    return replace(finding, place=Place(file=str(named) if named.is_file() else document.path, line=1))
 
 
 def _fixed(judged: _Judged, request: Request) -> bool:

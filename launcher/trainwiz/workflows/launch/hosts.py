@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trainwiz import cluster, files
-from trainwiz.errors import Refused, TrainwizError, UsageError
+from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.message import say
 from trainwiz.outcome import shell_code
@@ -25,6 +25,7 @@ from trainwiz.plan import Plan
 from trainwiz.process import orders, ranks
 from trainwiz.process.capture import capture
 from trainwiz.process.remote import COULD_NOT_CONNECT, Remote
+from trainwiz.shell_words import quoted
 from trainwiz.store import plans, secret
 from trainwiz.ui import console
 from trainwiz.workflows.launch.request import Request
@@ -56,12 +57,12 @@ class Host:
 
 
 def launch(request: Request) -> int:
-    """Launch on every host, and return the exit code of the first. Raises `UsageError`, `Refused`, `TrainwizError`."""
+    """Launch on every host, and return the exit code of the first. Raises `UsageError`, `TrainwizError`."""
     hosts = parsed(request.hosts)
     _check_usage(request)
     plan_file = plans.find(request.folder)
     plan, folder = plans.read(plan_file), files.resolved(plan_file.parent)
-    _agree(plan, hosts)
+    _agree(plan, hosts, request.folder)
     commands = [command(request, plan, folder, hosts, rank) for rank in range(len(hosts))]
     if request.dry_run:
         for words in commands:
@@ -143,23 +144,28 @@ def _check_usage(request: Request) -> None:
                 "--hosts was used inside a job of {scheduler}, which starts the machines itself",
                 scheduler=job.scheduler,
             ),
-            say("remove --hosts; under Slurm: srun --ntasks-per-node=1 trainwiz launch"),
+            say(
+                "remove --hosts; under Slurm: srun --ntasks-per-node=1 trainwiz launch {folder}",
+                folder=quoted(request.folder),
+            ),
         )
 
 
-def _agree(plan: Plan, hosts: Sequence[Host]) -> None:
-    """Raises `Refused` where the hosts are not those of the plan."""
+def _agree(plan: Plan, hosts: Sequence[Host], folder: str) -> None:
+    """Raises `UsageError` where the hosts are not those of the plan."""
     machines, here = plan.machine.num_machines, plan.machine.ranks_per_machine
     if len(hosts) != machines or machines == 1:
-        raise Refused(
+        raise UsageError(
             say("--hosts lists {given} hosts, but the plan has {n} machines", given=len(hosts), n=machines),
             say(
-                "list that many hosts, or change the plan: trainwiz update --set machine.num_machines={n}", n=len(hosts)
+                "list that many hosts, or change the plan: trainwiz update {folder} --set machine.num_machines={n}",
+                folder=quoted(folder),
+                n=len(hosts),
             ),
         )
     for host in hosts:
         if host.slots is not None and host.slots != here:
-            raise Refused(
+            raise UsageError(
                 say(
                     "--hosts: {host} has {slots} ranks, but the plan has {n} on each machine",
                     host=host.name,
@@ -167,7 +173,8 @@ def _agree(plan: Plan, hosts: Sequence[Host]) -> None:
                     n=here,
                 ),
                 say(
-                    "write :{n}, or change the plan: trainwiz update --set machine.num_processes={all}",
+                    "write :{n}, or change the plan: trainwiz update {folder} --set machine.num_processes={all}",
+                    folder=quoted(folder),
                     n=here,
                     all=host.slots * machines,
                 ),

@@ -175,7 +175,7 @@ def _place(request: Request, plan: Plan) -> Place | None:
     rank = request.machine_rank
     if rank is None and request.dry_run and cluster.machine_rank(os.environ) is None:
         rank = 0
-    return cluster.place(plan, rank, os.environ)
+    return cluster.place(plan, rank, os.environ, folder=request.folder)
 
 
 @contextlib.contextmanager

@@ -38,7 +38,7 @@ def told(request: Request, plan: Plan, folder: Path) -> Iterator[None]:
 
 
 def _tell(request: Request, plan: Plan, folder: Path, problem: str) -> None:
-    place = cluster.place(plan, request.machine_rank, os.environ)
+    place = cluster.place(plan, request.machine_rank, os.environ, folder=request.folder)
     seconds = _JOB_SECONDS if cluster.job(os.environ) else _SECONDS
     console.talk(
         t("this machine cannot start: telling the other machines, for up to {seconds:g} s", seconds=seconds),
