@@ -136,3 +136,15 @@ def test_what_is_said_of_security_names_tests_that_exist() -> None:
     rows = [line.split("|") for line in text.splitlines() if line.startswith("|")][2:]
     assert len(rows) > 10
     assert not [row[2] for row in rows if "`tests/" not in row[4]], "each is held by a test"
+
+
+def test_every_generated_file_is_described() -> None:
+    """Where all that there are stand, and in a project's own README, in both languages."""
+    modules = [*(ROOT / "train_templates" / "parts").glob("*.py"), *(ROOT / "train_templates" / "imported").glob("*.py")]
+    assert len(modules) > 50
+    architecture = (ROOT / "docs" / "architecture.md").read_text()
+    assert [m.name for m in modules if not re.search(rf"[ ]{re.escape(m.name)}[ ]", architecture)] == []
+    for language in ("", ".zh-CN"):
+        readme = (ROOT / "templates" / f"README{language}.md.j2").read_text()
+        unnamed = [m.name for m in modules if m.parent.name == "parts" and not re.search(rf'[`"]{m.name}[`"]', readme)]
+        assert unnamed == []

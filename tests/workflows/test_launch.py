@@ -496,10 +496,17 @@ def test_a_foreign_script_runs_with_its_ranks_and_is_recorded(tmp_path: Path) ->
     done = launch(tmp_path, "--config", "theirs.yaml", "their.py", "--lr", "1e-4", "--dry-run", "--", "a b")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() == "0 ['--lr', '1e-4', '--dry-run', '--', 'a b']"
+    assert "--dry-run: passed to their.py, like everything after it" in " ".join(done.stderr.split())
     assert (latest(tmp_path) / "logs" / "rank-1.log").read_text().startswith("1 ['--lr'")
     command = read(tmp_path, "command")
     assert (command["config"], command["plan_hash"]) == ("theirs.yaml", None)
     assert read(tmp_path, "outcome")["exit_code"] == 0
+
+
+def test_an_option_that_a_foreign_script_has_is_its_own(tmp_path: Path) -> None:
+    config(tmp_path, "distributed_type: 'NO'\nnum_processes: 1\nuse_cpu: true\n")
+    (tmp_path / "their.py").write_text("import sys; dry_run = '--dry-run' in sys.argv")
+    assert "passed to" not in launch(tmp_path, "--config", "theirs.yaml", "their.py", "--dry-run").stderr
 
 
 def test_a_foreign_script_fails_with_its_own_code(tmp_path: Path) -> None:

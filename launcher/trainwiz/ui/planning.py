@@ -127,7 +127,7 @@ def show(plan: Plan, place: Place, rows: Sequence[Row], limits: Limits) -> None:
     for row in rows:
         if row.why_not is not None:
             name = f"{row.candidate.name} ({row.candidate.work.samples}, {row.candidate.work.checkpointing})"
-            for line in console.fitted(text(row.why_not), first=f"{name}: ", rest="  ", stream=sys.stdout):
+            for line in console.fitted(text(row.why_not), first=t("{row}: ", row=name), rest="  ", stream=sys.stdout):
                 console.data(console.styled(line, "dim", sys.stdout))
     if place.gpu is None:
         console.talk(t("the speed of this GPU is unknown; the rows are in the usual order of their strategies"))

@@ -23,7 +23,9 @@ def show(checks: Sequence[Check], *, seconds: float) -> None:
 def show_line(check: Check) -> None:
     """Print a single check, as talk."""
     shown = _shown(check)
-    console.talk(console.styled(f"{shown.mark} {shown.title}: {shown.found}", shown.style))
+    console.talk(
+        console.styled(t("{mark} {check}: {found}", mark=shown.mark, check=shown.title, found=shown.found), shown.style)
+    )
     if shown.fix:
         console.talk(f"  {shown.fix}")
 

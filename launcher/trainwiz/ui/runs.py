@@ -47,7 +47,7 @@ def show(summaries: Sequence[Summary]) -> None:
     for summary in summaries:
         for pair in summary.compared:
             if pair.missed and summary.updates:  # a run that never trained needed less
-                console.talk(f"{summary.name}: {forecasts.miss(pair)}", style="warning")
+                console.talk(t("{run}: {words}", run=summary.name, words=forecasts.miss(pair)), style="warning")
 
 
 def to_dict(summary: Summary, job: str | None = None) -> dict[str, Any]:

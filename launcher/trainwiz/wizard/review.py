@@ -98,7 +98,7 @@ def _bilingual(words: Message) -> str:
 def said_source(source: Source) -> str:
     """Where a value comes from, and why."""
     kinds = {"found": t("found"), "default": t("default"), "yours": t("yours"), "file": t("file")}
-    return f"{kinds[source.kind]}: {text(source.reason)}"
+    return t("{source}: {reason}", source=kinds[source.kind], reason=text(source.reason))
 
 
 def _matters(key: str, decided: Decided) -> bool:

@@ -65,9 +65,10 @@ started with which versions.
     0     done; nothing of level error was found
     1     findings of level error, or a training that failed with 1; other codes of a rank are passed on
     {UsageError.exit_code}     the command line, a file or the plan cannot be used; stderr says what to type
+    3     a bug in trainwiz; stderr names the file that describes it
     {STOPPED_CODE}    the training was asked to stop, saved, and can go on with --resume
     {HANG_CODE}   a hang was ended (launch --on-hang stop)
-    128+N ended by signal N
+    128+N ended by signal N; 130 is Ctrl-C
 
 ## Rules that save a day
 

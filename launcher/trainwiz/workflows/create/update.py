@@ -182,7 +182,9 @@ def _tell_files(prepared: artifacts.Prepared, changes: Mapping[str, list[str]], 
         lines = changes[path]
         added, gone = (sum(line.startswith(sign) for line in lines[2:]) for sign in "+-")
         if lines or path in done.removed:
-            console.talk(f"{prepared.root / path}: {what} (+{added} -{gone})")
+            console.talk(
+                t("{path}: {what} (+{added} -{gone})", path=prepared.root / path, what=what, added=added, gone=gone)
+            )
         if show_diff:
             console.talk_diff(lines)
     for path in done.kept:

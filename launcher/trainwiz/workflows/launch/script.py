@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from trainwiz import adoption, cluster, rules
+from trainwiz import adoption, cluster, files, rules
 from trainwiz import command as commands
 from trainwiz.config import Accelerate
 from trainwiz.decide import decide
@@ -47,6 +48,7 @@ _LEFT_OUT: Mapping[str, Any] = {
 def launch(request: Request) -> int:
     """Check what can be checked, run the script, and return its exit code; the records are those of any run."""
     _check_usage(request)
+    _name_misplaced(request)
     values = plans.document(request.config).values
     machine = facts.machine(machine_file=request.machine or None, python=request.python, folder=os.curdir)
     findings, plan = _findings(request, machine)
@@ -113,6 +115,32 @@ def _check_usage(request: Request) -> None:
         )
     if not Path(script).is_file():
         raise UsageError(say("script {script} does not exist", script=script))
+
+
+def _name_misplaced(request: Request) -> None:
+    """Name options of trainwiz that go to the script, if its text knows none of that name: --dry-run would train."""
+    own = {
+        f"--{field.name.replace('_', '-')}"
+        for field in dataclasses.fields(Request)
+        if field.metadata.get("names") == ""
+    }
+    given = [word for word in request.arguments if word.partition("=")[0] in own]
+    if not given:
+        return
+    try:
+        text = files.read_text(Path(request.script)).replace("-", "_")
+    except (OSError, ValueError):
+        return
+    strange = [word for word in given if word.partition("=")[0].removeprefix("--").replace("-", "_") not in text]
+    if strange:
+        console.talk(
+            t(
+                "{words}: passed to {script}, like everything after it; trainwiz's options go before the script",
+                words=" ".join(strange),
+                script=request.script,
+            ),
+            style="warning",
+        )
 
 
 def _refuse_ranks_apart(request: Request, values: Mapping[str, Any], world: int) -> None:
