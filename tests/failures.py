@@ -546,6 +546,13 @@ FAILURES = {
         HUB.format(status=429, code="", message="Too Many Requests", repo="org/model").replace("offline", ""),
         packages=("transformers", "huggingface_hub"),
     ),
+    "sentencepiece": Failure(
+        "import json\nopen('tokenizer.model', 'wb').write(b'\\n\\x0e\\n\\x05<unk>')\n"
+        "open('tokenizer_config.json', 'w').write(json.dumps({'tokenizer_class': 'LlamaTokenizer'}))\n"
+        "open('config.json', 'w').write(json.dumps({'model_type': 'llama'}))\n"
+        "from transformers import AutoTokenizer\nAutoTokenizer.from_pretrained('.')",
+        packages=("transformers",),
+    ),
     "tokenizer_unreadable": Failure(
         'open(\'tokenizer.json\', \'w\').write(\'{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],'
         ' "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,'

@@ -140,7 +140,10 @@ def test_what_is_said_of_security_names_tests_that_exist() -> None:
 
 def test_every_generated_file_is_described() -> None:
     """Where all that there are stand, and in a project's own README, in both languages."""
-    modules = [*(ROOT / "train_templates" / "parts").glob("*.py"), *(ROOT / "train_templates" / "imported").glob("*.py")]
+    modules = [
+        *(ROOT / "train_templates" / "parts").glob("*.py"),
+        *(ROOT / "train_templates" / "imported").glob("*.py"),
+    ]
     assert len(modules) > 50
     architecture = (ROOT / "docs" / "architecture.md").read_text()
     assert [m.name for m in modules if not re.search(rf"[ ]{re.escape(m.name)}[ ]", architecture)] == []

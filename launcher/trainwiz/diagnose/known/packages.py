@@ -128,6 +128,15 @@ SIGNATURES = {
         remedy="check that the folder was written by save_pretrained or trainwiz export; a folder with "
         "adapter_config.json is an adapter and is loaded on its base model",
     ),
+    # transformers then takes the file for tiktoken's, and asks for that package.
+    "sentencepiece": Signature(
+        r"Could not extract SentencePiece model from \S+ using sentencepiece library due to (?:No module|$)",
+        r"`tiktoken` is required to read a `tiktoken` file",
+        r"You need to have sentencepiece or tiktoken installed to convert a slow tokenizer",
+        cause="the model has its tokenizer as tokenizer.model alone, which a package that is not installed must read",
+        remedy="pip install sentencepiece protobuf; if the file is not SentencePiece's (Llama 3, Kimi): pip install "
+        "tiktoken; or copy the tokenizer.json of the model into the folder",
+    ),
     "tokenizer_unreadable": Signature(
         r"data did not match any variant of untagged enum",
         r"Couldn't instantiate the backend tokenizer",
