@@ -79,6 +79,17 @@ def test_defaults_write_a_project_and_say_what_comes_next(project: Path, capsys:
     assert "# default: a tenth of 100 updates" in (project / "trainwiz.yaml").read_text()
 
 
+def test_data_outside_of_a_project_for_another_machine_is_named(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.txt").write_text("some words\n" * 200)
+    assert init(project, "--data", str(tmp_path / "mine.txt"), machine="8xH100") == 0
+    assert f"copy {tmp_path / 'mine.txt'} there, too" in " ".join(capsys.readouterr().err.split())
+    project.joinpath("own.txt").write_text("some words\n" * 200)
+    assert init(project, "--data", str(project / "own.txt"), machine="8xH100") == 0
+    assert "there, too" not in capsys.readouterr().err
+
+
 def test_the_echoed_command_makes_the_same_project(
     project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,7 +63,10 @@ def init(request: InitRequest) -> None:
     own = {key: value for key, value in final.items() if key not in implied or implied[key] != value}
     given = {name: value for name, value in options.items() if value}
     elsewhere, host_bytes = planner.plans_elsewhere, decided.outlook.host_bytes
-    project_files.report(written, request.folder, own, given, elsewhere=elsewhere, host_bytes=host_bytes)
+    outside = project_files.outside(decided.plan, request.folder) if elsewhere else ()
+    project_files.report(
+        written, request.folder, own, given, elsewhere=elsewhere, host_bytes=host_bytes, outside=outside
+    )
 
 
 def _resumed(request: InitRequest) -> tuple[InitRequest, store.Saved]:

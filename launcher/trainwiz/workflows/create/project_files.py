@@ -23,6 +23,7 @@ from trainwiz.vocabulary import spelled
 from trainwiz.wizard import Action, Asked, said_source
 
 if TYPE_CHECKING:
+    from trainwiz.plan import Plan
     from trainwiz.render.artifact import Artifact
     from trainwiz.store.artifacts import Choice, Conflict, Written
 
@@ -112,11 +113,13 @@ def report(
     *,
     elsewhere: bool,
     host_bytes: int | None,
+    outside: Sequence[str] = (),
 ) -> None:
     """Print the files, what was left alone, the command that does the same, and what comes next.
 
     `options` are those of the command line that are not answers; `elsewhere` says that another machine will train, of
-    which nobody may know that it has `host_bytes` of memory beside its GPUs.
+    which nobody may know that it has `host_bytes` of memory beside its GPUs; `outside` is what the plan reads outside
+    of the folder.
     """
     report_files(written, folder)
     console.talk()
@@ -126,7 +129,16 @@ def report(
         console.talk()
         size = quantities.size(host_bytes)
         console.talk(t("Each machine needs {size} of host memory beside its GPUs.", size=size))
-    report_next(folder, elsewhere=elsewhere)
+    report_next(folder, elsewhere=elsewhere, outside=outside)
+
+
+def outside(plan: Plan, folder: Path) -> tuple[str, ...]:
+    """What the plan reads on this machine that a copy of the folder lacks: data, and a model's folder."""
+    from trainwiz.probe.data import listed
+
+    named = [name for value in (plan.data.train, plan.data.eval) for name in listed(value or "", folder)]
+    here = [name for name in (*named, plan.model.name) if os.path.isabs(name) and os.path.lexists(name)]
+    return tuple(name for name in dict.fromkeys(here) if not Path(name).is_relative_to(folder.resolve()))
 
 
 def report_files(written: Written, folder: Path) -> None:
@@ -150,12 +162,14 @@ def report_files(written: Written, folder: Path) -> None:
         console.talk(t("Nothing changed: {folder} is already up to date.", folder=folder))
 
 
-def report_next(folder: Path, *, elsewhere: bool = False) -> None:
-    """What to do with a project, on stderr; `elsewhere` on a machine that it must be copied to."""
+def report_next(folder: Path, *, elsewhere: bool = False, outside: Sequence[str] = ()) -> None:
+    """What to do with a project, on stderr; `elsewhere`: on a machine that it and what is `outside` must be copied to."""
     console.talk()
     is_job = any((folder / each.file).is_file() for each in schedulers.every())
     console.talk(t("Next, on that machine, with a copy of the folder:") if elsewhere and not is_job else t("Next:"))
     where = quoted(folder)
+    if elsewhere and not is_job and outside:
+        _step(t("copy {paths} there, too, to the same path, or change it in trainwiz.yaml", paths=", ".join(outside)))
     from trainwiz.render import SETTINGS
     from trainwiz.store import artifacts
 
