@@ -163,7 +163,7 @@ def report_files(written: Written, folder: Path) -> None:
 
 
 def report_next(folder: Path, *, elsewhere: bool = False, outside: Sequence[str] = ()) -> None:
-    """What to do with a project, on stderr; `elsewhere`: on a machine that it and what is `outside` must be copied to."""
+    """What to do with a project, on stderr; `elsewhere`: on another machine, which gets what is `outside`, too."""
     console.talk()
     is_job = any((folder / each.file).is_file() for each in schedulers.every())
     console.talk(t("Next, on that machine, with a copy of the folder:") if elsewhere and not is_job else t("Next:"))
