@@ -265,6 +265,18 @@ def test_empty_data_has_no_samples(tmp_path: Path) -> None:
     assert train(tmp_path, "nothing").samples_at_most == 0
 
 
+def test_names_typed_before_a_project_exists_are_seen_from_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "my-talks.jsonl", TALK)
+    found = [look(tmp_path / "new", task="sft", data__train=name).train for name in ("my-talk.jsonl", "other.jsonl")]
+    assert [each and each.detail for each in found] == [
+        "no such file or folder; did you mean my-talks.jsonl?",
+        "no such file or folder",
+    ]
+
+
 def test_a_folder_that_does_not_exist_yet(tmp_path: Path) -> None:
     found = look(tmp_path / "new", data__train="corpus.txt")
     assert found.train

@@ -209,6 +209,8 @@ def missing(name: str, path: Path, root: Path) -> str:
         return t("no such file or folder; did you mean {near}?", near=EMBEDDED)
     if name.startswith("~"):
         return t("~ is not expanded in a plan; write the full path")
+    if not root.is_dir():
+        path = Path(name)  # what is typed before the project exists is seen from the current folder
     if path.parent.is_dir():
         files = [p.name for p in path.parent.iterdir() if p.suffix in _USABLE or p.is_dir()]
         if near := difflib.get_close_matches(path.name, files, n=1):
