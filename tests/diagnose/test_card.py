@@ -1,5 +1,6 @@
 """`trainwiz diagnose` and the crash card: what a person sees, on a terminal of 80 columns and in a pipe."""
 
+import io
 import json
 import os
 import pty
@@ -18,8 +19,11 @@ import pytest
 from projects import Done, environment, make, trainwiz
 
 from trainwiz import columns
+from trainwiz.diagnose.diagnosis import Diagnosis
+from trainwiz.message import say
 from trainwiz.outcome import Outcome
 from trainwiz.store.runs import Run, create
+from trainwiz.ui.diagnosis import card
 from trainwiz.workflows import diagnose as command
 
 LOGS = Path(__file__).parents[1] / "logs"
@@ -211,3 +215,15 @@ def test_a_torn_record_is_no_traceback(tmp_path: Path, text: str) -> None:
     done = diagnosed(folder=tmp_path)
     assert "Traceback (most" not in done.err
     assert done.code == 0
+
+
+@pytest.mark.parametrize(
+    ("project", "said"),
+    [("", "run: trainwiz launch --resume"), ("my chat", "run: trainwiz launch 'my chat' --resume")],
+)
+def test_what_is_suggested_is_a_launch_of_the_project(project: str, said: str) -> None:
+    remedy = say("to continue, run: trainwiz launch --resume; or trainwiz launch --config FILE SCRIPT")
+    diagnosis = Diagnosis(name="x", rank=0, how=say("rank 0 ended"), cause=say("x"), remedy=remedy, project=project)
+    shown = " ".join(card(diagnosis, log="a.log", fix=None, stream=io.StringIO()))
+    assert said in shown
+    assert "or trainwiz launch --config FILE SCRIPT" in shown

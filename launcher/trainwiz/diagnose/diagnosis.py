@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from trainwiz import shell_words
 from trainwiz.diagnose import attempts, launchers, log_text, quoted, tools, unexplained
 from trainwiz.diagnose.endings import BY_CODE, DISK_FILLED, EXITED, KILLED_FOR_MEMORY
 from trainwiz.diagnose.known import SIGNATURES
@@ -35,6 +36,7 @@ _FULL_BYTES = 2**16
 Certainty = Literal["shown", "likely", "guessed", "unknown"]
 _SUSPECTS = 2
 _COMMAND = "your launch command"
+_LAUNCH = re.compile(r"trainwiz launch(?! --config)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,8 @@ class Diagnosis:
     """The tool that wrote the log, as far as it shows; empty: a script of somebody's own."""
     words: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """What that tool's users call the plan's keys in the remedy."""
+    project: str = ""
+    """The folder of the run's project, for what is suggested; empty: the current one, or none."""
 
     def to_dict(self) -> dict[str, object]:
         """Plain values, in English, for records and `--json`."""
@@ -249,6 +253,14 @@ def in_words_of(remedy: str, words: Mapping[str, str], command: str) -> str:
     for key in sorted(words, key=len, reverse=True):
         remedy = re.sub(rf"(?<![\w.]){re.escape(key)}(?![\w.]\w)", words[key], remedy)
     return remedy.replace("trainwiz launch --resume", command).replace("trainwiz launch", command)
+
+
+def in_project(remedy: str, project: str) -> str:
+    """A remedy in any language whose launches are those of a project in another folder."""
+    if project in ("", "."):
+        return remedy
+    command = f"trainwiz launch {shell_words.quoted(project)}"
+    return _LAUNCH.sub(lambda _: command, remedy)
 
 
 def _certainty(chosen: Signature | None, shown: Line | None, found: Recognized | None) -> Certainty:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TextIO
 
 from trainwiz import columns
-from trainwiz.diagnose.diagnosis import in_words_of
+from trainwiz.diagnose.diagnosis import in_project, in_words_of
 from trainwiz.language import t, text
 from trainwiz.message import Message
 from trainwiz.record import tokens
@@ -60,6 +60,7 @@ def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> 
     yield from _wrapped(text(diagnosis.cause).rstrip(_EMPTY), t("cause: "), stream, style="bold")
     yield from _evidence(diagnosis, log, stream)
     remedy = in_words_of(text(diagnosis.remedy), diagnosis.words, t("your launch command"))
+    remedy = in_project(remedy, diagnosis.project)
     yield from _wrapped(remedy, "→ ", stream, style="good")
     yield from _doubts(diagnosis, stream)
     if fix:

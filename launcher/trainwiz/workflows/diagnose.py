@@ -114,7 +114,8 @@ def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:
     if outcome is not None and outcome.first_failed is not None:
         file = console.near(log_of(run, outcome.first_failed))
         lines = logs.lines(*_logs_of(run, outcome.first_failed))
-        return of_outcome(outcome, {outcome.first_failed: lines}, log=str(file)), str(file)
+        diagnosis = of_outcome(outcome, {outcome.first_failed: lines}, log=str(file))
+        return dataclasses.replace(diagnosis, project=str(console.near(run.project))), str(file)
     found = [(of_log(logs.lines(file), log=str(file)), file, rank) for rank, file in history.logs(run).items()]
     failed = [(d, file, rank) for d, file, rank in found if d is not None]
     secondary = {signature.name for signature in SIGNATURES if signature.secondary}
@@ -123,7 +124,8 @@ def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:
     if not failed:
         return None, str(run.logs)
     diagnosis, file, rank = failed[0]
-    return dataclasses.replace(diagnosis, rank=rank, followed=tuple(r for _, _, r in failed[1:])), str(file)
+    project, followed = str(console.near(run.project)), tuple(r for _, _, r in failed[1:])
+    return dataclasses.replace(diagnosis, rank=rank, followed=followed, project=project), str(file)
 
 
 def _observed(run: Run, diagnosis: Diagnosis | None) -> Diagnosis | None:
