@@ -9,8 +9,9 @@ import io
 import json
 import re
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -210,7 +211,11 @@ def _lines(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
     for number, line in enumerate(lines, start=1):
         # The last line may be cut off.
         if line.strip() and (whole or kind(file) == ".jsonl" or line.endswith(b"\n")):
-            yield number, _object(file, number, line, lambda number=number: b"".join(lines[number:]))
+            yield number, _object(file, number, line, partial(_behind, lines, number))
+
+
+def _behind(lines: Sequence[bytes], number: int) -> bytes:
+    return b"".join(lines[number:])
 
 
 def _only_object(start: bytes) -> dict[str, Any] | None:

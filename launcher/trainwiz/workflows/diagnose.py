@@ -115,7 +115,7 @@ def of_run(run: Run, outcome: Outcome | None) -> tuple[Diagnosis | None, str]:
         file = console.near(log_of(run, outcome.first_failed))
         lines = logs.lines(*_logs_of(run, outcome.first_failed))
         diagnosis = of_outcome(outcome, {outcome.first_failed: lines}, log=str(file))
-        return dataclasses.replace(diagnosis, project=str(console.near(run.project))), str(file)
+        return diagnosis and dataclasses.replace(diagnosis, project=str(console.near(run.project))), str(file)
     found = [(of_log(logs.lines(file), log=str(file)), file, rank) for rank, file in history.logs(run).items()]
     failed = [(d, file, rank) for d, file, rank in found if d is not None]
     secondary = {signature.name for signature in SIGNATURES if signature.secondary}
