@@ -402,6 +402,7 @@ def test_a_finished_run_is_shown_and_left(project: Path) -> None:
     shown = finish(child)
     assert ENTER not in shown
     assert "exit code 3" in shown
+    assert "what to do: trainwiz diagnose" in shown
 
 
 def test_a_resumed_run_shows_the_whole_curve(project: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from trainwiz.language import t
 from trainwiz.probe import ranks
 from trainwiz.record import memory, metrics
 from trainwiz.record.complaints import complaints
 from trainwiz.record.pace import Pace
 from trainwiz.record.run import Recorded, State, Summary, started, summary
+from trainwiz.shell_words import quoted
 from trainwiz.store import history, jobs, jsonl
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.store.runs import Run
@@ -41,13 +44,14 @@ def watch(target: str, run: str | None, *, as_json: bool = False) -> None:
     """Draw a run until it ends or a key of `_QUIT` is pressed; without a terminal, or as JSON, print a snapshot."""
     if elsewhere := output.meant(target, run):
         with copy.of(*elsewhere) as copied:
-            _show(Watched(copied.run), copied.renew, as_json=as_json)
+            _show(Watched(copied.run), copied.renew, as_json=as_json, name=target)
         return
     found = history.find(run, Path(target)) if run else history.find(target)
-    _show(Watched(found), lambda: None, as_json=as_json)
+    _show(Watched(found), lambda: None, as_json=as_json, name=console.near(found.folder))
 
 
-def _show(watched: Watched, renew: Callable[[], None], *, as_json: bool) -> None:
+def _show(watched: Watched, renew: Callable[[], None], *, as_json: bool, name: str | Path) -> None:
+    """`name` is what a command calls the run."""
     view = watched.view()
     if as_json:
         console.data_json(to_dict(view, watched.job))
@@ -58,8 +62,12 @@ def _show(watched: Watched, renew: Callable[[], None], *, as_json: bool) -> None
         view = watched.view()
     width, height = shutil.get_terminal_size(_SNAPSHOT) if fullscreen.available() else _SNAPSHOT
     # The shell's next prompt takes a line or two, and must not push the run's name off the screen.
-    for line in frame(view, width, max(1, height - _PROMPT_LINES)):
+    hint = t("what to do: trainwiz diagnose {run}", run=quoted(name)) if view.summary.state is State.FAILED else ""
+    told = console.fitted(hint, first="", rest="  ", stream=sys.stderr) if hint else []
+    for line in frame(view, width, max(1, height - _PROMPT_LINES - len(told))):
         console.data(line)
+    for line in told:
+        console.talk(line)
 
 
 def _draw_until_the_end(watched: Watched, renew: Callable[[], None]) -> bool:
