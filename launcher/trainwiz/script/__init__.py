@@ -28,7 +28,7 @@ from trainwiz.script.origins import Origins
 from trainwiz.script.outline import Outline
 from trainwiz.script.ranks import STEMS, Ranks
 from trainwiz.script.training import Training
-from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, order, walk, written
+from trainwiz.script.tree import Tree, constant, dotted, is_main_guard, method, order, unreachable, walk, written
 from trainwiz.script.values import Values
 
 Found = TypeVar("Found")
@@ -322,7 +322,10 @@ class Script:
         return found
 
     def is_reached(self, place: Place) -> bool:
-        """Whether the script may reach a place: one of its own, or of what it names in its modules."""
+        """Whether the script may reach a place: its own, or of what it names in its modules; none behind a raise."""
+        whole = next((one for one in self.parts if one.file == place.file), None)
+        if whole is not None and any(first <= place.line <= last for first, last in whole.outline.once(unreachable)):
+            return False
         if place.file == self.file:
             return True
         part = next((i for i, part in enumerate(self.parts[:-1]) if part.file == place.file), None)

@@ -32,6 +32,11 @@ _MADE_BY = {
     "datasets.load_metric": "Metric",
     "torch.amp.GradScaler": "GradScaler",
 }
+_FABRICS = (
+    *(name for name, kind in _MADE_BY.items() if kind == "Fabric"),
+    *("lightning.lite.LightningLite", "lightning_lite.LightningLite", "pytorch_lightning.lite.LightningLite"),
+)
+"""What a class may derive from that sets up its models itself."""
 BY_HAND = ("torch.distributed.fsdp.FullyShardedDataParallel", "torch.nn.parallel.DistributedDataParallel")
 """What wraps a model in plain torch."""
 _WRAPS = ("deepspeed.initialize", *BY_HAND)
@@ -114,10 +119,20 @@ class Engines:
         name = dotted(node)
         if not name or not depth:
             return ""
+        if name == "self":
+            return self._of_self(node)
         key = (name, self.tree.scope(node), depth)
         if key not in self._kinds:
             self._kinds[key] = self._of_known(name, node, depth)
         return self._kinds[key]
+
+    def _of_self(self, node: ast.AST) -> str:
+        """What the object of a method is: a Fabric, where its class derives from it."""
+        if not self.fabric and not self.lightning:
+            return ""
+        kind = next((a for a in self.tree.above(node) if isinstance(a, ast.ClassDef)), None)
+        bases = [self.names.resolved(base) for base in kind.bases] if kind is not None else []
+        return "Fabric" if any(base in _FABRICS for base in bases) else ""
 
     def _of_known(self, name: str, node: ast.AST, depth: int) -> str:
         for assignment in reversed(self.names.assigned(name, node)):

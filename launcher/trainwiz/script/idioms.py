@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from trainwiz.script.edits import main_rank
+from trainwiz.script.tree import written
 
 if TYPE_CHECKING:
     from trainwiz.script import Script
@@ -51,6 +52,15 @@ def own_device(script: Script) -> str:
 def unwrapped(script: Script, name: str) -> str:
     """The module inside a wrapper of this name."""
     return f"accelerator.unwrap_model({name})" if _has_accelerator(script) else f"{name}.module"
+
+
+def without_deepspeed(script: Script, node: ast.AST) -> bool:
+    """Whether this is reached only where DeepSpeed does not train: in the `else` of `if use_deepspeed:`."""
+    for guard in script.tree.guards(node):
+        text = written(guard.test).lower()
+        if "deepspeed" in text and text.startswith("not ") == guard.positive and " and " not in text:
+            return True
+    return False
 
 
 def _has_accelerator(script: Script) -> bool:

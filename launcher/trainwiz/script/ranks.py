@@ -220,6 +220,8 @@ class Ranks:
 
         A value that merely came from the rank, such as a loss computed on its device, does not make it one.
         """
+        if self._asks_several(test):
+            return False
         for node in walk(test):
             if self.is_rank(node) or self.is_main(node) or self.holds_rank(node):
                 return True
@@ -231,6 +233,19 @@ class Ranks:
                 if answer:
                     return True
         return False
+
+    def is_alone(self, guard: Guard) -> bool:
+        """Whether a condition holds where there is one process only: `if ddp: … else: here`."""
+        test = guard.test
+        known = [a.value for a in self.names.assigned(dotted(test), test)] if dotted(test) else []
+        asked = [one for one in (test, *known) if isinstance(one, ast.expr) and self._asks_several(one)]
+        return any(isinstance(one.ops[0], ast.NotEq) != guard.positive for one in asked if isinstance(one, ast.Compare))
+
+    def _asks_several(self, test: ast.AST) -> bool:
+        """Whether a condition asks for a rank at all: `int(os.environ.get("RANK", -1)) != -1`."""
+        if not isinstance(test, ast.Compare) or not isinstance(test.ops[0], ast.Eq | ast.NotEq):
+            return False
+        return written(test.comparators[0]) == "-1" and any(map(self.is_rank, walk(test.left)))
 
     def _is_decided(self, assigned: Assignment) -> bool:
         """Whether a name gets its value on some ranks only, or gets a condition on the rank."""

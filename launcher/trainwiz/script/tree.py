@@ -290,6 +290,18 @@ def leaves(body: list[ast.stmt]) -> bool:
     return isinstance(last, _LEAVING)
 
 
+def unreachable(outline: Outline) -> list[tuple[int, int]]:
+    """The first and last lines of what stands behind a raise or a return in its block."""
+    found = []
+    for node in (*outline.of(ast.Raise), *outline.of(ast.Return)):
+        above = node.__dict__["_parent"]
+        blocks = (getattr(above, name, None) for name in ("body", "orelse", "finalbody"))
+        block = next((one for one in blocks if isinstance(one, list) and node in one), [node])
+        if block[-1] is not node:
+            found.append((block[block.index(node) + 1].lineno, block[-1].end_lineno or block[-1].lineno))
+    return found
+
+
 def is_main_guard(node: ast.AST) -> bool:
     """Whether a node is `if __name__ == "__main__":`; kept on the node, for every script that imports its module."""
     if not isinstance(node, ast.If):

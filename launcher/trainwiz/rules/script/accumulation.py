@@ -9,6 +9,7 @@ from trainwiz.finding import Level, Violation, Violations, remedy, violation
 from trainwiz.message import say
 from trainwiz.rules.registry import rule
 from trainwiz.script import Script
+from trainwiz.script.outline import Outline
 from trainwiz.script.training import Backward, Window, remainder
 from trainwiz.script.tree import Loop, constant, dotted, method, operates, walk, written
 
@@ -125,13 +126,32 @@ def the_last_window_counts(script: Script) -> Violations:
     https://huggingface.co/docs/accelerate/usage_guides/gradient_accumulation
     """
     for window in script.training.windows:
-        if not window.tail:
+        if not window.tail and not _skips_tail(script, window):
             yield violation(
                 "micro-batches after the last full window of {size} in an epoch carry over into the next epoch",
                 remedy("also update when i + 1 == len(loader)"),
                 size=written(window.size),
                 place=script.place(window.test),
             )
+
+
+def _skips_tail(script: Script, window: Window) -> bool:
+    """Whether a loop leaves out what follows its last whole window: `if i // n >= windows: continue`."""
+    for statement in window.loop.body:
+        if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Continue | ast.Break):
+            continue
+        fed = [
+            n for part in walk(statement.test) if isinstance(part, ast.Name | ast.BinOp) for n in _made(script, part)
+        ]
+        counted = [n for n in fed if operates(n, ast.FloorDiv, ast.Mod) and written(n.right) == written(window.size)]  # type: ignore[attr-defined]
+        if counted and script.tree.is_before(statement, window.backward.call):
+            return True
+    return False
+
+
+def _made(script: Script, part: ast.AST) -> list[ast.AST]:
+    """A part of a condition, with what its name was assigned."""
+    return [part, *(a.value for a in script.names.assigned(dotted(part), part))] if dotted(part) else [part]
 
 
 @rule("TW723", level=Level.ERROR, field="script")
@@ -376,11 +396,27 @@ def _divides(script: Script) -> bool:
     return script.accumulation is not None or any(c.has_spread() for c in script.called("accelerate.Accelerator"))
 
 
+def _told_to_engine(outline: Outline) -> list[ast.expr]:
+    """What DeepSpeed's configuration gets as its accumulation."""
+    found = [v for node in outline.of(ast.Dict) for k, v in zip(node.keys, node.values, strict=True) if _is_size(k)]
+    stored = [n.__dict__["_parent"] for n in outline.of(ast.Subscript) if isinstance(n.ctx, ast.Store)]
+    return found + [n.value for n in stored if isinstance(n, ast.Assign) and _is_size(n.targets[0])]
+
+
+def _is_size(key: ast.expr | None) -> bool:
+    named = key.slice if isinstance(key, ast.Subscript) else key
+    return isinstance(named, ast.Constant) and named.value == "gradient_accumulation_steps"
+
+
 def _is_told(script: Script, backward: Backward, divisor: ast.expr) -> bool:
     """Whether the divisor is the accumulation that the engine was given."""
     text = written(divisor)
     if backward.by == "DeepSpeedEngine":
-        return text.endswith(("gradient_accumulation_steps()", "gradient_accumulation_steps"))
+        if text.endswith(("gradient_accumulation_steps()", "gradient_accumulation_steps")):
+            return True
+        told_engine = script.tree.each(_told_to_engine)
+        named = _STEPS.search(dotted(divisor).rpartition(".")[2]) is not None
+        return named and (not told_engine or any(constant(value) != 1 for value in told_engine))
     told = script.accumulation
     if told is not None and written(told) in (text, *_meant(script, divisor)):
         return True

@@ -29,6 +29,7 @@ _ACCUMULATION = re.compile(r"accum|(^|_)gas$", re.IGNORECASE)
 _STEPS = re.compile(
     r"(iter(ation)?s|steps|batches|updates)_(per|in|each)_epoch|^(num|n)_(batches|iters)$", re.IGNORECASE
 )
+_SAMPLES = re.compile(r"num_(train_)?(samples|examples)|n_samples|dataset_size|train_num_samples", re.IGNORECASE)
 _NUMBERS = re.compile(r"^((num|n)_?(gpus?|devices?|processes|ranks)|ngpus?|world_size)$", re.IGNORECASE)
 _LOADER = re.compile(r"loader|(^|_)dl$|batches", re.IGNORECASE)
 _BATCHES = r"(?i)batch\w*sampler|loader"
@@ -56,6 +57,7 @@ def ranks_are_counted_once(script: Script) -> Violations:
     yield from _whole_batches(script)
     yield from _unshared(script)
     yield from _counted_twice(script)
+    yield from _without_ranks(script)
     yield from _fixed(script)
 
 
@@ -176,6 +178,37 @@ def _counted_twice(script: Script) -> Violations:
                     place=script.place(node),
                 )
                 return
+
+
+def _without_ranks(script: Script) -> Violations:
+    """Totals of schedules that divide the samples of all ranks by the batch of one: `num_samples // batch_size`."""
+    for total in horizons(script):
+        fed = [n for n in script.names.feeding(total) if isinstance(n, ast.expr)]
+        texts = [dotted(n.func if isinstance(n, ast.Call) else n) for n in fed]
+        if any(map(_RANKS.search, texts)):
+            continue
+        for node in fed:
+            divided = isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div | ast.FloorDiv)
+            size = dotted(node.right) if divided else ""  # type: ignore[attr-defined]
+            samples = divided and _SAMPLES.search(dotted(node.left).rpartition(".")[2])  # type: ignore[attr-defined]
+            if samples and size and not _OF_ALL.search(size.rpartition(".")[2]) and _is_of_one_rank(script, size):
+                yield violation(
+                    "{total} leaves out the number of ranks: the schedule ends too late",
+                    remedy("divide by the number of ranks as well"),
+                    total=ast.unparse(node),
+                    place=script.place(node),
+                )
+                return
+
+
+def _is_of_one_rank(script: Script, size: str) -> bool:
+    """Whether a batch size is multiplied by the number of ranks elsewhere, and so is that of one rank."""
+    products = [n for n in script.tree.of(ast.BinOp) if isinstance(n.op, ast.Mult)]
+    factors = [[*_factors(n)] for n in products]
+    return any(
+        any(dotted(f) == size for f in one) and any(_RANKS.search(dotted(f)) or _asks_ranks(f) for f in one)
+        for one in factors
+    )
 
 
 def _factors(node: ast.AST) -> Iterator[ast.expr]:

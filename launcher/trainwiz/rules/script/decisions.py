@@ -56,6 +56,7 @@ def ranks_decide_together(script: Script) -> Violations:
         local = _closure(script, loop, _batch_names(script, loop) | _losses(script, loop))
         yield from _leaving(script, _exits(script, loop), local)
         yield from _left_out(script, loop, local)
+        yield from _stepping_alone(script, loop, local)
         yield from _alone(script, loop)
         yield from _caught(script, loop)
     for loop in _epochs(script):
@@ -70,6 +71,31 @@ def ranks_decide_together(script: Script) -> Violations:
             local = _closure(script, function, names - {"self", "batch"})
             exits = [(t, leave) for t, leave in _returns(script, function) if leave.lineno < passes[-1].lineno]
             yield from _leaving(script, iter(exits), local)
+            yield from _stepping_alone(script, function, local)
+
+
+def _stepping_alone(script: Script, part: ast.AST, local: set[str]) -> Violations:
+    """Updates that one rank's data decides: all ranks have the same gradients, and some make no use of them."""
+    for step in script.training.steps:
+        if part not in (script.tree.scope(step), *script.tree.loops(step)[:1]):
+            continue
+        around = set(script.tree.inside(step))
+        tests = [g.test for g in script.tree.guards(step) if script.tree.parent(g.test) in around]
+        tests = [test for test in tests if _is_within(test, part)]
+        asked = [t for t in tests if not _asks_presence(t) and _is_local(t, local, known=True)]
+        if asked:
+            yield violation(
+                "only this rank knows {test}: where it makes no update, the ranks go on with different weights",
+                remedy("reduce the condition over all ranks first, so that all of them update or none does"),
+                test=written(asked[0]),
+                place=script.place(step),
+            )
+            return
+
+
+def _asks_presence(test: ast.expr) -> bool:
+    """Whether a condition asks only if there is a value, as all ranks have or have not."""
+    return isinstance(test, ast.Name) or any(isinstance(n, ast.Is | ast.IsNot) for n in walk(test))
 
 
 def _leaving(script: Script, exits: Iterator[tuple[ast.expr, ast.stmt]], local: set[str]) -> Violations:

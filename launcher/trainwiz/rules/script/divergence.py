@@ -58,10 +58,14 @@ _ENGINE_SAVES = (
 )
 _BACK_ENDS = re.compile(r"deepspeed|zero|fsdp|shard|engine|back_?end|strategy|stage|scaler", re.IGNORECASE)
 """In a condition that asks which engine trains."""
+_SHARDED = re.compile(r"\bds_(id|status|shape|numel)\b")
+"""In a condition that asks whether ZeRO 3 shards a weight, which it does on all ranks alike."""
 _DEEP = 3
 """Functions that call each other, down to the one that needs all ranks."""
 _SEVERAL = re.compile(r"distributed|ddp|multi_?(gpu|process)|world_size|n(um)?_gpus|is_dist", re.IGNORECASE)
 """In the names of parameters that say whether there are several ranks at all."""
+_UNKNOWN = r"^all_?(reduce|gather)(_\w+)?$"
+"""Names of collectives, whoever's they are."""
 _SETTINGS = re.compile(r"^(args|cfg|config|conf|flags|hparams|opts?)$")
 """Names of parameters that are the same in each call."""
 _RUNNING = ("generate", "forward")
@@ -83,6 +87,7 @@ def collectives_on_every_rank(script: Script) -> Violations:
     if not script.ranks.differ:
         return
     synced = [c for c in script.calls_with("sync_dist") if script.engines.lightning and _is_synced(c)]
+    synced += [c for c in script.calls_like(_UNKNOWN) if _is_unknown(script, c)]
     for call in [*script.called(*COLLECTIVES), *synced]:
         if script.ranks.is_single(call.node) and not _is_in_group(script, call) and not _answered(script, call):
             yield from _single(
@@ -107,12 +112,14 @@ def states_saved_by_every_rank(script: Script) -> Violations:
     if not script.ranks.differ:
         return
     own = [c for c in script.methods(*_ENGINE_SAVES) if c.name not in SAVES and _is_of_prepared(script, c)]
-    for call in [*script.called(*SAVES), *own]:
+    own += script.methods("consolidate_state_dict")  # ZeroRedundancyOptimizer's
+    saves = [c for c in script.called(*SAVES) if not _is_of_lite(script, c)]
+    for call in [*saves, *own]:
         yield from _single(
             script, call, say("call {name} on every rank; each rank writes its own part", name=dotted(call.node.func))
         )
-    yield from in_functions(script, [*script.called(*SAVES), *own])
-    yield from in_branches(script, [*script.called(*SAVES), *own])
+    yield from in_functions(script, [*saves, *own])
+    yield from in_branches(script, [*saves, *own])
 
 
 @rule("TW703", level=Level.ERROR, field="script")
@@ -164,9 +171,23 @@ def evaluation_uses_every_rank(script: Script) -> Violations:
             yield from _single(script, call, say("evaluate on every rank and gather the results"))
 
 
+def _is_unknown(script: Script, call: Call) -> bool:
+    """Whether a function of another package is called by the name of a collective: `misc.all_reduce_mean(loss)`."""
+    own = script.origins.called(call.node) is not None or script.origins.kind(call.last) is not None
+    torchs = call.name.startswith(("torch.", "self."))
+    return call.name not in COLLECTIVES and not own and not torchs and script.names.function(call.last) is None
+
+
 def _is_synced(call: Call) -> bool:
     """Whether a LightningModule's own log averages a number over all ranks."""
     return dotted(call.node.func) in ("self.log", "self.log_dict") and constant(call.keyword("sync_dist")) is True
+
+
+def _is_of_lite(script: Script, call: Call) -> bool:
+    """Whether a class of LightningLite's saves, which writes on one rank without a barrier."""
+    kind = next((a for a in script.tree.above(call.node) if isinstance(a, ast.ClassDef)), None)
+    bases = [dotted(base) for base in kind.bases] if kind is not None else []
+    return dotted(call.node.func).startswith("self.") and any(base.endswith("LightningLite") for base in bases)
 
 
 def _is_of_prepared(script: Script, call: Call) -> bool:
@@ -342,6 +363,7 @@ def _is_always_reached(script: Script, node: ast.AST, function: Function) -> boo
     }
     given -= _never_given(script, function, given)
     tests = [guard.test for guard in script.tree.guards(node) if not _is_repeated(script, guard.test, function)]
+    tests = [test for test in tests if not _SHARDED.search(written(test))]
     return not any(isinstance(n, ast.Name) and n.id in given for test in tests for n in walk(test))
 
 

@@ -19,6 +19,9 @@ from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk,
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _ENGINES = ("Accelerator", "Fabric")
+_SPREADS = ("auto", "balanced", "sequential")
+_ASKED = re.compile(r"WORLD_SIZE")
+"""In a program that asks how many ranks there are."""
 _PREPARES = ("Accelerator.prepare", "Fabric.setup")
 _LOADING = re.compile(
     r"prepare|setup|initialize|loader|enumerate|tqdm|^iter$|^next$|optim|sched|(^|_)dl$", re.IGNORECASE
@@ -141,19 +144,28 @@ def models_of_several_ranks_have_no_device_map(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/concept_guides/big_model_inference
     """
     trains = script.training.backwards or script.called("Trainer.train")
-    by_trainer = bool(script.called("Trainer.train")) and script.says(SEVERAL_RANKS)
+    by_trainer = bool(script.called("Trainer.train")) and (script.says(SEVERAL_RANKS) or script.says(_ASKED))
     if not trains or not (script.engines.several or _asks_rank(script) or by_trainer):
         return
     for call in script.calls_with("device_map"):
         value = call.keyword("device_map")
         known = script.values.of(value)
-        if value is not None and known and not known.option and known.value in ("auto", "balanced", "sequential"):
+        map = known.value if known and not known.option else _only_map(script, value)
+        if value is not None and map in _SPREADS:
             yield violation(
                 'device_map="{map}" spreads the model of every rank over all GPUs',
                 remedy("remove device_map; the engine places the model"),
-                map=known.value,
+                map=map,
                 place=script.place(value),
             )
+
+
+def _only_map(script: Script, value: ast.expr | None) -> object:
+    """What a name is assigned beside None, where a program asks for its rank or their number, and nothing else."""
+    made = [a.value for a in script.names.assigned(dotted(value), value)] if value is not None and dotted(value) else []
+    kinds = {one.value for one in made if isinstance(one, ast.Constant)} - {None}
+    alone = len(made) > 1 and len(kinds) == 1 and all(isinstance(one, ast.Constant) for one in made)
+    return next(iter(kinds)) if alone else None
 
 
 def _asks_rank(script: Script) -> bool:

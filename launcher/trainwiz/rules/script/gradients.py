@@ -11,8 +11,9 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import instead, main_rank
 from trainwiz.script.engines import BY_HAND
+from trainwiz.script.idioms import without_deepspeed
 from trainwiz.script.training import Backward, Window, counts_to_window
-from trainwiz.script.tree import dotted, opened, walk, written
+from trainwiz.script.tree import Function, dotted, opened, walk, written
 
 _BACKWARD = {
     "Accelerator.prepare": "accelerator.backward",
@@ -21,6 +22,7 @@ _BACKWARD = {
     "Booster.boost": "booster.backward",
 }
 _FABRIC_SHARDS = re.compile(r"FSDPStrategy|DeepSpeedStrategy|16-mixed|strategy=.(fsdp|deepspeed)")
+_FSDP = re.compile(r"(^|[._])(use_)?fsdp$", re.IGNORECASE)
 _CLIPS = ("torch.nn.utils.clip_grad_norm_", "torch.nn.utils.clip_grad_value_")
 
 
@@ -42,8 +44,9 @@ def accelerator_runs_backward(script: Script) -> Violations:
     alone = owner == "accelerator.backward" and _prepares_models_only(script)
     if not owner or other or alone:
         return
+    bypassing = ("Tensor", "GradScaler") if owner == "fabric.backward" else ("Tensor",)
     for backward in script.training.backwards:
-        if backward.by != "Tensor":
+        if backward.by not in bypassing:
             continue
         others = [b.call for b in script.training.backwards if b is not backward]
         inside = any(opened(block, "accumulate") for block in script.tree.withs(backward.call))
@@ -73,6 +76,8 @@ def accelerator_clips(script: Script) -> Violations:
     yield from _clipped_by_shards(script)
     for call in _torch_clips(script):
         begun = [c for c in script.called("deepspeed.initialize") if c.node in script.live]
+        if begun and without_deepspeed(script, call.node):
+            continue
         if begun and not script.engines.accelerate:
             yield violation(
                 "{name} has no effect under DeepSpeed",
@@ -163,10 +168,11 @@ def _scaling(backward: ast.Call) -> str:
 
 @rule("TW713", level=Level.ERROR, field="script")
 def clipping_waits_for_the_last_micro_batch(script: Script) -> Violations:
-    """Clip once per update: under accumulate(), only if accelerator.sync_gradients is true.
+    """Clip once per update, before its step: under accumulate(), only if accelerator.sync_gradients is true.
 
     Without it: the sum so far is clipped after each micro-batch, and early micro-batches weigh less; in fp16, the
-    second call fails with `unscale_() has already been called on this optimizer since the last update()`.
+    second call fails with `unscale_() has already been called on this optimizer since the last update()`. Clipping
+    after the step changes nothing.
     Why: accumulate() delays step and zero_grad automatically, but not the clipping.
     Instead: write `if accelerator.sync_gradients: accelerator.clip_grad_norm_(…)`; in a loop that counts micro-batches
     by hand, clip under the condition of the step.
@@ -174,6 +180,7 @@ def clipping_waits_for_the_last_micro_batch(script: Script) -> Violations:
     """
     yield from _clipped_in_windows(script)
     yield from _clipped_in_inner_loops(script)
+    yield from _clipped_too_late(script)
     clips = script.called("Accelerator.clip_grad_norm_", "Accelerator.clip_grad_value_", *_CLIPS)
     if not clips or (script.accumulation is None and script.makers("Accelerator")):
         return
@@ -222,6 +229,8 @@ def _cleared_in_windows(script: Script) -> Violations:
             mine = dotted(call.node.func.value) in stepped  # type: ignore[attr-defined]
             if not mine or script.tree.loops(call.node)[:1] != [window.loop]:
                 continue
+            if _ends_turn(script, call.node) or script.tree.exclusive(call.node, window.step):
+                continue
             guards = script.tree.guards(call.node, within=window.loop)
             if not any(counts_to_window(window, guard, script.training.expanded) for guard in guards):
                 yield violation(
@@ -244,6 +253,12 @@ def _cleared_in_windows(script: Script) -> Violations:
                 return
 
 
+def _ends_turn(script: Script, call: ast.Call) -> bool:
+    """Whether a turn ends behind a call, as where a batch is left out."""
+    _, after = _around(script, call)
+    return bool(after) and isinstance(after[-1], ast.Continue | ast.Break | ast.Return | ast.Raise)
+
+
 def _steps_after(script: Script, backward: Backward) -> list[ast.Call]:
     """The updates after a loop over the micro-batches of each, where this loop has none itself."""
     around = script.origins.loops(backward.call)
@@ -259,11 +274,14 @@ def _clipped_by_shards(script: Script) -> Violations:
     fabric = script.called("Fabric.setup", "Fabric.setup_module") and script.says(_FABRIC_SHARDS)
     wraps = [c for c in script.called(BY_HAND[0]) if isinstance(script.tree.statement(c.node), ast.Assign)]
     wraps = [c for c in wraps if "NO_SHARD" not in written(c.node)]
+    yield from _in_sharded_branch(script)
     if own or not (fabric or (wraps and not script.called(BY_HAND[1]))):
         return
     for call in _torch_clips(script):
         norm = call.last == "clip_grad_norm_" and "parameters" in written(call.node.args[0])
         tests = " ".join(written(guard.test) for guard in script.tree.guards(call.node))
+        if wraps and _is_overridden(script, call, wraps):
+            continue
         if norm and not re.search(r"fsdp|shard|strategy|deepspeed", tests, re.IGNORECASE):
             yield violation(
                 "torch's {name} clips by the norm of this rank's shard, or of scaled gradients",
@@ -271,6 +289,31 @@ def _clipped_by_shards(script: Script) -> Violations:
                 name=call.last,
                 place=script.place(call.node),
             )
+
+
+def _in_sharded_branch(script: Script) -> Violations:
+    """torch's clipping in a branch for FSDP: `if args.fsdp: torch.nn.utils.clip_grad_norm_(…)`."""
+    for call in _torch_clips(script) if script.names.imported("torch.distributed.fsdp") else ():
+        guards = [g for g in script.tree.guards(call.node) if _FSDP.search(written(g.test))]
+        inside = [g for g in guards if g.positive and isinstance(g.test, ast.Name | ast.Attribute)]
+        if inside and len(inside) == len(guards) and call.last == "clip_grad_norm_":
+            yield violation(
+                "torch's {name} clips by the norm of this rank's shard, or of scaled gradients",
+                remedy("use the clip_grad_norm_ of the FSDP model"),
+                name=call.last,
+                place=script.place(call.node),
+            )
+
+
+def _is_overridden(script: Script, clip: Call, wraps: Sequence[Call]) -> bool:
+    """Whether a method clips for models that nothing wraps: the classes that wrap theirs have one of their own."""
+    function = script.tree.scope(clip.node)
+    mine = script.tree.parent(function)
+    kinds = [next((a for a in script.tree.above(c.node) if isinstance(a, ast.ClassDef)), None) for c in wraps]
+    if not isinstance(function, Function) or not isinstance(mine, ast.ClassDef):
+        return False
+    names = [{f.name for f in kind.body if isinstance(f, Function)} for kind in kinds if kind is not None]
+    return mine not in kinds and len(names) == len(kinds) and all(function.name in one for one in names)
 
 
 def _through(script: Script, backward: Backward, owner: str) -> Fix:
@@ -296,6 +339,7 @@ def _clipped_in_windows(script: Script) -> Violations:
                 counts_to_window(window, g, script.training.expanded) for g in guards
             )
             every = every or _clips_beside(script, call.node, window)
+            every = every and not script.tree.exclusive(call.node, window.step)
             if every and window.backward.by not in ("DeepSpeedEngine", "Booster"):
                 yield violation(
                     "this clips after every micro-batch instead of once before the update",
@@ -327,6 +371,34 @@ def _clipped_in_inner_loops(script: Script) -> Violations:
                     remedy("clip once, between the loop and the step"),
                     place=script.place(call.node),
                 )
+
+
+def _clipped_too_late(script: Script) -> Violations:
+    """Clipping behind the update that should have had the clipped gradients."""
+    passes, steps = {b.call for b in script.training.backwards}, set(script.training.steps)
+    for call in script.methods("clip_grad_norm_", "clip_grad_value_", "clip_gradients") if steps else ():
+        before, after = _around(script, call.node)
+        events = [node for statement in before for node in walk(statement) if node in passes or node in steps]
+        clips = [n for s in before for n in walk(s) if isinstance(n, ast.Call) and "clip" in dotted(n.func)]
+        coming = [node for statement in after for node in walk(statement) if node in passes or node in steps]
+        if events and events[-1] in steps and not clips and not (coming and coming[0] in steps):
+            yield violation(
+                "the gradients are clipped after the update, which has used them unclipped",
+                remedy("clip between the backward pass and the step"),
+                place=script.place(call.node),
+            )
+
+
+def _around(script: Script, call: ast.Call) -> tuple[list[ast.stmt], list[ast.stmt]]:
+    """The statements before and after that of a call in its block."""
+    statement = script.tree.statement(call)
+    parent = script.tree.parent(statement) if statement is not None else None
+    for name in ("body", "orelse"):
+        block = getattr(parent, name, None)
+        if isinstance(block, list) and statement in block:
+            index = block.index(statement)
+            return block[:index], block[index + 1 :]
+    return [], []
 
 
 def _comes_from_prepared(script: Script, loss: ast.expr) -> bool:

@@ -71,13 +71,14 @@ def devices_come_from_the_engine(script: Script) -> Violations:
 
     Without it: all processes use GPU 0, which runs out of memory while the others are idle.
     Why: .cuda() and .to("cuda") mean the current GPU, which is GPU 0 until torch.cuda.set_device says otherwise;
-    accelerate, DeepSpeed and Colossal-AI call it themselves.
+    accelerate, DeepSpeed, Colossal-AI and Lightning's Fabric call it themselves.
     Instead: call torch.cuda.set_device(local_rank) first, or use .to(torch.device("cuda", local_rank)).
     Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
     """
     # The engines select the local rank's GPU, and their examples call .cuda().
     own = script.called("torch.cuda.set_device", "torch.accelerator.set_device_index")
-    if own or script.engines.accelerate or script.engines.deepspeed or script.engines.colossalai:
+    fabric = script.called("Fabric.setup", "Fabric.setup_module", "Fabric.launch")
+    if own or fabric or script.engines.accelerate or script.engines.deepspeed or script.engines.colossalai:
         return
     met = script.called("torch.distributed.init_process_group")
     moves = [c for c in _moves(script) if _target(c) is None or constant(_target(c)) == "cuda"]
@@ -124,7 +125,9 @@ def one_tracker(script: Script) -> Violations:
     Source: https://huggingface.co/docs/accelerate/usage_guides/tracking
     """
     for call in script.called(*_TRACKERS) if script.engines.several else ():
-        if not _knows_rank(script, call):
+        sites = script.origins.sites(script.tree.scope(call.node))
+        of_one = bool(sites) and all(map(script.ranks.is_single, sites))  # `if rank == 0: logger.push(…)`
+        if not _knows_rank(script, call) and not of_one:
             yield violation(
                 "{name} opens a tracker on every process",
                 remedy("put it under: if {condition}", condition=main_process(script, call.node)),

@@ -132,7 +132,7 @@ def one_rank_writes(script: Script) -> Violations:
         return
     for call in script.calls_of(*_WRITES):
         path = _written(script, call)
-        if path is None or not _trains(script, call.node):
+        if path is None or not _trains(script, call.node) or _starts_ranks(script, call.node):
             continue
         open_site = next(_open_sites(script, call, path), None) if _knows_rank(script, call, path) else call.node
         if open_site is not None:
@@ -146,15 +146,18 @@ def one_rank_writes(script: Script) -> Violations:
 
 @rule("TW766", level=Level.WARNING, field="script")
 def sharded_weights_are_saved_whole(script: Script) -> Violations:
-    """Collect the full state of a sharded model before torch.save.
+    """Collect the full state of a sharded model and its optimizer before torch.save.
 
     Without it: under fully_shard and FSDP, the file of one rank has only that rank's shards; it cannot be loaded into
-    an unsharded model.
-    Why: after fully_shard, model.state_dict() returns DTensors: each rank has 1/N of each weight.
+    an unsharded model. An optimizer's own state_dict() has this rank's shards only: with those of rank 0, a resume
+    fails, or goes on with moments of other weights.
+    Why: after fully_shard, model.state_dict() returns DTensors: each rank has 1/N of each weight, and of each moment.
     Instead: get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True)) on every
     rank, then torch.save on rank 0; or torch.distributed.checkpoint.save.
     Source: https://docs.pytorch.org/docs/stable/distributed.checkpoint.html; seen with torch 2.13
     """
+    if script.engines.fsdp:
+        yield from _sharded_optimizers(script)
     if not script.engines.fsdp or script.says(_WHOLE):
         return
     for call in script.called("torch.save"):
@@ -166,6 +169,42 @@ def sharded_weights_are_saved_whole(script: Script) -> Violations:
                 remedy("collect the full state dict on every rank first: get_model_state_dict"),
                 place=script.place(call.node),
             )
+
+
+def _sharded_optimizers(script: Script) -> Violations:
+    """The own state of an optimizer of a model that FSDP 1 shards, which one rank writes."""
+    wraps = script.called("torch.distributed.fsdp.FullyShardedDataParallel")
+    places = {_frame(script, c.node) for c in wraps}
+    for call in script.methods("state_dict"):
+        owner = call.node.func.value  # type: ignore[attr-defined]
+        if _frame(script, call.node) not in places or script.engines.kind(owner) != "Optimizer":
+            continue
+        tests = " ".join(written(g.test) for g in script.tree.guards(call.node))
+        if re.search(r"fsdp|shard|strategy", tests, re.IGNORECASE) or not _goes_to_one(script, call.node):
+            continue
+        yield violation(
+            "{name} has only the shards of this rank: under FSDP, one rank cannot save all of it",
+            remedy("collect it on every rank: FSDP.optim_state_dict(model, {name})", name=dotted(owner)),
+            name=dotted(owner),
+            place=script.place(call.node),
+        )
+
+
+def _frame(script: Script, node: ast.AST) -> ast.AST:
+    """The class around a node, else its function."""
+    kind = next((a for a in script.tree.above(node) if isinstance(a, ast.ClassDef)), None)
+    return kind or script.tree.scope(node)
+
+
+def _goes_to_one(script: Script, call: ast.Call) -> bool:
+    """Whether one rank alone gets what a method returns."""
+    if script.ranks.is_single(call):
+        return True
+    names = {one.name for one in script.names.bound_to(call)}
+    scope = script.tree.scope(call)
+    uses = [n for name in names for n in script.tree.mentions(name) if script.tree.scope(n) is scope]
+    read = [n for n in uses if isinstance(n.ctx, ast.Load) and script.tree.is_before(call, n)]
+    return any(script.ranks.own_guard(n) is not None for n in read)
 
 
 @rule("TW767", level=Level.WARNING, field="script")
@@ -185,6 +224,8 @@ def resuming_restores_the_optimizer(script: Script) -> Violations:
     yield from _left_in_file(script, [one.place for one in told])
     yield from _left_by_booster(script)
     yield from _left_by_hooks(script)
+    if not told:
+        yield from _never_loaded(script)
     loads = [c for c in script.methods("load_state_dict") if c.node.args]
     updates = script.training.steps or any(b.by == "NativeScaler" for b in script.training.backwards)
     if not loads or not (updates or _trains_elsewhere(script)) or script.engines.colossalai:
@@ -232,6 +273,39 @@ def _never_told(script: Script) -> Violations:
         )
 
 
+def _never_loaded(script: Script) -> Violations:
+    """An optimizer whose state is saved, and that nothing loads, where the training begins at a later epoch."""
+    if script.methods("load_state", "load_checkpoint") or script.called(_RESTORES) or not script.training.backwards:
+        return
+    saved = [c for c in script.methods("state_dict") if script.engines.kind(c.node.func.value) == "Optimizer"]  # type: ignore[attr-defined]
+    written_out = [c for c in saved if any(dotted(a.func) == "torch.save" for a in _calls_around(script, c.node))]
+    texts = [written(c.node).lower() for c in script.methods("load_state_dict")]
+    given = [dotted(v).lower() for c in script.calls_like(_LOADS) for v in c.arguments]
+    # What goes by another name than an optimizer's may be one.
+    if not written_out or not texts or any("opt" in text for text in (*texts, *given)):
+        return
+    if any(_begins_later(script, loop) for loop in script.tree.of(ast.For) if script.training.within(loop)):
+        name = dotted(written_out[0].node.func).rpartition(".")[0]
+        yield violation(
+            "{name} is saved, but not loaded again when the training continues",
+            remedy("load it beside the other states: {name}.load_state_dict", name=name),
+            name=name,
+            place=script.place(written_out[0].node),
+        )
+
+
+def _calls_around(script: Script, node: ast.AST) -> list[ast.Call]:
+    return [a for a in script.tree.inside(node) if isinstance(a, ast.Call)]
+
+
+def _begins_later(script: Script, loop: ast.For) -> bool:
+    """Whether a loop over epochs begins at a number that is computed: `range(starting_epoch, …)`."""
+    begins = loop.iter.args[0] if isinstance(loop.iter, ast.Call) and len(loop.iter.args) > 1 else None
+    if begins is None or not isinstance(begins, ast.Name) or not _START.search(begins.id):
+        return False
+    return any(constant(a.value) is None for a in script.names.assigned(begins.id, begins))
+
+
 def _saved_only(script: Script) -> Violations:
     """The state of an optimizer or a schedule that is saved, but not loaded beside the others that are."""
     states = [c for c in script.methods("state_dict") if isinstance(c.node.func, ast.Attribute)]
@@ -274,14 +348,22 @@ def _left_in_file(script: Script, known: Sequence[Place | None]) -> Violations:
     loads = script.calls_like(_LOADS)
     read |= {k.arg for c in loads for k in c.node.keywords if k.arg}
     given = {dotted(v) for c in loads for v in c.arguments}
+    subscripted = script.tree.each(_subscripted)
     for group in saved:
         keys = {key for key, _ in group}
-        resumed = any(key in read and _OF_STATES[0].search(key) for key in keys)
+        by_key = any(key in subscripted and _OF_STATES[1].search(key) for key in keys)
+        resumed = by_key or any(key in read and _OF_STATES[0].search(key) for key in keys)
         for key, state in group if resumed else ():
             owner = dotted(state.func).rpartition(".")[0]
             wanted = any(words.search(key) for words in _OF_STATES)
             place = script.place(state)
-            if wanted and key not in read and place not in known and owner and owner not in given:
+            if (
+                wanted
+                and key not in (subscripted if by_key else read)
+                and place not in known
+                and owner
+                and owner not in given
+            ):
                 yield violation(
                     "{name} is saved, but not loaded again when the training continues",
                     remedy("load it beside the other states: {name}.load_state_dict", name=owner),
@@ -300,6 +382,15 @@ def _states(outline: Outline) -> list[list[tuple[str, ast.Call]]]:
     groups += [[(k.arg, k.value) for k in call.keywords] for call in outline.calls.get("dict", ())]
     found = [[(k, v) for k, v in g if isinstance(k, str) and method(v) == "state_dict"] for g in groups]
     return [group for group in found if len(group) > 1]
+
+
+def _subscripted(outline: Outline) -> list[str]:
+    """The keys that something is asked for: `file["key"]`, `file.get("key")`, `"key" in file`."""
+    found = [constant(n.slice) for n in outline.of(ast.Subscript) if isinstance(n.ctx, ast.Load)]
+    calls = [*outline.calls.get("get", ()), *outline.calls.get("pop", ())]
+    found += [constant(call.args[0]) for call in calls if call.args]
+    found += [constant(n.left) for n in outline.of(ast.Compare)]
+    return [key for key in found if isinstance(key, str)]
 
 
 def _read_keys(outline: Outline) -> set[str]:
@@ -533,9 +624,25 @@ def _knows_rank(script: Script, call: Call, path: ast.expr) -> bool:
         # Where the other branch makes the same call, all ranks come here.
         twins = [s for s in script.origins.sites(_called(script, site)) if script.tree.exclusive(s, site)]
         guarded = _is_guarded(script, site, near=site in own) and not any(_is_guarded(script, s) for s in twins)
-        if guarded or any(script.ranks.is_rank(v) or script.ranks.is_main(v) for v in given):
+        told = [v for v in given if script.ranks.is_rank(v) or script.ranks.is_main(v)]
+        if guarded or any(_is_asked_for(script, v, call.node, site) for v in told):
             return True
     return False
+
+
+def _is_asked_for(script: Script, value: ast.expr, node: ast.AST, site: ast.Call) -> bool:
+    """Whether the function around a node reads what a call gives it."""
+    function = script.tree.scope(node)
+    names = {p for p in parameters(function) if argument(function, p, site) is value}
+    read = {n.id for n in walk(function) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)}
+    return not names or not names.isdisjoint(read)
+
+
+def _starts_ranks(script: Script, node: ast.AST) -> bool:
+    """Whether one process comes here, which starts the ranks after it: `torch.multiprocessing.spawn(…)`."""
+    scope = script.tree.scope(node)
+    starts = [c for c in script.calls_of("spawn", "start_processes") if script.tree.scope(c.node) is scope]
+    return any(script.tree.is_before(node, c.node) for c in starts)
 
 
 def _called(script: Script, site: ast.Call) -> ast.AST:
@@ -574,6 +681,8 @@ def _is_guarded(script: Script, node: ast.AST, *, near: bool = True) -> bool:
     if any("rank" in mark or "process" in mark for mark in marks):
         return True
     if script.ranks.is_single(node) or any(map(script.ranks.decides, tests)):
+        return True
+    if any(map(script.ranks.is_alone, guards)):
         return True
     words = " ".join(written(test) for test in tests).lower()
     if re.search(_ONE_WRITES, words) or (near and "distributed" in words):
@@ -618,7 +727,26 @@ def _resumes(script: Script, call: Call, progress: Sequence[tuple[str, ast.AST]]
     if _starts_later(script, call):
         return True
     names = {n.id for n in script.names.feeding(source) if isinstance(n, ast.Name)}
-    return any(_is_loaded(script, base, node) for base, node in progress if base in names)
+    asked = [(base, node) for base, node in progress if base in names]
+    return any(_is_loaded(script, base, node) and not _is_shown_only(script, node) for base, node in asked)
+
+
+def _is_shown_only(script: Script, node: ast.AST) -> bool:
+    """Whether a number goes nowhere but into what is printed: `print(f"weights of step {step}")`."""
+    statement = script.tree.statement(node)
+    if not isinstance(statement, ast.Assign):
+        return _is_printed(script, node)
+    named = [n for target in statement.targets for n in walk(target) if isinstance(n, ast.Name)]
+    names = {n.id for n in named if len(named) == 1 or _PROGRESS.search(n.id)}
+    scope = script.tree.scope(node)
+    uses = [n for name in names for n in script.tree.mentions(name) if script.tree.scope(n) is scope]
+    read = [n for n in uses if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)]
+    return bool(read) and all(_is_printed(script, n) for n in read)
+
+
+def _is_printed(script: Script, node: ast.AST) -> bool:
+    calls = (a for a in script.tree.inside(node) if isinstance(a, ast.Call))
+    return any(re.search(r"print|log|warn|info", dotted(call.func)) for call in calls)
 
 
 def _starts_later(script: Script, call: Call) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 
 from trainwiz.engines.names import names
 from trainwiz.finding import Edit, Level, Violations, edited, remedy, violation
@@ -10,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import at_start
 from trainwiz.script.training import loop_source
-from trainwiz.script.tree import constant, dotted, walk, written
+from trainwiz.script.tree import Loop, constant, dotted, walk, written
 
 _SEEDS = names(
     """
@@ -36,6 +37,7 @@ def samplers_know_the_epoch(script: Script) -> Violations:
     Source: https://docs.pytorch.org/docs/stable/data.html (DistributedSampler)
     """
     yield from _never_shuffled(script)
+    yield from _told_the_same(script)
     epochs = any(len(script.origins.loops(b.call)) > 1 for b in script.training.backwards)
     sets = any(not c.node.args or constant(c.node.args[0]) is None for c in script.methods("set_epoch"))
     if not epochs or script.called("Accelerator.prepare") or sets:
@@ -182,6 +184,38 @@ def _told(script: Script, call: Call) -> tuple[Edit, ...]:
     return ()
 
 
+def _told_the_same(script: Script) -> Violations:
+    """Samplers that are told the same number in every turn of the loop over epochs."""
+    for call in script.methods("set_epoch"):
+        value = call.argument("epoch", 0)
+        loops = script.tree.loops(call.node)
+        epochs = [one for one in loops if script.training.within(one)]
+        if value is None or not epochs or _is_for_evaluation(script, call):
+            continue
+        if _stays(script, value, loops):
+            yield violation(
+                "set_epoch gets {value} in every epoch: each uses the same order",
+                remedy("pass the epoch that the loop counts"),
+                value=written(value),
+                place=script.place(call.node),
+            )
+
+
+def _stays(script: Script, value: ast.expr, loops: Sequence[Loop]) -> bool:
+    """Whether a value is surely the same in all turns of the loops around it."""
+    if constant(value) is not None:
+        return True
+    name = dotted(value)
+    inside = [n for loop in loops for n in walk(loop) if isinstance(n, ast.Name | ast.Attribute)]
+    changed = {dotted(n) for n in inside if isinstance(n.ctx, ast.Store)}
+    if not name or name in changed:
+        return False
+    if any(isinstance(loop, ast.For) and any(dotted(n) == name for n in walk(loop.iter)) for loop in loops):
+        return True  # where the loop begins or ends
+    made = script.names.assigned(name, value) if "." not in name else []
+    return bool(made) and all(one.scope is script.tree.scope(value) for one in made)
+
+
 def _never_shuffled(script: Script) -> Violations:
     """Samplers of a training over several epochs that are told not to shuffle."""
     for loop in script.training.turns:
@@ -204,6 +238,7 @@ def _never_shuffled(script: Script) -> Violations:
 def _is_for_evaluation(script: Script, call: Call) -> bool:
     statement = script.tree.statement(call.node)
     text = written(statement).lower() if statement is not None else ""
+    text += getattr(script.tree.scope(call.node), "name", "").lower()
     return any(word in text for word in ("eval", "val_", "_val", "valid", "test"))
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from trainwiz.engines.names import names
 from trainwiz.finding import Fix, Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
+from trainwiz.rules.script.meters import one_left_out
 from trainwiz.rules.script.own_shares import own_shares
 from trainwiz.script import Script
 from trainwiz.script.idioms import main_process_first, sum_over_ranks
@@ -57,6 +58,8 @@ _MOST_SHOWN = 40
 _RANDOM = names("torch.rand torch.randint torch.randn")
 _GATHERS = re.compile(r"gather|reduce|broadcast|sync|compute|average|aggregate|(?<!para)meter$")
 """In the names of functions that may collect something from other ranks."""
+_COMPUTES = re.compile(r"^(?!.*(gather|reduce|broadcast|sync)).*(compute|average|aggregate)", re.IGNORECASE)
+"""In the names of functions that may collect something, or only compute it."""
 _SCORES = re.compile(r"loss|correct|acc|hit|right|score|error|nll|eq|argmax|entropy|criterion|mse|bleu|f1", re.I)
 _SIZE_NAMES = re.compile(r"step|iter|batch|count|idx|index|n_|num|time|seen|len", re.I)
 
@@ -270,6 +273,7 @@ def scores_cover_all_ranks(script: Script) -> Violations:
     yield from _logged_by_one(script)
     if not script.engines.several:
         return
+    yield from one_left_out(script)
     yield from _read_alone(script)
     yield from _never_summed(script)
     turns = set(script.training.turns)
@@ -662,23 +666,22 @@ def _knows_no_rank(script: Script, call: ast.Call) -> bool:
         return True
     if own is not None:
         given = [*call.args, *(k.value for k in call.keywords)]
-        if _is_not_told(script, own, call):
+        if is_not_told(script, own, call):
             return True
         return not _SHARES_OUT.search(written(own)) and not any(map(script.ranks.mentions_rank, given))
     return name in ("torch.utils.data.RandomSampler", "torch.utils.data.SequentialSampler")
 
 
-def _is_not_told(script: Script, own: ast.ClassDef, call: ast.Call) -> bool:
-    """Whether a sampler of the project takes the first of one share, since it gets neither rank nor number of ranks."""
+def is_not_told(script: Script, own: ast.ClassDef, call: ast.Call) -> bool:
+    """Whether a class of the project takes the first of one share, since it gets neither rank nor number of ranks."""
     made = next((f for f in script.origins.methods(own.name) if f.name == "__init__"), None)
     if made is None or any(k.arg is None for k in call.keywords) or any(isinstance(a, ast.Starred) for a in call.args):
         return False
     arguments = [*made.args.posonlyargs, *made.args.args, *made.args.kwonlyargs]
     defaults = [*made.args.defaults, *(d for d in made.args.kw_defaults if d is not None)]
     names = [a.arg for a in arguments if _TOLD.search(a.arg)]
-    known = all(type(constant(d)) is int for d in defaults if isinstance(d, ast.Constant) and d.value in (0, 1))
-    alone = {0, 1} <= {constant(d) for d in defaults}
-    return len(names) > 1 and known and alone and all(argument(made, name, call) is None for name in names)
+    alone = {0, 1} <= {constant(d) for d in defaults if type(constant(d)) is int}
+    return len(names) > 1 and alone and all(argument(made, name, call) is None for name in names)
 
 
 def _data(loader: ast.Call) -> list[ast.expr]:
@@ -693,6 +696,7 @@ def _is_random(script: Script, part: ast.AST) -> bool:
 def _same_draws(script: Script) -> Violations:
     """Samples that are drawn at random with a seed that all ranks share, in a script without loaders."""
     seeds, draws = [c for c in script.called(*_SEEDS, "Fabric.seed_everything") if c.node.args], script.called(*_DRAWS)
+    seeds = [c for c in seeds if getattr(script.tree.scope(c.node), "name", "") != "__enter__"]  # which __exit__ undoes
     if not seeds or not draws or script.called("deepspeed.initialize"):
         return
     if any(script.ranks.mentions_rank(c.node.args[0]) for c in seeds):
@@ -703,7 +707,7 @@ def _same_draws(script: Script) -> Violations:
         drawn = named or _picks(script, call.node)
         generator = call.keyword("generator")
         if drawn and generator is None and not script.ranks.mentions_rank(call.node):
-            if any("Loader" in c.name or "Sampler" in c.name for c in script.calls):
+            if any("Loader" in c.name or "Sampler" in c.name for c in script.calls) or _cuts_by_rank(script):
                 return
             yield violation(
                 "all ranks draw the same samples: their seed is the same",
@@ -711,6 +715,12 @@ def _same_draws(script: Script) -> Violations:
                 place=script.place(seeds[0].node),
             )
             return
+
+
+def _cuts_by_rank(script: Script) -> bool:
+    """Whether each rank takes its part of what all have drawn: `batch[rank * n : (rank + 1) * n]`."""
+    bounds = [b for cut in script.tree.of(ast.Slice) for b in (cut.lower, cut.step) if b is not None]
+    return any(script.ranks.is_rank(n) for bound in bounds for n in script.names.feeding(bound))
 
 
 def is_split(script: Script, source: ast.expr) -> bool:
@@ -793,13 +803,15 @@ def _gathering(script: Script, scope: ast.AST) -> Iterator[ast.Call]:
     for call in calls:
         function = script.origins.called(call)
         inside = walk(function) if function is not None and function is not scope else ()
-        if any(_says_gathered(n) for n in (call, *inside) if isinstance(n, ast.Call)):
+        # A function of the project that is called an average says itself of what.
+        named = () if function is not None and _COMPUTES.search(function.name) else (call,)
+        if any(_says_gathered(n) for n in (*named, *inside) if isinstance(n, ast.Call)):
             yield call
 
 
 def _says_gathered(call: ast.Call) -> bool:
     whole = dotted(call.func)
-    if whole.startswith("torch.") and "distributed" not in whole:
+    if whole.startswith(("torch.", "np.", "numpy.", "statistics.")) and "distributed" not in whole:
         return False  # torch.gather picks from a tensor, torch.cuda.synchronize waits for the device
     return _GATHERS.search((method(call) or dotted(call.func)).lower()) is not None
 
@@ -808,13 +820,16 @@ def _appends_score(script: Script, node: ast.AST, loop: Loop) -> bool:
     """Whether a score of this loop's batch goes into a list that is averaged."""
     if (
         not isinstance(node, ast.Call)
-        or method(node) != "append"
+        or method(node) not in ("append", "extend")
         or script.tree.scope(node) is not script.tree.scope(loop)
     ):
         return False
     name = dotted(node.func.value)  # type: ignore[attr-defined]
     means = ("sum", "numpy.mean", "statistics.mean", "statistics.fmean", "torch.stack", "torch.tensor", "torch.cat")
-    averaged = any(dotted(c.node.args[0]) == name for c in script.called(*means) if c.node.args)
+    by_name = [
+        c for c in script.calls_like(r"(?i)(^|_)(mean|average|avg)$") if script.origins.called(c.node) is not None
+    ]
+    averaged = any(dotted(c.node.args[0]) == name for c in (*script.called(*means), *by_name) if c.node.args)
     return bool(name) and averaged and _SCORES.search(written(node)) is not None
 
 

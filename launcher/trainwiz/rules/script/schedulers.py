@@ -18,6 +18,10 @@ _TOTALS = {"num_training_steps": 2, "T_max": 1, "total_iters": 3, "total_steps":
 _MAX_STEPS = re.compile(r"(^|\.|_)(max|total|num|n)_(train(ing)?_)?(update_)?(steps|iters|iterations|updates)$")
 _WORLD = re.compile(r"num_processes|world_size|num_gpus|n_gpus?|get_world_size")
 _MICRO = re.compile(r"accum|grad_acc|gas$")
+_WINDOWS = re.compile(r"accum|update_freq|(^|[._])gas$", re.IGNORECASE)
+"""In the names of the number of micro-batches of an update."""
+_RATES = re.compile(r"(^|_)(lr|learning_rate)(_|$)")
+"""In the names of functions that compute a learning rate."""
 _BATCHES = re.compile(r"len\(|step|iter|batch|update|size|sample|num_train|niter|total|max_t", re.IGNORECASE)
 """In what counts more than epochs."""
 _PER_BATCH = re.compile(r"\blen\(\w*(loader|dl|dataloader|batches)\w*\)", re.IGNORECASE)
@@ -250,6 +254,110 @@ def schedules_end_with_the_training(script: Script) -> Violations:
         if total is not None and size:
             yield from _counting_micro_batches(script, total, size)
     yield from _of_configuration(script)
+    yield from _numbered_by_updates(script)
+    yield from _by_hand(script)
+
+
+def _numbered_by_updates(script: Script) -> Violations:
+    """Steps per epoch that count micro-batches, held against a step that counts updates: `step = i // accumulation`."""
+    for name, size in script.tree.each(_update_numbers):
+        for node in script.tree.mentions(name):
+            above = script.tree.parent(node)
+            if not isinstance(above, ast.Compare) or above.left is not node:
+                continue
+            most = above.comparators[0]
+            given = script.origins.given(dotted(most), most) or [most]
+            for total in given if dotted(most) else ():
+                fed = [n for n in script.names.feeding(total) if isinstance(n, ast.expr)]
+                lengths = [n for n in fed if isinstance(n, ast.Call) and dotted(n.func) == "len" and n.args]
+                last = dotted(size).rpartition(".")[2]
+                told = any(dotted(n).rpartition(".")[2] == last or _MICRO.search(dotted(n)) for n in fed)
+                if lengths and not told:
+                    yield violation(
+                        "{total} counts micro-batches, but {name} counts updates: the schedule ends too late",
+                        remedy("divide it by {size} as well", size=last),
+                        total=written(total),
+                        name=name,
+                        place=script.place(lengths[0]),
+                    )
+                    return
+
+
+def _update_numbers(outline: Outline) -> list[tuple[str, ast.expr]]:
+    """The names of numbers of updates: what is divided by an accumulation, rounded down."""
+    found = []
+    for name, bindings in outline.bindings.items():
+        values = [b.value for b in bindings if b.alone and operates(b.value, ast.FloorDiv)]
+        sizes = [v.right for v in values if isinstance(v, ast.BinOp) and _WINDOWS.search(dotted(v.right))]
+        found += [(name, size) for size in sizes if "." not in name]
+    return found
+
+
+def _by_hand(script: Script) -> Violations:
+    """Functions of a learning rate that count to the last micro-batch, and get a number of updates."""
+    for function in (f for f in script.tree.functions if _RATES.search(f.name) and f.args.args):
+        step = function.args.args[-1].arg if len(function.args.args) == 1 else ""
+        ends = [n.comparators[0] for n in walk(function) if isinstance(n, ast.Compare) and dotted(n.left) == step != ""]
+        totals = {dotted(n) for end in ends for n in script.names.feeding(end) if dotted(n)}
+        for site in script.origins.sites(function):
+            loop = next((one for one in script.tree.loops(site) if script.training.within(one)), None)
+            given = site.args[0] if site.args else None
+            if loop is None or given is None or not isinstance(given, ast.Name):
+                continue
+            if totals and _begins_anew(script, given.id, loop, site):
+                yield violation(
+                    "the schedule begins anew in each epoch: {call} gets the number of the batch within it",
+                    remedy("add the batches of the epochs before: epoch * len(loader) + {name}", name=given.id),
+                    call=dotted(site.func),
+                    place=script.place(site),
+                )
+                continue
+            windows = [w for w in script.training.windows if w.loop is loop]
+            last = _ended_by(loop)
+            if windows and last & totals and _advances_by_window(script, given.id, loop):
+                yield violation(
+                    "{call} gets a number of updates, but the schedule counts the micro-batches up to {total}",
+                    remedy(
+                        "pass the number of the micro-batch, or divide the totals by {size}",
+                        size=written(windows[0].size),
+                    ),
+                    call=dotted(site.func),
+                    total=sorted(last & totals)[0],
+                    place=script.place(site),
+                )
+
+
+def _begins_anew(script: Script, name: str, loop: Loop, site: ast.Call) -> bool:
+    """Whether a name is the counter of a loop over batches alone, and this loop is in one over epochs."""
+    if not isinstance(loop, ast.For) or not isinstance(loop.target, ast.Tuple) or not isinstance(loop.iter, ast.Call):
+        return False
+    counted = dotted(loop.iter.func) == "enumerate" and len(loop.iter.args) == 1
+    around = [one for one in script.origins.loops(site) if one is not loop]
+    epochs = [one for one in around if isinstance(one, ast.For) and "epoch" in written(one.target).lower()]
+    changed = any(isinstance(n, ast.AugAssign) and dotted(n.target) == name for n in walk(loop))
+    endless = any(isinstance(one, ast.While) for one in around)
+    return counted and dotted(loop.target.elts[0]) == name and bool(epochs) and not changed and not endless
+
+
+def _ended_by(loop: Loop) -> set[str]:
+    """What ends a loop over micro-batches: `if i > max_iters: break`, `range(max_iters)`, `while i < max_iters`."""
+    turns = {dotted(n) for n in walk(loop.target)} if isinstance(loop, ast.For) else set()
+    found = set()
+    if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call) and dotted(loop.iter.func) == "range":
+        found |= {dotted(value) for value in loop.iter.args}
+    for node in walk(loop):
+        stops = isinstance(node, ast.If) and isinstance(node.body[-1], ast.Break) and isinstance(node.test, ast.Compare)
+        if stops and dotted(node.test.left) in turns:  # type: ignore[attr-defined]
+            found.add(dotted(node.test.comparators[0]))  # type: ignore[attr-defined]
+    return found - {""}
+
+
+def _advances_by_window(script: Script, name: str, loop: Loop) -> bool:
+    """Whether a counter advances at the end of windows only."""
+    changes = [n for n in walk(loop) if isinstance(n, ast.AugAssign) and dotted(n.target) == name]
+    windows = [w for w in script.training.windows if w.loop is loop]
+    guards = [g for n in changes for g in script.tree.guards(n, within=loop)]
+    return any(counts_to_window(w, g, script.training.expanded) for w in windows for g in guards)
 
 
 def _of_configuration(script: Script) -> Violations:
@@ -258,13 +366,26 @@ def _of_configuration(script: Script) -> Violations:
     totals = script.tree.each(_told_totals) if told else []
     for total in totals:
         yield from _counting_micro_batches(script, total, ast.unparse(told[0]))
+    for total in script.tree.each(_told_totals) if script.called("deepspeed.initialize") else ():
+        fed = [n for n in script.names.feeding(total) if isinstance(n, ast.BinOp)]
+        factors = [v for n in fed if operates(n, ast.Mult) for v in (n.left, n.right)]
+        size = next((v for v in factors if _WINDOWS.search(dotted(v))), None)
+        if size is not None and not any(operates(n, ast.Div, ast.FloorDiv) for n in fed):
+            yield violation(
+                "DeepSpeed's engine steps the scheduler once per update, but {total} counts micro-batches",
+                remedy("leave out {size}", size=written(size)),
+                total=written(total),
+                place=script.place(total),
+            )
 
 
 def _told_totals(outline: Outline) -> list[ast.expr]:
-    """What is stored as total_num_steps."""
+    """What DeepSpeed's configuration gets as total_num_steps."""
+    pairs = [pair for node in outline.of(ast.Dict) for pair in zip(node.keys, node.values, strict=True)]
+    given = [value for key, value in pairs if constant(key) == "total_num_steps"]
     stored = [n for n in outline.of(ast.Subscript) if constant(n.slice) == "total_num_steps"]
     above = [n.__dict__["_parent"] for n in stored if isinstance(n.ctx, ast.Store)]
-    return [one.value for one in above if isinstance(one, ast.Assign)]
+    return given + [one.value for one in above if isinstance(one, ast.Assign)]
 
 
 def _counting_micro_batches(script: Script, total: ast.expr, size: str) -> Violations:

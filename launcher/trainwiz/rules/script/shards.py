@@ -8,9 +8,10 @@ from collections.abc import Iterator
 
 from trainwiz.finding import Level, Violations, remedy, violation
 from trainwiz.rules.registry import rule
+from trainwiz.rules.script.samples import is_not_told
 from trainwiz.script import Call, Script
 from trainwiz.script.training import drawn_from
-from trainwiz.script.tree import constant, dotted, method, walk
+from trainwiz.script.tree import constant, dotted, method, walk, written
 
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _ITERABLE = "IterableDataset"
@@ -20,6 +21,7 @@ _SHARES_STREAM = re.compile(r"rank|world|shard|replica|node|num_process|process_
 """The same in one that loads its stream from the hub, which shuffles it alike on all ranks."""
 _SPLITS = re.compile(r"split_dataset_by_node|^shard$|split_by|IterableDatasetShard|prepare", re.I)
 _BY_NODE = "split_dataset_by_node"
+_EVALUATES = re.compile(r"eval|val_|_val|valid|test", re.IGNORECASE)
 _GIVEN = ("train_dataset", "train_dataloader")
 
 
@@ -35,7 +37,14 @@ def streams_are_split_by_rank(script: Script) -> Violations:
     Source: https://huggingface.co/docs/datasets/use_with_pytorch (distributed); huggingface/datasets issue 5360
     """
     by_engine = script.engines.accelerate and (script.makers("Accelerator") or not script.engines.ddp)
-    if by_engine or script.engines.lightning or not script.engines.several:
+    fabric = script.called("Fabric.setup", "Fabric.setup_module")
+    if by_engine or not script.engines.several:
+        return
+    yield from _untold(script)
+    if script.engines.lightning and not fabric:
+        return
+    yield from _not_by_node(script)
+    if script.engines.lightning:
         return
     for loop in dict.fromkeys((*script.training.turns, *script.training.drawing)):
         source = script.training.source(loop) or drawn_from(loop)
@@ -49,6 +58,49 @@ def streams_are_split_by_rank(script: Script) -> Violations:
                     name=dotted(stream.func),
                     place=script.place(loader),
                 )
+
+
+def _untold(script: Script) -> Violations:
+    """Streams of a project's own that could be told rank and number of ranks, but take the whole by default."""
+    for kind in script.tree.of(ast.ClassDef) if script.training.backwards else ():
+        if not any(dotted(base).rpartition(".")[2] == _ITERABLE for base in kind.bases):
+            continue
+        for call in script.calls_of(kind.name):
+            statement = script.tree.statement(call.node)
+            tests = statement is not None and _EVALUATES.search(written(statement)) is not None
+            own = script.origins.kind(script.names.resolved(call.node.func)) is kind
+            if own and not tests and is_not_told(script, kind, call.node):
+                yield violation(
+                    "every rank reads the whole stream of {name}",
+                    remedy("pass it the rank and the number of ranks"),
+                    name=kind.name,
+                    place=script.place(call.node),
+                )
+
+
+def _not_by_node(script: Script) -> Violations:
+    """The samples of a training that are not split by rank, though those of an evaluation are."""
+    split = {dotted(v) for c in script.calls_of(_BY_NODE) for v in (*c.node.args[:1], c.keyword("dataset")) if v}
+    for loop in script.training.turns if split else ():
+        source = script.training.source(loop)
+        made = script.origins.makers(source) if source is not None and dotted(source) else []
+        for loader in (m for m in made if isinstance(m, ast.Call) and "oader" in dotted(m.func)):
+            data = next(
+                (v for v in (*loader.args[:1], *(k.value for k in loader.keywords if k.arg == "dataset"))), None
+            )
+            name = dotted(data) if data is not None else ""
+            fed = [n for n in script.names.feeding(data) if isinstance(n, ast.Call)] if data is not None else []
+            told = any(k.arg in ("sampler", "batch_sampler") for k in loader.keywords)
+            if not name or name in split or told or any(_SPLITS.search(dotted(n.func).rpartition(".")[2]) for n in fed):
+                continue
+            yield violation(
+                "{name} is not split by rank, unlike {others}: every rank trains on the same samples",
+                remedy("split it as well: split_dataset_by_node({name}, rank=…, world_size=…)", name=name),
+                name=name,
+                others=", ".join(sorted(split)),
+                place=script.place(loader),
+            )
+            return
 
 
 @rule("TW784", level=Level.ERROR, field="script")

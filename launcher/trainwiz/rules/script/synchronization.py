@@ -11,7 +11,7 @@ from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.origins import argument
 from trainwiz.script.training import Backward, remainder
-from trainwiz.script.tree import Function, Guard, Loop, constant, dotted, opened, written
+from trainwiz.script.tree import Function, Guard, Loop, constant, dotted, opened, walk, written
 
 _FLAG = "require_backward_grad_sync"
 _PARTITIONING = {2, 3}
@@ -101,37 +101,68 @@ def one_pass_in_one_accumulate(script: Script) -> Violations:
 
 def _opened_later(script: Script) -> Violations:
     """The same where no_sync() gets a name first, or a function chooses it: `context = model.no_sync()`."""
-    for call in _no_syncs(script):
-        for block, guards in _later_blocks(script, call) if _block(script, call) is None else ():
+    later = [call.node for call in _no_syncs(script) if _block(script, call) is None]
+    for node in (*later, *_named(script)):
+        for block, guards in _later_blocks(script, node):
             loop = next(iter(script.tree.loops(block)), None)
-            passes = [b for b in script.training.backwards if b.loop is loop] if loop is not None else []
+            passes = [b for b in script.training.within(loop) if _turns(script, b, loop)] if loop is not None else []
             if passes and not guards and all(_is_in(script, b.call, block) for b in passes):
                 yield violation(
                     "every backward pass is inside no_sync: gradients are never averaged over ranks",
                     remedy("run the last micro-batch of each window outside no_sync"),
-                    place=script.place(call.node),
+                    place=script.place(node),
                 )
-            elif passes and any(_is_at_the_end(script, passes, guard) for guard in guards):
+            elif passes and any(_is_at_the_end(script, passes, g) or _is_last_turn(loop, g) for g in guards):
                 yield violation(
                     "no_sync includes the last micro-batch of the window, which must synchronize",
                     remedy("invert the condition"),
-                    place=script.place(call.node),
+                    place=script.place(node),
                 )
 
 
-def _later_blocks(script: Script, call: Call) -> list[tuple[ast.With, list[Guard]]]:
-    """The with-blocks that open what a no_sync() call returns by a name or a function, each with the conditions."""
-    chosen = script.tree.parent(call.node)
+def _named(script: Script) -> list[ast.Attribute]:
+    """Where no_sync itself gets a name, to be called later: `context = model.no_sync`."""
+    found = [n for n in script.tree.mentions("no_sync") if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load)]
+    return [n for n in found if getattr(script.tree.parent(n), "func", None) is not n]
+
+
+def _turns(script: Script, backward: Backward, loop: Loop | None) -> bool:
+    """Whether each turn of a loop makes this backward pass, itself or by a function."""
+    return backward.loop is loop or (backward.loop is None and script.origins.loops(backward.call)[:1] == [loop])
+
+
+def _is_last_turn(loop: Loop | None, guard: Guard) -> bool:
+    """Whether a condition holds in the last turn of a loop, or at the end of each window that it counts from 0."""
+    if not isinstance(loop, ast.For) or not isinstance(guard.test, ast.Compare):
+        return False
+    turns = {dotted(n) for n in walk(loop.target)} - {""}
+    counted = isinstance(loop.iter, ast.Call) and dotted(loop.iter.func) in ("enumerate", "range")
+    if not counted or len(loop.iter.args) != 1:  # type: ignore[attr-defined]
+        return False
+    modulo = remainder(guard.test, guard.positive)
+    if modulo is not None:
+        plus = modulo[0]
+        next_one = isinstance(plus, ast.BinOp) and isinstance(plus.op, ast.Add) and constant(plus.right) == 1
+        return next_one and constant(modulo[2]) == 0 and dotted(plus.left) in turns  # type: ignore[attr-defined]
+    wanted = ast.Eq if guard.positive else ast.NotEq
+    last = guard.test.comparators[0]
+    ends = isinstance(last, ast.BinOp) and isinstance(last.op, ast.Sub) and constant(last.right) == 1
+    return isinstance(guard.test.ops[0], wanted) and ends and dotted(guard.test.left) in turns
+
+
+def _later_blocks(script: Script, node: ast.expr) -> list[tuple[ast.With, list[Guard]]]:
+    """The with-blocks that open no_sync() by a name or a function, each with the conditions."""
+    chosen = script.tree.parent(node)
     statement = script.tree.parent(chosen) if isinstance(chosen, ast.IfExp) else chosen
-    guards = [g for g in script.tree.guards(call.node) if isinstance(statement, ast.Assign | ast.Return)]
+    guards = [g for g in script.tree.guards(node) if isinstance(statement, ast.Assign | ast.Return)]
     if isinstance(statement, ast.Assign):
         names = {dotted(target) for target in statement.targets} - {""}
         scope, loops = script.tree.scope(statement), script.tree.loops(statement)[:1]
         beside = [w for w in script.tree.of(ast.With) if script.tree.scope(w) is scope]
         found = [w for w in beside if script.tree.loops(w)[:1] == loops and _opens(w, names)]
-        within = [*script.tree.guards(call.node, within=loops[0])] if loops else guards
+        within = [*script.tree.guards(node, within=loops[0])] if loops else guards
         return [(block, within) for block in found]
-    function = script.tree.scope(call.node)
+    function = script.tree.scope(node)
     if not isinstance(statement, ast.Return) or not isinstance(function, Function):
         return []
     blocks = [(site, script.tree.parent(script.tree.parent(site) or site)) for site in script.origins.sites(function)]
@@ -139,7 +170,8 @@ def _later_blocks(script: Script, call: Call) -> list[tuple[ast.With, list[Guard
 
 
 def _opens(block: ast.With, names: set[str]) -> bool:
-    return any(dotted(item.context_expr) in names for item in block.items)
+    opened_by = [item.context_expr for item in block.items]
+    return any(dotted(one.func if isinstance(one, ast.Call) else one) in names for one in opened_by)
 
 
 def _as_given(function: Function, guard: Guard, site: ast.Call) -> Guard:

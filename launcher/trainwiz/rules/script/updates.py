@@ -10,14 +10,18 @@ from trainwiz.finding import Level, Violations, edited, remedy, violation
 from trainwiz.rules.registry import rule
 from trainwiz.script import Call, Script
 from trainwiz.script.edits import after
+from trainwiz.script.idioms import without_deepspeed
 from trainwiz.script.training import Backward, remainder
-from trainwiz.script.tree import constant, dotted, method, walk, written
+from trainwiz.script.tree import Guard, Loop, constant, dotted, method, walk, written
 
 _PRECISION = re.compile(r"\b\w*(?:amp|fp16|bf16|half|precision|scaler|autocast)\w*\b", re.I)
 """In the words of a condition that chooses a precision."""
 _STEPPED = ("Tensor", "GradScaler", "Accelerator", "Fabric", "Booster")
 """Whose backward pass changes no weights by itself."""
 
+_ACCUMULATION = re.compile(r"accum|(^|[._(])gas\b|micro", re.IGNORECASE)
+_ASIDE = re.compile(r"save|checkpoint|restore|resume|^eval|valid|^test", re.IGNORECASE)
+"""In the names of functions that clear gradients for a purpose of their own."""
 _RECENT_DEEPSPEED = re.compile(r"torch_autocast")
 """A key of its configuration that only versions read which take loss.backward() for their own."""
 
@@ -187,7 +191,7 @@ def deepspeeds_engine_steps(script: Script) -> Violations:
         loops = script.origins.loops(step)
         before = [b for b in passes if loops and script.origins.loops(b.call)[:1] == loops[:1]]
         before = [b for b in before if not script.tree.exclusive(b.call, step)]
-        if before and _is_of_engine(script, step):
+        if before and _is_of_engine(script, step) and not without_deepspeed(script, step):
             yield violation(
                 "{call}: this bypasses the engine's own step",
                 remedy("call engine.step() instead"),
@@ -206,15 +210,52 @@ def deepspeeds_engine_steps(script: Script) -> Violations:
         )
     for call in steps:
         loops = script.tree.loops(call.node)
-        guards = script.tree.guards(call.node, within=loops[0]) if loops else []
-        counted = [g for g in guards if remainder(script.training.expanded(g.test), g.positive)]
-        each = [b for b in passes if loops and b.loop is loops[0]]
-        if each and counted and not any(g in script.tree.guards(each[0].call, within=loops[0]) for g in counted):
+        around = script.origins.loops(call.node)[:1]
+        guards = script.tree.guards(call.node, within=loops[0]) if loops else script.tree.guards(call.node)
+        counted = [g for g in guards if _counts(script, g, next(iter(around), None))]
+        inner = _inner_window(script, call.node, passes)
+        if inner is not None:
+            yield violation(
+                "the engine counts micro-batches itself, but this step waits for the end of {loop}",
+                remedy("call engine.step() after every engine.backward(loss)"),
+                loop=written(inner.iter),
+                place=script.place(call.node),
+            )
+            return
+        each = [b for b in passes if around and script.origins.loops(b.call)[:1] == around]
+        tests = {id(g.test) for g in script.tree.guards(each[0].call)} if each else set()
+        if each and counted and not any(id(g.test) in tests for g in counted):
             yield violation(
                 "the engine counts micro-batches itself, but this step is under a condition",
                 remedy("call engine.step() after every engine.backward(loss)"),
                 place=script.place(call.node),
             )
+
+
+def _counts(script: Script, guard: Guard, loop: Loop | None) -> bool:
+    """Whether a condition waits for the last micro-batch of a window: `(i + 1) % n == 0`, or `i == n - 1`."""
+    test = script.training.expanded(guard.test)
+    if remainder(test, guard.positive):
+        return True
+    last = isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], ast.Eq | ast.GtE)
+    if not last or not guard.positive or not isinstance(loop, ast.For):
+        return False
+    assert isinstance(test, ast.Compare)
+    turns = {dotted(n) for n in walk(loop.target)} - {""}
+    return dotted(test.left) in turns and _ACCUMULATION.search(written(test.comparators[0])) is not None
+
+
+def _inner_window(script: Script, step: ast.Call, passes: Sequence[Backward]) -> ast.For | None:
+    """The loop over the micro-batches of an update that a step comes after: `for _ in range(accumulation): …`."""
+    if script.has_attribute("set_gradient_accumulation_boundary"):
+        return None
+    for loop in (b.loop for b in passes if isinstance(b.loop, ast.For)):
+        counted = isinstance(loop.iter, ast.Call) and dotted(loop.iter.func) == "range"
+        beside = script.tree.loops(loop)[:1] == script.tree.loops(step)[:1] != []
+        after = script.tree.scope(loop) is script.tree.scope(step) and script.tree.is_before(loop, step)
+        if counted and beside and after and _ACCUMULATION.search(written(loop.iter)):
+            return loop
+    return None
 
 
 @rule("TW725", level=Level.ERROR, field="script")
@@ -252,8 +293,17 @@ def _cleared_once(script: Script) -> Violations:
     clears = script.calls_like("zero_grad")
     if script.says(_CLEARED):
         return  # without a call
+    aside = bool(clears) and all(_ASIDE.search(getattr(script.tree.scope(c.node), "name", "")) for c in clears)
     for step in script.training.steps:
         loops, function = script.tree.loops(step), script.tree.scope(step)
+        if aside and script.origins.loops(step) and not _ASIDE.search(getattr(function, "name", "")):
+            yield violation(
+                "zero_grad is called only in {name}: the gradients of all updates between add up",
+                remedy("call optimizer.zero_grad() after the step"),
+                name=getattr(script.tree.scope(clears[0].node), "name", ""),
+                place=script.place(step),
+            )
+            return
         near = [c for c in clears if script.tree.scope(c.node) is function]
         within = [c for c in clears if loops and loops[0] in script.origins.loops(c.node)]
         learns = any(loops and b.loop is loops[0] for b in script.training.backwards)
