@@ -6,6 +6,7 @@ import contextlib
 import csv
 import gzip
 import io
+import itertools
 import json
 import re
 import zlib
@@ -17,8 +18,9 @@ from typing import Any
 
 from trainwiz.files import opened
 from trainwiz.language import t
-from trainwiz.probe import unreadable
+from trainwiz.probe import arrow_batches, parquet_pages, unreadable
 from trainwiz.probe.unreadable import Unreadable
+from trainwiz.quantities import size
 
 TABLES = (".jsonl", ".json", ".csv", ".tsv", ".parquet", ".arrow")
 SAME = {".ndjson": ".jsonl", ".jsonlines": ".jsonl"}
@@ -32,7 +34,11 @@ _FIRST_BYTES = 64
 _STORED_ROWS = 50
 """How many rows of a file in a binary format are looked at."""
 _STORED_BYTES = 64 << 20
-"""Their most bytes in all."""
+"""Their most bytes in all, and the most of one row."""
+_MOST_AT_ONCE = 128 << 20
+"""Bytes of what has to be decompressed as a whole before a row of it is seen."""
+_MAGIC = b"ARROW1"
+"""How an Arrow file begins, in which a stream follows."""
 _BETWEEN = re.compile(r"[\s,]*")
 Row = tuple[int, Mapping[str, Any]]
 """The line (or the item) of a row, and its columns."""
@@ -111,7 +117,7 @@ def _opened(file: Path) -> Iterator[Any]:
 def _readable(file: Path) -> Head:
     try:
         return _stored(file)
-    except ImportError:
+    except (ImportError, Unreadable):
         raise
     except Exception as error:  # pyarrow's own are of many kinds
         raise ValueError(str(error)) from None
@@ -123,26 +129,32 @@ def _stored(file: Path) -> Head:
             return Head(rows=_first(_arrow(file)))
         from pyarrow import parquet
 
-        table = parquet.ParquetFile(stored)
+        table = parquet.ParquetFile(stored, buffer_size=HEAD_BYTES)
         total = table.metadata.num_rows
-        groups = _first_groups(table.metadata)
+        columns = map(table.metadata.schema.column, range(table.metadata.num_columns))
+        repeats = [column.max_repetition_level > 0 for column in columns]
+        groups = [*range(_fitting(file, parquet_pages.of_groups(stored, repeats, _STORED_ROWS)))]
         rows = _first(table.iter_batches(batch_size=1, row_groups=groups, use_threads=False)) if groups else ()
         return Head(rows=rows, whole=total == len(rows), total=total)
 
 
-def _first_groups(metadata: Any) -> list[int]:
-    """The groups that hold the first rows of a parquet file, up to one whose rows are too large to be read."""
-    groups: list[int] = []
-    held = 0
-    for number in range(metadata.num_row_groups):
-        group = metadata.row_group(number)
-        if group.total_byte_size > _STORED_BYTES * max(1, group.num_rows):  # a cell is decompressed as a whole
+def _fitting(file: Path, parts: Iterator[tuple[int, int]]) -> int:
+    """How many parts hold the first rows, up to one that is too large to be read.
+
+    `parts` says of each, which is decompressed as a whole, its rows and the bytes that these take. Raises `Unreadable`
+    for a first row that is a bomb.
+    """
+    fitting = held = 0
+    for rows, taken in parts:
+        if taken > _MOST_AT_ONCE:
+            if not fitting and taken > _STORED_BYTES * rows:
+                each = size(taken / max(1, rows))
+                raise Unreadable(t("{file}: its first rows take {size} of memory each", file=file.name, size=each))
             break
-        groups.append(number)
-        held += group.num_rows
+        fitting, held = fitting + 1, held + rows
         if held >= _STORED_ROWS:
             break
-    return groups
+    return fitting
 
 
 def _first(batches: Iterator[Any]) -> tuple[Row, ...]:
@@ -182,15 +194,16 @@ def _label(number: Any, names: tuple[str, ...]) -> Label | None:
 
 
 def _arrow(file: Path) -> Iterator[Any]:
+    """The first batches, up to one that is too large to be read."""
     import pyarrow
 
     with pyarrow.memory_map(str(file)) as content:
-        try:
-            yield from pyarrow.ipc.open_stream(content)
-        except pyarrow.ArrowInvalid:
-            content.seek(0)
-            table = pyarrow.ipc.open_file(content)
-            yield from map(table.get_batch, range(table.num_record_batches))
+        begin = 8 if content.read(len(_MAGIC)) == _MAGIC else 0
+        content.seek(begin)
+        fitting = _fitting(file, arrow_batches.of_batches(pyarrow.ipc.MessageReader.open_stream(content)))
+        content.seek(begin)
+        # The index at the end of a file could name batches elsewhere, whose sizes were not looked at.
+        yield from itertools.islice(pyarrow.ipc.open_stream(content), fitting)
 
 
 def _rows(file: Path, start: bytes, whole: bool) -> Iterator[Row]:
