@@ -115,6 +115,9 @@ def test_complaints_are_told_once_and_without_control_characters() -> None:
         ("loss overflow at 3", (1,), 1),
         ("RuntimeError: x", (1,), 1),
     ]
+    warned = "/x/site-packages/a/b.py:33: {}: is deprecated\n  warnings.warn(\n"
+    assert complaints({0: warned.format("FutureWarning")}, 3) == []
+    assert [c.times for c in complaints({0: warned.format("RuntimeWarning")}, 3)] == [1]
     assert complaints(tails, 1) == found[-1:]
     assert complaints(tails, 0) == complaints({}, 3) == []
 

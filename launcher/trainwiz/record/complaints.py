@@ -11,6 +11,7 @@ _NO_COMPLAINT = re.compile(r"\b(?:0|no) (?:errors?|warnings?)\b", re.IGNORECASE)
 _HARMLESS = re.compile(
     r"Setting accelerator to CPU|Setting OMP_NUM_THREADS|async_io requires|libaio|untested triton version"
     r"|sparse_attn requires|`torch_dtype` is deprecated|Redirects are currently not supported"
+    r"|site-packages/\S+: (?:Future|(?:Pending)?Deprecation)Warning|^\s*_?(?:warnings?\.)?warn(?:_once)?\("
 )
 """Lines of libraries that look like warnings but do not matter for the training."""
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|[\x00-\x08\x0b-\x1f\x7f]")

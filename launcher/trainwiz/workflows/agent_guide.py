@@ -68,7 +68,7 @@ started with which versions.
     3     a bug in trainwiz; stderr names the file that describes it
     {STOPPED_CODE}    the training was asked to stop, saved, and can go on with --resume
     {HANG_CODE}   a hang was ended (launch --on-hang stop)
-    128+N ended by signal N; 130 is Ctrl-C
+    128+N ended by signal N; 130: Ctrl-C before there was anything to save
 
 ## Rules that save a day
 
