@@ -58,7 +58,8 @@ def without_deepspeed(script: Script, node: ast.AST) -> bool:
     """Whether this is reached only where DeepSpeed does not train: in the `else` of `if use_deepspeed:`."""
     for guard in script.tree.guards(node):
         text = written(guard.test).lower()
-        if "deepspeed" in text and text.startswith("not ") == guard.positive and " and " not in text:
+        parts = text.split(" and ")
+        if all("deepspeed" in part for part in parts) and text.startswith("not ") == guard.positive:
             return True
     return False
 

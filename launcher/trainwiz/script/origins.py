@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from functools import cached_property
 
@@ -15,6 +16,12 @@ _PASSING = ("tqdm", "trange", "track", "enumerate", "iter", "list", "zip", "cycl
 """Functions that give on what they are given first."""
 _STARTS = ("spawn", "start_processes", "Process")
 """Functions that start another one in processes of its own."""
+_TRAINS = re.compile(
+    r"^(train|optimi[sz]e|fit|accumulate|forward_backward|backward|run)_(\w*_)?(epoch|gradients|parameters|batch|iters?)$"
+)
+"""Methods that no library calls, and that train."""
+_PLAIN = ("object", "Module", "ABC")
+"""Classes that call no method that trains."""
 _TELLING = ("train", "eval", "to", "cuda", "cpu", "half", "float", "bfloat16", "requires_grad_")
 """Methods that return their own object."""
 
@@ -56,9 +63,21 @@ class Origins:
             return self._calls_of_objects(self.tree.parent(function))
         if self.names.function(function.name) is not function:
             if isinstance(self.tree.parent(function), ast.ClassDef):
-                return self._within_class(function)
+                return self._within_class(function) or self._of_unknown(function)
             return [call for call in self.names.calls_of(function.name) if self.called(call) is function]
-        return self._calls_of(function.name)
+        return self._calls_of(function.name) or self._of_unknown(function)
+
+    def _of_unknown(self, function: Function) -> list[ast.Call]:
+        """The calls of a method that trains by its name, of unknown objects: `model.optimize_parameters()`."""
+        kind = self.tree.parent(function)
+        if not _TRAINS.search(function.name) or not isinstance(kind, ast.ClassDef):
+            return []
+        bases = [dotted(base).rpartition(".")[2] for base in kind.bases]
+        if not all(base in self._classes or base in _PLAIN for base in bases):
+            return []  # a library's class may call it
+        calls = [call for call in self.tree.calls_of(function.name) if isinstance(call.func, ast.Attribute)]
+        others = [c for c in calls if dotted(c.func.value) not in ("self", "super", "cls") and self.called(c) is None]  # type: ignore[attr-defined]
+        return others if len(others) == len(calls) else []
 
     def called(self, call: ast.Call) -> Function | None:
         """The module's own function that is called."""

@@ -131,6 +131,8 @@ class Ranks:
     def is_main(self, node: ast.AST) -> bool:
         """Whether this says that the rank is the main one."""
         name = dotted(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
+        if name == "should_save" and dotted(node).rpartition(".")[0].rpartition(".")[2] in ("control", "state"):
+            return False  # which says that it is time to save
         if name.removeprefix("get_") in MAIN or ("m" in name and name.startswith("is_") and _MAIN.match(name)):
             return True
         name = dotted(node)
@@ -237,6 +239,8 @@ class Ranks:
     def is_alone(self, guard: Guard) -> bool:
         """Whether a condition holds where there is one process only: `if ddp: … else: here`."""
         test = guard.test
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.And) == guard.positive:
+            return any(self.is_alone(Guard(value, guard.positive)) for value in test.values)
         known = [a.value for a in self.names.assigned(dotted(test), test)] if dotted(test) else []
         asked = [one for one in (test, *known) if isinstance(one, ast.expr) and self._asks_several(one)]
         return any(isinstance(one.ops[0], ast.NotEq) != guard.positive for one in asked if isinstance(one, ast.Compare))

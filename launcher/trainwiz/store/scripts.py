@@ -25,9 +25,7 @@ _LARGEST = 1 << 20
 """Bytes; no script is that long, and a syntax tree takes hundreds of times as many."""
 _MOST_MODULES = 20
 _MOST_LEARNING = 4
-"""How many modules of a training are read beyond these: a loop may lie deep below a project's registries."""
-_OF_RANKS = (".backward(", "torch.save(", "DistributedSampler(", "DistributedDataParallel(")
-"""What modules have that a training consists of."""
+"""How many modules with a backward pass are read beyond these: a loop may lie deep below a project's registries."""
 _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
 _MOST_TOGETHER = 300_000
@@ -199,7 +197,7 @@ def _collect(program: Module, found: dict[str, Module]) -> None:
         for name, file in (one for importer in importers for one in _of_training_first(importer)):
             if any(name in level for level in levels) or file in known or len(known) > _MOST_MODULES + _MOST_LEARNING:
                 continue
-            if len(known) > _MOST_MODULES and not _learns(file, _OF_RANKS):
+            if len(known) > _MOST_MODULES and not _learns(file):
                 continue
             try:
                 module = _MODULES.of(file)
@@ -222,11 +220,9 @@ def _of_training_first(importer: Module) -> Sequence[tuple[str, str]]:
     return sorted(importer.imports, key=lambda one: not _learns(one[1]))
 
 
-def _learns(file: str, words: tuple[str, ...] = (".backward(",)) -> bool:
-    """Whether a module has one of these words."""
+def _learns(file: str) -> bool:
     try:
-        text = _MODULES.of(file).text
-        return any(word in text for word in words)
+        return ".backward(" in _MODULES.of(file).text
     except (OSError, UnicodeDecodeError):
         return False
 

@@ -140,6 +140,8 @@ def _skips_tail(script: Script, window: Window) -> bool:
     for statement in window.loop.body:
         if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Continue | ast.Break):
             continue
+        if not isinstance(statement.test, ast.Compare):
+            continue  # a limit that may not be given
         fed = [
             n for part in walk(statement.test) if isinstance(part, ast.Name | ast.BinOp) for n in _made(script, part)
         ]

@@ -98,7 +98,9 @@ def _says_wrapped(script: Script) -> bool:
         for name, nodes in outline.once(_named).items():
             whole = script.names.meant(name)
             wraps = _wraps(whole) and not whole.startswith("torch.cuda")
-            if wraps and any(_is_used(script, node) and not _is_asked(script, node) for node in nodes):
+            used = [n for n in nodes if _is_used(script, n) and not _is_asked(script, n)] if wraps else []
+            # DataParallel of the only process says nothing of several.
+            if any(not any(map(script.ranks.is_alone, script.tree.guards(n))) for n in used):
                 return True
     return False
 
@@ -120,7 +122,11 @@ def _wraps(name: str) -> bool:
 def _is_asked(script: Script, node: ast.AST) -> bool:
     """Whether a class is only asked for: `isinstance(model, DistributedDataParallel)`."""
     around = itertools.takewhile(lambda a: isinstance(a, ast.expr), script.tree.above(node))
-    return any(isinstance(a, ast.Call) and dotted(a.func) == "isinstance" for a in around)
+    return any(
+        (isinstance(a, ast.Call) and dotted(a.func) == "isinstance")
+        or (isinstance(a, ast.Compare) and "type(" in written(a.left))
+        for a in around
+    )
 
 
 def _is_used(script: Script, node: ast.AST) -> bool:

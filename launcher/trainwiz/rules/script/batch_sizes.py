@@ -65,7 +65,7 @@ def _whole_batches(script: Script) -> Violations:
     """Loaders of one rank that take the batch of all ranks."""
     for call in script.called(*_LOADERS):
         size = call.argument("batch_size", 1)
-        whole = size is not None and _OF_ALL.search(dotted(size).rpartition(".")[2])
+        whole = size is not None and (_OF_ALL.search(dotted(size).rpartition(".")[2]) or _is_of_all_ranks(script, size))
         if size is None or not whole or _says_ranks(script, size) or not _is_shared_out(script, call.node):
             continue
         yield violation(
@@ -76,11 +76,21 @@ def _whole_batches(script: Script) -> Violations:
         )
 
 
+def _is_of_all_ranks(script: Script, size: ast.expr) -> bool:
+    """Whether the same name is divided by the number of ranks elsewhere in its function."""
+    scope, name = script.tree.scope(size), dotted(size)
+    divisions = [n for n in walk(scope) if operates(n, ast.Div, ast.FloorDiv)] if name else []
+    mine = [n for n in divisions if dotted(n.left) == name]  # type: ignore[attr-defined]
+    texts = [dotted(p.func if isinstance(p, ast.Call) else p) for n in mine for p in walk(n.right)]  # type: ignore[attr-defined]
+    return any(map(_RANKS.search, texts))
+
+
 def _is_shared_out(script: Script, loader: ast.Call) -> bool:
     """Whether a loader has a sampler that gives each rank a share."""
     samplers = [k.value for k in loader.keywords if k.arg == "sampler"]
     made = [m for sampler in samplers for m in script.origins.makers(sampler)]
-    return any(script.engines.kind(m) == "DistributedSampler" for m in made)
+    told = [k for m in made if isinstance(m, ast.Call) for k in m.keywords if k.arg == "num_replicas"]
+    return bool(told) or any(script.engines.kind(m) == "DistributedSampler" for m in made)
 
 
 def _told_to_engine(script: Script) -> Violations:

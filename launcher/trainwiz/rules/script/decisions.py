@@ -12,7 +12,7 @@ from trainwiz.rules.script.divergence import COLLECTIVES
 from trainwiz.rules.script.samples import covers_a_share
 from trainwiz.script import Script
 from trainwiz.script.training import SHOWING, describe
-from trainwiz.script.tree import Function, Loop, children, dotted, method, walk, written
+from trainwiz.script.tree import Function, Guard, Loop, children, dotted, method, walk, written
 
 _AGREES = ("gather", "reduce", "broadcast", "all_to_all", "any_rank", "all_ranks", "sync", "agree", "consensus")
 """Parts of the names of functions after which all ranks know the same."""
@@ -117,7 +117,9 @@ def _alone(script: Script, loop: Loop) -> Violations:
         if around[:1] != [loop] or script.tree.scope(node) is not script.tree.scope(loop):
             continue
         guards = [g for g in script.tree.guards(node, within=loop) if _is_within(g.test, loop) and not g.raised]
-        mine = next((g for g in guards if script.ranks.differs(g.test, g.positive)), None)
+        mine = next(
+            (g for g in guards if script.ranks.differs(g.test, g.positive) or _is_of_one(script, g, loop)), None
+        )
         others = [n for n in leaving if n is not node and script.tree.exclusive(n, node)]
         if mine is not None and not others and not any(_agrees(script, g.test) for g in guards):
             yield violation(
@@ -126,6 +128,19 @@ def _alone(script: Script, loop: Loop) -> Violations:
                 test=describe(mine),
                 place=script.place(node),
             )
+
+
+def _is_of_one(script: Script, guard: Guard, loop: Loop) -> bool:
+    """Whether a condition is a name that some ranks alone give another value in the loop: `if stop: break`."""
+    if not isinstance(guard.test, ast.Name) or not guard.positive:
+        return False
+    made = script.names.assigned(guard.test.id, guard.test)
+    inside = [a for a in made if loop in script.tree.loops(a.node)]
+    given = [c for c in script.calls_given({guard.test.id}) if loop in script.tree.loops(c.node)]
+    told = [n for c in given for n in (c.node, *walk(c.node)) if isinstance(n, ast.Call) and _says_agreed(n)]
+    lists = [n for n in walk(loop) if isinstance(n, ast.List) and any(dotted(e) == guard.test.id for e in walk(n))]
+    alone = bool(inside) and all(script.ranks.own_guard(a.node) is not None for a in inside)
+    return alone and not told and not lists and len(made) > len(inside)
 
 
 def _left_out(script: Script, loop: Loop, local: set[str]) -> Violations:
@@ -271,6 +286,9 @@ def _batch_names(script: Script, loop: Loop) -> set[str]:
         return set()  # a range, or something that is not known to be a loader
     # A loop that shows how far it came may count, too: for i, (x, y) in log_every(…)
     apart = isinstance(target, ast.Tuple) and isinstance(target.elts[-1], ast.Tuple) and source is not loop.iter
+    # A name that a bar is put around on one rank may hold the counter as well.
+    made = script.names.assigned(source.id, source) if isinstance(source, ast.Name) else []
+    apart = apart or any(isinstance(a.value, ast.Call) and dotted(a.value.func) == "enumerate" for a in made)
     if (counted or apart) and isinstance(target, ast.Tuple) and len(target.elts) > 1:
         target = ast.Tuple(target.elts[1:], ast.Store())
     return {n.id for n in walk(target) if isinstance(n, ast.Name)}

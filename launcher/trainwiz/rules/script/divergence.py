@@ -66,6 +66,8 @@ _SEVERAL = re.compile(r"distributed|ddp|multi_?(gpu|process)|world_size|n(um)?_g
 """In the names of parameters that say whether there are several ranks at all."""
 _UNKNOWN = r"^all_?(reduce|gather)(_\w+)?$"
 """Names of collectives, whoever's they are."""
+_EVALUATES = re.compile(r"^(inference|evaluate|validate|predict)(_on_\w+|_dataset|_loop)?$")
+"""Functions of other packages that go through a data set with a model."""
 _SETTINGS = re.compile(r"^(args|cfg|config|conf|flags|hparams|opts?)$")
 """Names of parameters that are the same in each call."""
 _RUNNING = ("generate", "forward")
@@ -237,6 +239,8 @@ def _runs_prepared(script: Script, call: Call) -> bool:
         return False
     names = {p for p in parameters(function) if any(argument(function, p, call.node) is v for v in given)}
     for node in walk(function):
+        if isinstance(node, ast.Call) and _evaluates(script, node, names):
+            return not any(script.tree.scope(b.call) is function for b in script.training.backwards)
         evaluates = script.tree.loops(node) or script.tree.without_gradient(node)
         if isinstance(node, ast.Call) and dotted(node.func) in names and evaluates:
             if any(one.scope is function for one in script.names.assigned(dotted(node.func), node)):
@@ -245,6 +249,12 @@ def _runs_prepared(script: Script, call: Call) -> bool:
                 return False  # which is found itself
             return not any(script.tree.scope(b.call) is function for b in script.training.backwards)
     return False
+
+
+def _evaluates(script: Script, call: ast.Call, names: set[str]) -> bool:
+    """Whether a function of another package goes through a data set with one of these models."""
+    known = _EVALUATES.search(dotted(call.func).rpartition(".")[2]) is not None
+    return known and any(dotted(v) in names for v in call.args) and script.origins.called(call) is None
 
 
 def _learns_nothing(script: Script, node: ast.AST) -> bool:

@@ -20,7 +20,7 @@ from trainwiz.script.tree import Function, Loop, constant, dotted, method, walk,
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _ENGINES = ("Accelerator", "Fabric")
 _SPREADS = ("auto", "balanced", "sequential")
-_ASKED = re.compile(r"WORLD_SIZE")
+_ASKED = re.compile(r"WORLD_SIZE|ddp_find_unused_parameters")
 """In a program that asks how many ranks there are."""
 _PREPARES = ("Accelerator.prepare", "Fabric.setup")
 _LOADING = re.compile(

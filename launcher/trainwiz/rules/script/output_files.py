@@ -526,7 +526,9 @@ def _is_sharded(script: Script, call: ast.Call) -> bool:
 def _written(script: Script, call: Call) -> ast.expr | None:
     """The path that a call writes to, as a file that all ranks share."""
     if call.name == "torch.save" and len(call.node.args) > 1:
-        return call.node.args[1]
+        made = [a.value for a in script.names.assigned(dotted(call.node.args[1]), call.node)]
+        in_memory = any(isinstance(m, ast.Call) and dotted(m.func).rpartition(".")[2] == "BytesIO" for m in made)
+        return None if in_memory else call.node.args[1]
     if call.name == "torch.save" and call.node.args and isinstance(call.node.args[0], ast.Starred):
         return call.node.args[0].value  # `torch.save(*args, **kwargs)`
     if call.name in ("safetensors.torch.save_file", "safetensors.torch.save_model"):

@@ -261,6 +261,9 @@ def schedules_end_with_the_training(script: Script) -> Violations:
 def _numbered_by_updates(script: Script) -> Violations:
     """Steps per epoch that count micro-batches, held against a step that counts updates: `step = i // accumulation`."""
     for name, size in script.tree.each(_update_numbers):
+        if indexed := list(_indexed_by_updates(script, name, size)):
+            yield from indexed
+            return
         for node in script.tree.mentions(name):
             above = script.tree.parent(node)
             if not isinstance(above, ast.Compare) or above.left is not node:
@@ -281,6 +284,30 @@ def _numbered_by_updates(script: Script) -> Violations:
                         place=script.place(lengths[0]),
                     )
                     return
+
+
+def _indexed_by_updates(script: Script, name: str, size: ast.expr) -> Violations:
+    """Learning rates of all steps that are made for micro-batches, and that a number of updates picks from."""
+    for node in script.tree.of(ast.Subscript):
+        index = node.slice
+        if not isinstance(index, ast.Name) or not isinstance(node.ctx, ast.Load) or not dotted(node.value):
+            continue
+        fed = {n.id for n in script.names.feeding(index) if isinstance(n, ast.Name)}
+        given = script.origins.given(dotted(node.value), node) or [node.value] if name in fed else []
+        made = [a.value for one in given if dotted(one) for a in script.names.assigned(dotted(one), one)]
+        for call in (m for m in made if isinstance(m, ast.Call) and "sched" in dotted(m.func)):
+            values = (*call.args, *(k.value for k in call.keywords))
+            lengths = [v for v in values if isinstance(v, ast.Call) and dotted(v.func) == "len" and v.args]
+            texts = [written(v) for v in values]
+            if lengths and not any(map(_WINDOWS.search, texts)):
+                yield violation(
+                    "{total} counts micro-batches, but {name} counts updates: the schedule ends too late",
+                    remedy("divide it by {size} as well", size=written(size)),
+                    total=written(lengths[0]),
+                    name=name,
+                    place=script.place(lengths[0]),
+                )
+                return
 
 
 def _update_numbers(outline: Outline) -> list[tuple[str, ast.expr]]:

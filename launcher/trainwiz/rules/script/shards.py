@@ -80,7 +80,9 @@ def _untold(script: Script) -> Violations:
 
 def _not_by_node(script: Script) -> Violations:
     """The samples of a training that are not split by rank, though those of an evaluation are."""
-    split = {dotted(v) for c in script.calls_of(_BY_NODE) for v in (*c.node.args[:1], c.keyword("dataset")) if v}
+    splits = script.calls_of(_BY_NODE)
+    split = {dotted(v) for c in splits for v in (*c.node.args[:1], c.keyword("dataset")) if v}
+    scopes = {script.tree.scope(c.node) for c in splits}
     for loop in script.training.turns if split else ():
         source = script.training.source(loop)
         made = script.origins.makers(source) if source is not None and dotted(source) else []
@@ -91,7 +93,13 @@ def _not_by_node(script: Script) -> Violations:
             name = dotted(data) if data is not None else ""
             fed = [n for n in script.names.feeding(data) if isinstance(n, ast.Call)] if data is not None else []
             told = any(k.arg in ("sampler", "batch_sampler") for k in loader.keywords)
-            if not name or name in split or told or any(_SPLITS.search(dotted(n.func).rpartition(".")[2]) for n in fed):
+            if (
+                not name
+                or name in split
+                or told
+                or script.tree.scope(loader) not in scopes
+                or any(_SPLITS.search(dotted(n.func).rpartition(".")[2]) for n in fed)
+            ):
                 continue
             yield violation(
                 "{name} is not split by rank, unlike {others}: every rank trains on the same samples",
@@ -117,7 +125,7 @@ def samples_are_split_once(script: Script) -> Violations:
     for call, value in _prepared(script) if splits else ():
         for maker in script.origins.makers(value):
             split = _split_before(script, maker)
-            if split is not None:
+            if split is not None and not _excludes(script, maker, call):
                 yield violation(
                     "{split} splits the samples by rank, and {engine} splits them again: most are never seen",
                     remedy("remove {split}; {engine} gives each rank its share", split=split, engine=dotted(call.func)),
@@ -126,6 +134,13 @@ def samples_are_split_once(script: Script) -> Violations:
                     place=script.place(maker),
                 )
                 return
+
+
+def _excludes(script: Script, maker: ast.AST, call: ast.Call) -> bool:
+    """Whether one option leads to the split, and another to the engine: `if args.dist:`, `if args.use_accelerate:`."""
+    first = [written(g.test) for g in script.tree.guards(maker) if g.positive]
+    second = [written(g.test) for g in script.tree.guards(call) if g.positive]
+    return any(re.search(r"dist|ddp", t) for t in first) and any(re.search(r"accelerat", t) for t in second)
 
 
 def _prepared(script: Script) -> Iterator[tuple[ast.Call, ast.expr]]:

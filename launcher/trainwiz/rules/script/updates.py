@@ -69,8 +69,11 @@ def optimizers_step(script: Script) -> Violations:
     passes = [b for b in script.training.backwards if b.by in _STEPPED and script.origins.loops(b.call)]
     if script.engines.deepspeed:  # where accelerator.backward steps DeepSpeed's engine, too
         passes = [b for b in passes if b.by != "Accelerator"]
+    # The program's own passes need steps of their own, whatever the trainers of its library do.
+    own = [b for b in passes if script.part(b.call) is script.parts[-1]] if script.is_program else []
+    passes = own or passes
     loops = {loop for b in passes for loop in script.origins.loops(b.call)}
-    steps = [c for c in script.calls_of("step") if _may_step(script, c)]
+    steps = [c for c in script.calls_of("step") if _may_step(script, c) and c.node in script.live]
     around = [script.origins.loops(c.node) for c in steps]
     if not passes or any(not found or not loops.isdisjoint(found) for found in around):
         yield from _without_step(script, passes)
@@ -429,7 +432,10 @@ def _may_step(script: Script, call: Call) -> bool:
     """Whether a step may be that of an optimizer: not a scheduler's or a profiler's."""
     if not isinstance(call.node.func, ast.Attribute) or script.engines.kind(call.node.func.value) == "Scheduler":
         return False
-    return re.search(r"prof|sched", dotted(call.node.func.value), re.IGNORECASE) is None
+    return (
+        re.search(r"prof|sched|check|ckpt|timer|logger|writer|progress|bar$", dotted(call.node.func.value), re.I)
+        is None
+    )
 
 
 def _given(script: Script, optimizers: Sequence[ast.expr]) -> list[Call]:
