@@ -13,6 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import warm
 
 from trainwiz.cli import run
@@ -466,3 +467,71 @@ def test_an_optimizer_of_another_package_is_the_scripts_own(
     shown = " ".join(capsys.readouterr().err.split())
     assert ("what makes the optimizer was not found in the script" in shown) == missing
     assert ("AdamWScheduleFree" in (project / "task.py").read_text()) is not missing
+
+
+PADDED = """\
+import argparse
+import lightning as L
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    def __len__(self):
+        return 8
+
+    def __getitem__(self, i):
+        generator = torch.Generator().manual_seed(i)
+        row = torch.randint(1, 9, (7,), generator=generator)
+        row[1 + i % 6 :] = 0
+        return row
+
+
+class Tagger(L.LightningModule):
+    def __init__(self, args, padding, weights):
+        super().__init__()
+        self.save_hyperparameters(args)
+        self.body = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 9))
+        self.loss = nn.CrossEntropyLoss(ignore_index=padding, weight=weights)
+
+    def training_step(self, batch, batch_idx):
+        rows = batch
+        return self.loss(self.body(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=self.hparams.lr)
+
+
+if __name__ == "__main__":
+    args = argparse.Namespace(lr=0.1)
+    model = Tagger(args, padding=0, weights=torch.arange(1.0, 10.0))
+    L.Trainer(max_epochs=2).fit(model, DataLoader(Rows(), batch_size=8, shuffle=True))
+"""
+
+
+def test_a_module_counts_as_it_was_built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Micro-batches of unlike numbers of labels have the loss and the gradient of one batch."""
+    (tmp_path / "tagger.py").write_text(PADDED)
+    project = adopted(tmp_path, "tagger", "--set", "machine.num_processes=1")
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project))
+    for name in (names := ("task", "own", "stand_in")):
+        sys.modules.pop(name, None)
+    task = importlib.import_module("task")
+    data = task.load_train_data(task.TaskConfig())
+    with pytest.raises(RuntimeError, match="batches are made before the model"):
+        task.collate([data[0]], [True])
+    model = task.build_model(task.TaskConfig())
+    assert model.module.hparams.lr == 0.1
+    model.module.training_step(torch.stack([data[i] for i in range(8)]), 0).backward()
+    whole = [parameter.grad.clone() for parameter in model.parameters()]
+    model.zero_grad()
+    parts = [task.collate([data[i] for i in at], [True] * len(at)) for at in ([0, 1, 2, 3, 4], [5, 6], [7])]
+    total = sum(count for _, count in parts)
+    for batch, _ in parts:
+        (task.loss_sum(model, batch) / total).backward()
+    for one, other in zip(model.parameters(), whole, strict=True):
+        torch.testing.assert_close(one.grad, other)
+    for name in names:
+        sys.modules.pop(name, None)

@@ -185,3 +185,69 @@ def test_a_loss_is_not_divided_twice_by_the_number_of_micro_batches(loss: str) -
     assert taken
     assert "/" not in "".join((*taken.inner, taken.expression))
     assert "F.mse_loss(model(x), y)" in "".join((*taken.inner, taken.expression))
+
+
+MODULE = """
+import torch, lightning as L
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, TensorDataset
+class Net(L.LightningModule):
+    def __init__(self, pad, weights=None, loss=None, sizes={}):
+        super().__init__()
+        self.save_hyperparameters()
+        self.pad = pad
+        self.given = loss
+        self.body = nn.Linear(4, 5)
+        self.labeled = nn.CrossEntropyLoss(ignore_index=pad)
+        self.weighed = nn.CrossEntropyLoss(ignore_index=self.hparams.pad, weight=weights)
+        self.make()
+    def make(self):
+        self.apart = nn.NLLLoss(ignore_index=self.hparams.pad)
+    def step(self, batch, name="train"):
+        x, y = batch
+        return self.apart(self.body(x), y), name
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        out = self.body(x)
+        BODY
+        return loss
+    def on_train_epoch_end(self):
+        self.pad = self.pad + 1
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+loader = DataLoader(TensorDataset(torch.zeros(8, 4), torch.zeros(8).long()), batch_size=4)
+if __name__ == "__main__":
+    L.Trainer(max_epochs=2).fit(Net(0, loss=nn.CrossEntropyLoss(ignore_index=2)), loader)
+"""
+OF_MODULE = {
+    "loss = self.labeled(out, y)": "counted_labels(y, ignored=of_module('labeled.ignore_index'))",
+    "loss = self.weighed(out.view(-1, 5), y.view(-1))": (
+        "counted_labels(y.view(-1), ignored=of_module('weighed.ignore_index'), weight=of_module('weighed.weight'))"
+    ),
+    "loss, _ = self.step(batch)": "over(batch)",
+    "loss = self.given(out, y)": "counted_labels(y, ignored=2)",
+    "loss = F.cross_entropy(out, y, ignore_index=self.hparams['pad'])": (
+        "counted_labels(y, ignored=of_module('hparams')['pad'])"
+    ),
+    "loss = F.cross_entropy(out, y, ignore_index=self.hparams.sizes.get('pad', 0))": (
+        "counted_labels(y, ignored=of_module('hparams.sizes').get('pad', 0))"
+    ),
+    "m = y != self.hparams.pad; loss = (F.mse_loss(out, y, reduction='none') * m).sum() / m.sum()": "m.sum()",
+}
+
+
+@pytest.mark.parametrize("loss", OF_MODULE)
+def test_what_a_module_is_made_with_counts(loss: str) -> None:
+    """A parameter of `__init__` was named but not counted, and a loss that is passed to it not even named."""
+    mean = pieces(read("x.py", MODULE.replace("BODY", loss))).mean
+    assert mean
+    assert mean.over
+    assert mean.over.expression == OF_MODULE[loss]
+
+
+def test_what_the_training_may_change_in_a_module_is_not_counted() -> None:
+    text = MODULE.replace("BODY", "loss = F.cross_entropy(out, y, ignore_index=self.pad)")
+    mean = pieces(read("x.py", text)).mean
+    assert mean
+    assert mean.over is None

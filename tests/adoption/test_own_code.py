@@ -283,6 +283,61 @@ def test_an_existing_task_is_not_overwritten(folder: Path, capsys: pytest.Captur
     assert "own.Net" in (folder / "mine" / "task.py.new").read_text()
 
 
+def test_files_of_ones_own_are_left_alone_and_nothing_is_said_to_be_written(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`written to task.py` stood above `nothing was written`, and no remedy named another folder."""
+    assert run(["import", "acc.yaml", "--script", "train.py", "--yes", *CPU]) == 1
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "train.py; nothing was written" in shown
+    assert "choose another folder with --into DIR" in shown
+    assert "written to task.py" not in shown
+    assert (folder / "train.py").read_text() == OWN
+    imported("--dry-run")
+    shown = capsys.readouterr().err
+    assert "for task.py: model (train.py:" in shown
+    assert "written to task.py" not in shown
+    imported()
+    assert "written to task.py: model (train.py:" in capsys.readouterr().err
+
+
+def test_secrets_of_a_script_stay_there(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A token for the hub and a service's key were copied into task.py."""
+    token, key = "hf_" + "abcdefghijklmnopqrstuvwxyz012345", "0123456789abcdef0123"
+    text = f"""\
+import torch
+from datasets import load_dataset
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM
+
+
+def main():
+    data = load_dataset("org/data", split="train", token="{token}", storage_options={{"access_key": "{key}"}})
+    model = AutoModelForCausalLM.from_pretrained("org/é", token="{token}", pad_token="<pad>")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    for batch in DataLoader(data, shuffle=True):
+        model(**batch).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+main()
+"""
+    (folder / "train.py").write_text(text)
+    imported()
+    shown = capsys.readouterr().err
+    assert f"train.py:{line_of('load_dataset(', text)} token: ***" in shown
+    assert "reads it from the variable HF_TOKEN" in shown
+    assert "reads it from the variable ACCESS_KEY" in shown
+    written = "".join(path.read_text() for path in (folder / "mine").rglob("*") if path.is_file())
+    assert token not in written + shown
+    assert key not in written + shown
+    task = (folder / "mine" / "task.py").read_text()
+    assert 'AutoModelForCausalLM.from_pretrained("org/é", token=os.environ.get("HF_TOKEN"), pad_token="<pad>")' in task
+    assert 'storage_options={"access_key": os.environ["ACCESS_KEY"]}' in task
+    assert "import os" in task.splitlines()
+
+
 def test_a_custom_task_takes_no_data_from_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["init", str(tmp_path / "new"), "--defaults", "--yes", "--task", "custom", *CPU]
     assert run([*arguments, "--data", "data.txt", "--model", "org/net"]) == 1

@@ -208,6 +208,36 @@ def test_layers_out_of_an_adapters_reach_are_left_out_and_named(
     assert [name for name, part in model.named_parameters() if part.requires_grad and part.grad is None] == []
 
 
+def test_layers_out_of_an_adapters_reach_are_refused_where_somebody_names_them(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Their adapters stayed as they began; the others of the same model were trained without a word."""
+    adapter = load(tmp_path / "code", "causal_lm", "adapter", **ADAPTED, model__name="an/other")
+
+    def adapted(kind: str, targets: str, **shape: Any) -> None:
+        config = transformers.AutoConfig.for_model(kind, vocab_size=40, num_key_value_heads=2, **{**SIZES, **shape})
+        model = transformers.AutoModelForCausalLM.from_config(config)
+        chosen = {"lora_rank": 4, "lora_alpha": 8, "lora_targets": targets, "lora_dropout": 0.0}
+        adapter.add(model, SimpleNamespace(model_name=kind, lora_rslora=False, lora_dora=False, **chosen), [])
+
+    two = {
+        "layer_types": ["full_attention"] * 2,
+        "intermediate_size": [48, 48],
+        "activation_sparsity_pattern": [0.0] * 2,
+    }
+    more = {"head_dim": 8, "vocab_size_per_layer_input": 40, "hidden_size_per_layer_input": 8, "laurel_rank": 4}
+    clipped = {**two, **more, "num_hidden_layers": 2, "num_kv_shared_layers": 0}
+    with pytest.raises(SystemExit, match="an adapter of correction_coefs would not be trained"):
+        adapted("gemma3n_text", "q_proj,correction_coefs", **clipped)
+    adapted("gemma3n_text", "q_proj,v_proj", **clipped)
+    assert capfd.readouterr().out == ""
+    tokens = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id"))
+    adapted(
+        "jamba", "q_proj,out_proj", attn_layer_offset=1, attn_layer_period=2, num_experts=4, mamba_d_state=4, **tokens
+    )
+    assert capfd.readouterr().out == "the adapters of out_proj have no effect where Mamba's kernels are installed\n"
+
+
 def test_weights_that_are_loaded_onto_the_device_are_those_that_the_host_would_hold(tmp_path: Path) -> None:
     """Without a GPU the device is the CPU; random numbers are drawn alike."""
     saved, found = published(tmp_path / "model", "llama"), []

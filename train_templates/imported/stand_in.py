@@ -10,12 +10,25 @@ import importlib.util
 import inspect
 import random
 import sys
-from types import ModuleType, SimpleNamespace
+from collections.abc import Mapping
+from types import ModuleType
 from typing import Any
 
 import torch
 
 PARTS = ("callbacks", "loggers", "profilers", "strategies", "utilities", "utilities.types", "utilities.rank_zero")
+
+
+class Settings(dict[str, Any]):
+    """Settings that are attributes, too."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
 
 
 class LightningModule(torch.nn.Module):
@@ -28,12 +41,23 @@ class LightningModule(torch.nn.Module):
         """Return the device of its weights."""
         return next(self.parameters()).device
 
-    def save_hyperparameters(self, *_: Any, **__: Any) -> None:
-        """Keep the arguments of `__init__` as `hparams`."""
+    def save_hyperparameters(self, *given: Any, ignore: Any = (), **_: Any) -> None:
+        """Keep the arguments of `__init__` as `hparams`, or those that are named, or those in one object."""
         frame = inspect.currentframe()
         values = frame.f_back.f_locals if frame and frame.f_back else {}
-        names = list(inspect.signature(type(self).__init__).parameters)[1:]
-        self.hparams = SimpleNamespace(**{name: values[name] for name in names if name in values})
+        kinds = inspect.signature(type(self).__init__).parameters
+        made = {name: values[name] for name in [*kinds][1:] if name in values}
+        for name in [name for name, one in kinds.items() if one.kind is one.VAR_KEYWORD and name in made]:
+            made |= made.pop(name)
+        left_out = [ignore] if isinstance(ignore, str) else list(ignore or ())
+        objects = [one for one in given if not isinstance(one, str)]
+        if objects:
+            made = dict(objects[0] if isinstance(objects[0], Mapping) else vars(objects[0]))
+        elif given:
+            made = {name: made[name] for name in given}
+        self.hparams = Settings({**getattr(self, "hparams", {}), **made})
+        for name in left_out:
+            self.hparams.pop(name, None)
 
     def log(self, *_: Any, **__: Any) -> None:
         """Do nothing: train.py writes the records."""

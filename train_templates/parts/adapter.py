@@ -155,12 +155,12 @@ def heads_of(loader: Any, config: Any) -> list[str]:
 def add(model: Any, config: Any, whole: list[str]) -> None:
     """Freeze the model and add an adapter, which is trained in fp32. Checkpoints leave out the rest."""
     everywhere = config.lora_targets == "all-linear"
-    left_out = out_of_reach(model) if everywhere else []
+    left_out = out_of_reach(model)
     settings = peft.LoraConfig(
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         target_modules=config.lora_targets if everywhere else config.lora_targets.split(","),
-        exclude_modules=left_out or None,
+        exclude_modules=(left_out or None) if everywhere else None,
         lora_dropout=config.lora_dropout,
         use_rslora=config.lora_rslora,  # https://arxiv.org/abs/2312.03732
         use_dora=config.lora_dora,  # https://arxiv.org/abs/2402.09353
@@ -170,6 +170,8 @@ def add(model: Any, config: Any, whole: list[str]) -> None:
     model.add_adapter(settings)
     if everywhere:
         tell_what_is_left_out(model, left_out)
+    else:
+        refuse_out_of_reach(model, config, left_out)
     trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     if missing := [name for name in whole if not any(f"{name}.modules_to_save." in found for found in trained)]:
         raise SystemExit(f"{config.model_name}: no module of this name to train in full: {', '.join(missing)}")
@@ -238,6 +240,19 @@ def out_of_reach(model: Any) -> list[str]:
         found += [f"{name}.{CLIPPED}"] * hasattr(part, CLIPPED)
         found += [name] * (isinstance(part, torch.nn.Linear) and "Router" in type(part).__name__)
     return found
+
+
+def refuse_out_of_reach(model: Any, config: Any, layers: list[str]) -> None:
+    """Exit if `lora_targets` names layers whose adapter would not be trained. Print those that kernels may bypass."""
+    adapted = {name for name, part in model.named_modules() if hasattr(part, "lora_A")}
+    named = sorted({name.rpartition(".")[2] for name in layers if name in adapted})
+    if wrong := [name for name in named if name not in TAKEN_APART]:
+        raise SystemExit(
+            f"{config.model_name}: an adapter of {', '.join(wrong)} would not be trained, since the model does not "
+            "compute with what the layer returns: leave it out of lora_targets"
+        )
+    if named and os.environ.get("RANK", "0") == "0":
+        say_once(f"the adapters of {', '.join(named)} have no effect where Mamba's kernels are installed")
 
 
 def tell_what_is_left_out(model: Any, left_out: list[str]) -> None:

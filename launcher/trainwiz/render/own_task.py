@@ -5,11 +5,12 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import PurePath
 
 from trainwiz.fields import with_constant
+from trainwiz.render import own_secrets
 from trainwiz.render.artifact import Artifact
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.means import Mean
@@ -54,7 +55,9 @@ def files(
         bodies["collator"] = _returned(pieces.collate, shown, "collator")
     if pieces.lightning:
         if taken_model := pieces.model.taken:
-            wrapped = replace(taken_model, expression=f"Stepped({taken_model.expression})")
+            notes = bool(pieces.mean and pieces.mean.over and pieces.mean.over.noted)
+            module = f"noted({taken_model.expression})" if notes else taken_model.expression
+            wrapped = replace(taken_model, expression=f"Stepped({module})")
             bodies["build_model"] = _returned(replace(pieces.model, taken=wrapped), shown, "build_model")
         bodies["save_model"] = _SAVED
     if pieces.whole_trainer:
@@ -95,6 +98,8 @@ def files(
         taken |= {"from types import SimpleNamespace": None}
     if pieces.mean and pieces.mean.over and pieces.mean.over.outer:
         taken |= {"from types import SimpleNamespace": None}
+    if own_secrets.variables(text):
+        text, taken = own_secrets.without(text), {**taken, "import os": None}
     text = _with_imports(text, [line for line in taken if line not in text], script, beside)
     found = [Artifact("task.py", text, generated=example)]
     if pieces.whole_trainer:
@@ -108,6 +113,13 @@ def files(
             found.append(Artifact("stand_in.py", templates["train_templates/imported/stand_in.py"], generated=""))
         found.append(Artifact("own.py", own, generated=""))
     return tuple(found)
+
+
+def slices(pieces: Pieces) -> Iterator[Slice]:
+    """All code of a script that task.py may take."""
+    more = (pieces.whole_loader, pieces.whole_trainer, pieces.main, pieces.schedule and pieces.schedule.taken)
+    rest = (pieces.mean and pieces.mean.over, pieces.optimizer and pieces.optimizer.taken)
+    yield from (one for one in (*(piece.taken for piece in pieces.all), *more, *rest) if one)
 
 
 class _Marks:
@@ -181,6 +193,7 @@ def _for_count(over: Slice) -> str:
     """The functions that a count calls."""
     text = "\n".join([*over.inner, over.expression])
     functions = [written for name, written in _COUNTING.items() if name in text]
+    functions += [_NOTES.replace("PATHS", repr(tuple(dict.fromkeys(over.noted))))] if over.noted else []
     if over.outer:
         values = ", ".join(f"{name}={name}" for name in over.from_outside)
         device = [f'{DEVICE} = torch.device("cpu")'] if re.search(rf"\b{DEVICE}\b", "\n".join(over.outer)) else []
@@ -211,6 +224,30 @@ _COUNTING = {
 
 ''',
 }
+
+
+_NOTES = '''SEEN: dict[str, Any] = {}
+"""What the count uses of the script's module, as it is when the model is built."""
+
+
+def noted(module: Any) -> Any:
+    """Return the script's module. What the count uses of it is kept."""
+    for path in PATHS:
+        value = functools.reduce(getattr, path.split("."), module)
+        if isinstance(value, nn.Parameter) and value.requires_grad:
+            raise SystemExit(f"count in task.py uses {path} of the model, which the training changes")
+        SEEN[path] = value.detach().cpu().clone() if isinstance(value, Tensor) else value
+    return module
+
+
+def of_module(path: str) -> Any:
+    """Return an attribute of the script's module."""
+    if path not in SEEN:
+        raise RuntimeError(f"batches are made before the model: {path} is not known")
+    return SEEN[path]
+
+
+'''
 
 
 def _stepped(found: Lightning) -> str:
@@ -272,8 +309,8 @@ def schedule(config: Any, update: int, total: int) -> float:
 '''
 _SAVED = """\
 folder.mkdir(parents=True, exist_ok=True)
-named = {name.removeprefix("module."): tensor.contiguous() for name, tensor in weights.items()}
-save_file(named, folder / "model.safetensors")"""
+named = {name.removeprefix("module."): tensor for name, tensor in weights.items()}
+save_file(apart(named), folder / "model.safetensors")"""
 
 
 _SAVED_WITH_WORDS = """\

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trainwiz.message import say
 from trainwiz.script.reductions import Growth
-from trainwiz.script.slices import Gap, Slice, Slicer
+from trainwiz.script.slices import NOTED, Gap, Slice, Slicer
 from trainwiz.script.tree import Function, constant, dotted, method
 
 if TYPE_CHECKING:
@@ -24,11 +24,13 @@ _PURE = frozenset(
 abs all any argmax bool clamp clamp_min clone contiguous cpu detach dim double eq expand expand_as flatten float ge
 get gt index_select int item le len long logical_and logical_not lt masked_fill max min ne nelement numel ones_like
 permute pop range repeat reshape shape size squeeze str sum t to transpose type unsqueeze view view_as where zeros_like
-counted_labels counted_numbers device outside over
+counted_labels counted_numbers device get of_module outside over
 """.split()  # noqa: SIM905
 )
 """Calls that may stand in a count: they change nothing, and give the same numbers whenever they are made."""
 _OVER = "over"
+_HELD = {"ignored": "ignore_index", "weight": "weight"}
+"""The attributes in which a loss of torch keeps what it ignores, and the weights of the classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,8 @@ class Block:
     """The function whose statements these are, if another block calls it."""
     around: Block | None = None
     """The block with the call."""
+    of_self: bool = False
+    """Whether it is in a method of the module that is trained."""
 
     @property
     def names(self) -> set[str]:
@@ -72,6 +76,8 @@ class Divisor:
     """The weights of the classes."""
     usual: bool = False
     """Whether it is over all labels, if none in the batch is ignored."""
+    held: str = ""
+    """The attribute of the module that holds the loss, which knows what it ignores and its weights."""
 
     @property
     def written(self) -> str:
@@ -80,25 +86,39 @@ class Divisor:
         return " ".join([self.function, *parts, str(id(self.block.call))])
 
 
-def count(script: Script, found: Divisor, *, barred: Sequence[str], given: Mapping[int, str]) -> Slice:
-    """The count of a micro-batch. Raises `Gap`.
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """What a count may use beside the micro-batch."""
 
-    `barred` are names of the model and of the engine; `given` are texts in the place of nodes, by their identity.
-    """
+    barred: Sequence[str]
+    """Names of the model and of the engine."""
+    given: Mapping[int, str]
+    """Texts in the place of nodes, by their identity."""
+    notes: bool = False
+    """Whether attributes of the module are read when it is built."""
+    changing: Collection[str] = ()
+    """Those that are set later, too."""
+
+
+def count(script: Script, found: Divisor, reach: Reach) -> Slice:
+    """The count of a micro-batch. Raises `Gap`."""
     assert found.over is not None
-    slicer = _slicer(script, found.block, barred, given)
-    more = {"ignored": found.ignored, "weight": found.weight}
-    for one in more.values():
-        if one is not None:
-            slicer.also(one)
+    slicer = _slicer(script, found.block, reach)
+    held = found.held if reach.notes and found.held.partition(".")[0] not in reach.changing else ""
+    given = (("ignored", found.ignored), ("weight", found.weight))
+    more = {name: one for name, one in given if one is not None}
+    noted = {name: f"{held}.{_HELD[name]}" for name in more} if held else {}
+    for one in () if held else more.values():
+        slicer.also(one)
     taken = slicer.of(found.over)
-    texts = {name: f", {name}={slicer.written(one)}" if one is not None else "" for name, one in more.items()}
-    expression = _WORDS[found.function].format(over=taken.expression, **texts)
-    whole = _with(taken, expression, taken.inner)
+    texts = {name: f"{NOTED}({noted[name]!r})" if held else slicer.written(one) for name, one in more.items()}
+    words = {name: f", {name}={texts[name]}" if name in texts else "" for name in _HELD}
+    expression = _WORDS[found.function].format(over=taken.expression, **words)
+    whole = replace(taken, expression=expression, noted=(*taken.noted, *noted.values()))
     _refuse(whole, found.over)
     block = found.block
     while block.around is not None:
-        whole, block = _from_around(script, whole, block, barred, given), block.around
+        whole, block = _from_around(script, whole, block, reach), block.around
     return whole
 
 
@@ -124,13 +144,20 @@ def _is_small(node: ast.expr) -> bool:
     return isinstance(value, int | float) and value <= 1
 
 
-def _slicer(script: Script, block: Block, barred: Sequence[str], given: Mapping[int, str]) -> Slicer:
+def _slicer(script: Script, block: Block, reach: Reach, replaced: Mapping[int, str] | None = None) -> Slicer:
     return Slicer(
-        script, bound=block.names, batch=block.names, barred=barred, block=block.statements, replaced=dict(given)
+        script,
+        bound=block.names,
+        batch=block.names,
+        barred=reach.barred,
+        block=block.statements,
+        replaced={**reach.given, **(replaced or {})},
+        notes=reach.notes and block.of_self,
+        changing=reach.changing,
     )
 
 
-def _from_around(script: Script, inner: Slice, block: Block, barred: Sequence[str], given: Mapping[int, str]) -> Slice:
+def _from_around(script: Script, inner: Slice, block: Block, reach: Reach) -> Slice:
     """A count in a function, called as the script calls the function; what it does not need is None. Raises `Gap`."""
     call, function, around = block.call, block.function, block.around
     assert call
@@ -140,12 +167,10 @@ def _from_around(script: Script, inner: Slice, block: Block, barred: Sequence[st
     if not needed <= {*block.batch, *_defaulted(function)}:
         raise Gap(call, say("it is not known what {name} is", name=", ".join(sorted(needed - {*block.batch}))))
     replaced = {id(value): "None" for name, value in pairs(function, call) if name not in needed}
-    slicer = _slicer(script, around, barred, {**given, **replaced, id(call.func): _OVER})
-    outer = slicer.of(call)
+    outer = _slicer(script, around, reach, {**replaced, id(call.func): _OVER}).of(call)
     body = "\n".join([*inner.inner, f"return {inner.expression}"])
     own = f"def {_OVER}({_signature(function)}):\n{textwrap.indent(body, '    ')}"
-    whole = _with(outer, outer.expression, outer.inner)
-    _refuse(whole, call)
+    _refuse(outer, call)
     return Slice(
         expression=outer.expression,
         inner=(own, *outer.inner),
@@ -153,17 +178,7 @@ def _from_around(script: Script, inner: Slice, block: Block, barred: Sequence[st
         from_outside=tuple(dict.fromkeys((*inner.from_outside, *outer.from_outside))),
         imports=tuple(dict.fromkeys((*inner.imports, *outer.imports))),
         options=(*inner.options, *outer.options),
-    )
-
-
-def _with(taken: Slice, expression: str, inner: tuple[str, ...]) -> Slice:
-    return Slice(
-        expression=expression,
-        inner=inner,
-        outer=taken.outer,
-        from_outside=taken.from_outside,
-        imports=taken.imports,
-        options=taken.options,
+        noted=tuple(dict.fromkeys((*inner.noted, *outer.noted))),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trainwiz.script.counts import LABELS, NUMBERS, Block, Divisor, count, plain
+from trainwiz.script.counts import LABELS, NUMBERS, Block, Divisor, Reach, count, plain
 from trainwiz.script.reductions import Growth, Reductions, argument, assigned_names, bound
 from trainwiz.script.slices import Gap, Slice, flat
 from trainwiz.script.tree import Function, constant, dotted, method, walk
@@ -49,6 +49,9 @@ class Means:
     given: Mapping[int, str] = field(default_factory=dict)
     """Texts in the place of nodes, by their identity: what the task has of the script already."""
 
+    notes: bool = False
+    """Whether the task has built the module that `self` is when it counts, and can read its attributes."""
+
     def __post_init__(self) -> None:
         self._reductions = Reductions(self.script, self.classes)
 
@@ -60,21 +63,44 @@ class Means:
     def of_method(self, function: Function) -> Mean | None:
         """The means of what a method returns, whose first parameter but the model is the micro-batch."""
         names = [one.arg for one in function.args.args if one.arg not in (*self.barred, "self")]
-        block = self._block(flat(function.body), tuple(names[:1]))
+        block = self._block(flat(function.body), tuple(names[:1]), of_self=True)
         return self._mean(self._returned(function, block, 0), names[0]) if names else None
 
     def _mean(self, found: list[Divisor], batch: str) -> Mean | None:
         """One count for all of them, if there is one."""
         told = [one for one in found if one.over is not None]
-        if len(told) == len(found) and len({one.written for one in told}) == 1:
-            try:
-                over = count(self.script, told[0], barred=self.barred, given=self.given)
-            except Gap:
-                over = None
-            if over is not None:
-                return Mean(nodes=tuple(one.node for one in found), batch=batch, over=over)
+        alike = len(told) == len(found) and len({one.written for one in told}) == 1
+        if alike and (over := self._count(told[0])) is not None:
+            return Mean(nodes=tuple(one.node for one in found), batch=batch, over=over)
         told = [one for one in told if not one.usual]
         return Mean(nodes=tuple(one.node for one in told)) if told else None
+
+    def _count(self, found: Divisor) -> Slice | None:
+        """The count by what the script says; else by what the module that is trained holds once it is built."""
+        changing = frozenset(self._set_later()) if self.notes else frozenset()
+        for notes in (False, True) if self.notes else (False,):
+            reach = Reach(barred=self.barred, given=self.given, notes=notes, changing=changing)
+            try:
+                return count(self.script, found, reach)
+            except Gap:
+                continue
+        return None
+
+    def _set_later(self) -> Iterator[str]:
+        """The attributes of `self` that other methods set than those that build it."""
+        methods = {one.name: one for owner in reversed(self.classes) for one in owner.body if isinstance(one, Function)}
+        building, waiting = {"__init__", "setup", "configure_model"}, ["__init__", "setup", "configure_model"]
+        while waiting:
+            made = methods.get(waiting.pop())
+            for node in walk(made) if made else ():
+                name = dotted(node.func).removeprefix("self.") if isinstance(node, ast.Call) else ""
+                if name in methods and name not in building:
+                    building.add(name)
+                    waiting.append(name)
+        for name, each in methods.items():
+            for node in walk(each) if name not in building else ():
+                if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and dotted(node.value) == "self":
+                    yield node.attr
 
     def _block(self, statements: Sequence[ast.stmt], batch: tuple[str, ...], **more: object) -> Block:
         known: dict[str, Growth] = dict.fromkeys(batch, "rows")
@@ -145,7 +171,9 @@ class Means:
             return [self._chosen(call, target, block)]
         ignored, weight = argument(made, "ignore_index", 4 if made is call else 2), class_weights(made)
         usual = ignored is None and weight is None
-        return [Divisor(block, call, target, LABELS, ignored, weight, usual)]
+        name = dotted(call.func)
+        held = name.removeprefix("self.") if block.of_self and made is not call and name.startswith("self.") else ""
+        return [Divisor(block, call, target, LABELS, ignored, weight, usual, held)]
 
     def _chosen(self, node: ast.expr, subject: ast.expr, block: Block) -> Divisor:
         """A mean over what a mask chooses, or over all."""
@@ -165,7 +193,8 @@ class Means:
     def _of_function(self, call: ast.Call, function: Function, block: Block, depth: int) -> list[Divisor]:
         """The means of a function of the script that the loss calls."""
         batch = tuple(bound(function, call, block.known, self._reductions))
-        inner = self._block(flat(function.body), batch, call=call, function=function, around=block)
+        own = any(one is function for owner in self.classes for one in owner.body)
+        inner = self._block(flat(function.body), batch, call=call, function=function, around=block, of_self=own)
         return self._returned(function, inner, depth + 1)
 
     def _grows(self, node: ast.expr, block: Block) -> Growth:

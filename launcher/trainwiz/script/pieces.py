@@ -196,10 +196,13 @@ class _Reader:
             loader=loader if whole is None else None,
             lightning=found,
             sums=self._sums_of(found.step, found.classes) if loss.taken else None,
-            mean=Means(self.script, found.classes, ("self",)).of_method(found.step) if loss.taken else None,
+            mean=self._mean_of_module(found) if loss.taken else None,
             late_warmup=lightning.steps_by_update(found) and any(_is_schedule(call) for call in self.script.calls),
             whole_loader=whole.taken if whole else None,
         )
+
+    def _mean_of_module(self, found: Lightning) -> Mean | None:
+        return Means(self.script, found.classes, ("self",), notes=True).of_method(found.step)
 
     def _of_loop(self) -> Pieces:
         models = self._models()

@@ -140,12 +140,29 @@ class Reductions:
         if isinstance(node, ast.Name):
             given = [one.value for one in self._script.names.assigned(node.id, node) if one.value is not None]
             passed = None if given else self._script.values.passed(node)
-            return given if passed is None else [passed]
+            return (given or self._built_with(node)) if passed is None else [passed]
         name = dotted(node)
         if not name.startswith("self."):
             return []
         sets = (one for owner in self._classes for one in walk(owner) if isinstance(one, ast.Assign))
         return [one.value for one in sets if any(dotted(target) == name for target in one.targets)]
+
+    def _built_with(self, name: ast.Name) -> list[ast.expr]:
+        """What the class of `self` is made with for a parameter of its `__init__`, else the parameter's default."""
+        start = self._script.tree.scope(name)
+        owner = next((one for one in self._classes if any(start is each for each in one.body)), None)
+        if owner is None or not isinstance(start, Function) or start.name != "__init__":
+            return []
+        names = [one.arg for one in start.args.args][1:]
+        defaults = zip(reversed(names), reversed(start.args.defaults), strict=False)
+        keyword_only = zip((one.arg for one in start.args.kwonlyargs), start.args.kw_defaults, strict=True)
+        default = {**dict(defaults), **dict(keyword_only)}.get(name.id)
+        found = []
+        for call in self._script.tree.calls_of(owner.name):
+            place = names.index(name.id) if name.id in names else len(call.args)
+            given = argument(call, name.id, place)
+            found += [one for one in (given or default,) if one is not None]
+        return found
 
     def function(self, call: ast.Call) -> Function | None:
         """The script's own function that a call runs: by its name, a method of `self`, or the forward of a loss."""

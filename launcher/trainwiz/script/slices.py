@@ -26,6 +26,8 @@ OWN = "own"
 """The name under which the script is imported."""
 DEVICE = "device"
 """The name of the device of the model, where a block and what is around it are written."""
+NOTED = "of_module"
+"""The function that reads an attribute of the built module, as it was when it was built."""
 _BRANCHING = (ast.If, ast.For, ast.While, ast.With, ast.Try)
 _NESTED = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -67,6 +69,8 @@ class Slice:
     """Import statements."""
     options: tuple[ast.expr, ...] = ()
     """Where an option of the command line stands, whose default is written in its place."""
+    noted: tuple[str, ...] = ()
+    """Attributes of the built module that it reads by `NOTED`."""
 
 
 @dataclass
@@ -89,6 +93,11 @@ class Slicer:
     """Statements that the project's loop makes needless."""
     replaced: Mapping[int, str] = field(default_factory=dict)
     """Texts in the place of nodes, by their identity; what these need is not taken."""
+    notes: bool = False
+    """Whether attributes of `self` are read from the module that the task has built."""
+    changing: Collection[str] = ()
+    """Those that are set by more than what builds it."""
+    _noted: dict[str, None] = field(default_factory=dict)
     _edits: list[Edit] = field(default_factory=list)
     _imports: dict[str, None] = field(default_factory=dict)
     _options: list[ast.expr] = field(default_factory=list)
@@ -112,6 +121,7 @@ class Slicer:
             from_outside=tuple(self._outside),
             imports=tuple(self._imports),
             options=tuple(self._options),
+            noted=tuple(self._noted),
         )
 
     def also(self, expression: ast.expr) -> None:
@@ -134,6 +144,10 @@ class Slicer:
         if isinstance(node, ast.expr) and id(node) in self.replaced:
             self._edits.append(Edit.of(node, self.replaced[id(node)]))
             return
+        if self.notes and isinstance(node, ast.Call) and _calls_held(node):
+            for part in (node.func.value, *node.args, *(one.value for one in node.keywords)):  # type: ignore[attr-defined]
+                self._visit(part, at, known)
+            return
         if isinstance(node, ast.Call) and (self._without_engine(node, at, known) or self._started(node, at, known)):
             return
         if isinstance(node, ast.Attribute) and dotted(node) == "sys.argv" and self._typed:
@@ -149,7 +163,14 @@ class Slicer:
         if isinstance(node, ast.Attribute) and self.own_model and dotted(node) == self.own_model:
             self._edits.append(Edit.of(node, node.attr))
             return
-        if isinstance(node, ast.Attribute | ast.Subscript | ast.Name) and self._as_written(node, known, at):
+        if self.notes and isinstance(node, ast.Attribute) and self._note(node, at, known):
+            return
+        is_item = self.notes and isinstance(node, ast.Subscript) and _root(node) == "self"
+        if (
+            isinstance(node, ast.Attribute | ast.Subscript | ast.Name)
+            and not is_item
+            and self._as_written(node, known, at)
+        ):
             return
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Load) and node.id not in known:
@@ -260,6 +281,17 @@ class Slicer:
         self._edits.append(Edit.of(node, repr(value.value)))
         if value.option:
             self._options.append(node)
+        return True
+
+    def _note(self, node: ast.Attribute, at: ast.AST, known: frozenset[str]) -> bool:
+        """Read an attribute of the module. Raises `Gap` where the training may change it."""
+        if not _of_self(node) or "self" in known:
+            return False
+        path = dotted(node).removeprefix("self.")
+        if path.partition(".")[0] in self.changing:
+            raise Gap(at, say("it is not known what {name} is", name=f"self.{path}"))
+        self._noted[path] = None
+        self._edits.append(Edit.of(node, f"{NOTED}({path!r})"))
         return True
 
     def _is_device(self, node: ast.Attribute) -> bool:
@@ -502,6 +534,16 @@ def _changes(statement: ast.stmt, name: str) -> bool:
         return False
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
     return _root(call.func) == name or any(_is(one, name) for one in given)
+
+
+def _of_self(node: ast.Attribute) -> bool:
+    """Whether an attribute is one of `self`, or of what it holds."""
+    return dotted(node).startswith("self.")
+
+
+def _calls_held(call: ast.Call) -> bool:
+    """Whether a call is of a method of what `self` holds: `self.hparams.sizes.get(…)`."""
+    return isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Attribute) and _of_self(call.func)
 
 
 def _is(node: ast.AST, name: str) -> bool:

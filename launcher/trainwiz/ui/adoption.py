@@ -44,11 +44,13 @@ def show(files: Sequence[str], carried: int, left: Sequence[Left], decided: Deci
     console.talk()
 
 
-def show_code(file: str, lines: Mapping[str, int]) -> None:
-    """On stderr: what of a script stands in task.py, by its line there."""
+def show_code(file: str, lines: Mapping[str, int], *, written: bool) -> None:
+    """On stderr: what of a script stands in task.py, or is to stand there, by its line in the script."""
     words = ", ".join(f"{name} ({file}:{line})" for name, line in lines.items())
-    if words:
+    if words and written:
         console.talk(t("written to task.py: {pieces}; to check that they work, run trainwiz rehearse", pieces=words))
+    elif words:
+        console.talk(t("for task.py: {pieces}", pieces=words))
     else:
         console.talk(t("nothing from the script was written to task.py"))
 

@@ -26,6 +26,7 @@ from trainwiz.workflows.create.planner import Planner
 from trainwiz.workflows.create.request import ImportRequest
 
 _SETTINGS = "deepspeed"
+_TASK = "task.py"
 _LATER = ("batch.real_batch_size",)
 """Follows from other keys where they are given, so that it is the one that is dropped if they disagree.
 
@@ -64,8 +65,6 @@ def import_(request: ImportRequest) -> None:
     imported = _decide(planner, adoption, {**(own.answers if own else {}), **given}, own)
     if not request.json:
         shown.show(adoption.files, len(adoption.carried), imported.left, imported.decided)
-        if own and own.as_code:
-            shown.show_code(own.script.file, own.taken)
         findings.show(imported.findings)
     _refuse_unknown(imported.left)
     written = None
@@ -79,7 +78,11 @@ def import_(request: ImportRequest) -> None:
             may_ask=may_ask,
             own=own.files(request.folder, imported.decided.plan, imported.adoption.carried) if own else None,
             gpus=planner.gpus_elsewhere,
+            has_into=True,
         )
+    if own and own.as_code and not request.json:
+        in_place = written is not None and _TASK in (*written.written, *written.unchanged)
+        shown.show_code(own.script.file, own.taken, written=in_place)
     _report(request, imported, written)
 
 

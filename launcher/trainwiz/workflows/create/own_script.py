@@ -15,7 +15,8 @@ from trainwiz.decide import Source
 from trainwiz.errors import Refused
 from trainwiz.message import say
 from trainwiz.plan import Plan
-from trainwiz.render import own_task
+from trainwiz.record.tokens import HIDDEN
+from trainwiz.render import own_secrets, own_task
 from trainwiz.render.artifact import Artifact
 from trainwiz.script import Script
 from trainwiz.script.pieces import Pieces, pieces
@@ -60,7 +61,7 @@ class OwnScript:
     def left(self) -> tuple[Left, ...]:
         """What of its code the project does not have."""
         found = own_code.left(self.script, self.pieces, as_code=self.as_code)
-        return (*found, *self._hidden()) if self.as_code else found
+        return (*found, *self._hidden(), *self._secrets()) if self.as_code else found
 
     def _hidden(self) -> Iterator[Left]:
         """The script's own modules that the project's modules of the same name would hide."""
@@ -70,6 +71,18 @@ class OwnScript:
             for name in sorted(own_code.modules(node) & beside & taken):
                 why = say("the project has a module of this name, too; rename yours")
                 yield own_code.entry(self.script, "code", f"import {name}", node, why)
+
+    def _secrets(self) -> Iterator[Left]:
+        """The secrets in what task.py takes, which it reads from variables."""
+        parts = own_task.slices(self.pieces)
+        texts = [line for one in parts for line in (*one.outer, *one.inner, one.expression) if line]
+        found = {value: variable for text in texts for value, variable in own_secrets.variables(text).items()}
+        nodes = [one for one in ast.walk(self.script.tree.module) if isinstance(one, ast.Constant)]
+        for value, variable in found.items():
+            node = next((one for one in nodes if one.value == value), self.script.tree.module)
+            why = say("a secret; task.py reads it from the variable {name}: set it before the launch", name=variable)
+            entry = own_code.entry(self.script, "lost", "token", node, why)
+            yield replace(entry, value=HIDDEN)
 
     @property
     def _beside(self) -> frozenset[str]:

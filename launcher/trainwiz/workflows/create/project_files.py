@@ -68,11 +68,13 @@ def write(
     may_ask: bool,
     own: Callable[[str], tuple[Artifact, ...]] | None = None,
     gpus: str = "",
+    has_into: bool = False,
 ) -> Written:
     """Render and write the project, then save its answers. A conflict is resolved by `resolution`, else asked about.
 
     `own` makes files of somebody's own from the task.py that the plan generates, in its place. `gpus` are those that it
-    is made for, where they are another machine's.
+    is made for, where they are another machine's. `has_into` says that the
+    command takes another folder with --into.
 
     A person's trainwiz.yaml that says the same plan, or a part of it, keeps every line; what it leaves out is added.
     Raises `Refused`, before anything is written, where a conflict can neither be resolved nor asked about; its diff is
@@ -91,7 +93,7 @@ def write(
     completed = _completed(plan_file, decided) if resolution is None else None
     agreed = None if completed is None else render.PLAN_FILE
     if resolution is None and not may_ask:
-        _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed])
+        _refuse(folder, [c for c in artifacts.conflicts(folder, files) if c.path != agreed], has_into=has_into)
     resolver = _Resolver(folder=folder, resolution=resolution, agreed=agreed)
     # A user who asks for the new files gets all of them.
     written = artifacts.write(folder, files, resolver, follow=resolution in (None, "keep"))
@@ -261,17 +263,20 @@ def show(folder: Path, conflict: Conflict) -> None:
     console.talk_diff(conflict.diff.splitlines())
 
 
-def _refuse(folder: Path, conflicts: Sequence[Conflict]) -> None:
+def _refuse(folder: Path, conflicts: Sequence[Conflict], *, has_into: bool) -> None:
     if not conflicts:
         return
     for conflict in conflicts:
         show(folder, conflict)
+    remedy = say("add --on-conflict beside (writes .new files), --on-conflict keep, or --force to overwrite them")
+    if has_into and any(conflict.foreign for conflict in conflicts):
+        remedy = say("choose another folder with --into DIR, or add --on-conflict beside, which writes .new files")
     raise Refused(
         say(
             "these files contain edits of yours: {files}; nothing was written",
             files=", ".join(c.path for c in conflicts),
         ),
-        say("add --on-conflict beside (writes .new files), --on-conflict keep, or --force to overwrite them"),
+        remedy,
     )
 
 
