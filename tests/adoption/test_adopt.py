@@ -535,3 +535,54 @@ def test_a_module_counts_as_it_was_built(tmp_path: Path, monkeypatch: pytest.Mon
         torch.testing.assert_close(one.grad, other)
     for name in names:
         sys.modules.pop(name, None)
+
+
+BESIDE = """\
+import json
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+PATH = "rows/train.json"
+
+
+def rows(path=PATH):
+    with open(path) as file:
+        return torch.tensor(json.load(file))
+
+
+if __name__ == "__main__":
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in DataLoader(rows(), batch_size=2, shuffle=True):
+        loss = model(batch).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.parametrize("started", [".", "code"])
+def test_files_are_read_where_the_script_reads_them(
+    started: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its relative paths begin where it is started; the project runs in its own folder, and did not find them."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "beside.py").write_text(BESIDE)
+    (tmp_path / started / "rows").mkdir()
+    (tmp_path / started / "rows" / "train.json").write_text("[[1.0, 2.0], [3.0, 4.0]]")
+    monkeypatch.chdir(tmp_path)
+    assert run(["adopt", "code/beside.py", "--into", "made", "--yes", *CPU, "--set", "machine.num_processes=1"]) == 0
+    project = tmp_path / "made"
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(str(project))
+    for name in ("task", "own"):
+        sys.modules.pop(name, None)
+    task = importlib.import_module("task")
+    assert task.load_train_data(task.TaskConfig()).tolist() == [[1, 2], [3, 4]]
+    assert Path.cwd() == project
+    for name in ("task", "own"):
+        sys.modules.pop(name, None)
+    without = adopted(tmp_path / "code", "beside") if started == "." else None
+    assert "at_start" in (project / "task.py").read_text()
+    assert without is None or "at_start" not in (without / "task.py").read_text()

@@ -251,3 +251,62 @@ def test_what_the_training_may_change_in_a_module_is_not_counted() -> None:
     mean = pieces(read("x.py", text)).mean
     assert mean
     assert mean.over is None
+
+
+INSIDE = """
+import torch, lightning as L
+from torch.utils.data import DataLoader
+from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, T5ForConditionalGeneration
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.writer = AutoModelForCausalLM.from_pretrained("org/writer")
+        self.answers = T5ForConditionalGeneration.from_pretrained("org/answers")
+        self.judge = AutoModelForSequenceClassification.from_pretrained("org/judge")
+    def forward(self, ids, mask, labels):
+        return self.writer(input_ids=ids, attention_mask=mask, labels=labels)
+    def answered(self, **inputs):
+        found = self.answers(**inputs)
+        return found
+    def loss_of(self, batch):
+        found = self.answers(**batch)
+        return found.loss
+    def training_step(self, batch, batch_idx):
+        ids, mask, labels = batch
+        BODY
+        return {"loss": loss}
+    def configure_optimizers(self):
+        return torch.optim.Adam(self.parameters())
+if __name__ == "__main__":
+    L.Trainer(max_epochs=2).fit(Net(), DataLoader(list(range(8)), batch_size=4))
+"""
+OF_MODEL = {
+    "loss = self.writer(ids, labels=labels).loss": "counted_labels((labels)[..., 1:])",
+    "loss = self.writer(ids, labels=labels)[0]": "counted_labels((labels)[..., 1:])",
+    "out = self.answers(input_ids=ids, labels=labels.long()); loss = out['loss']": "counted_labels(labels.long())",
+    "loss = self.loss_of(batch)": "over(batch)",
+    "out = self(ids, mask, labels); loss = out.loss": "over(None, None, labels)",
+    "out = self(ids=ids, labels=labels, mask=None); loss = out[0]": "over(ids=None, labels=labels, mask=None)",
+    "out = self(**batch); loss = out.loss": 'counted_labels(batch["labels"][..., 1:])',
+    "out = self.answered(**batch); loss = out.loss": 'counted_labels(batch["labels"])',
+    "out = self.judge(ids, labels=labels); loss = out.loss": None,
+    "loss = self.judge(ids, labels=labels).loss": None,
+}
+
+
+@pytest.mark.parametrize("loss", OF_MODEL)
+def test_labels_are_counted_where_a_module_holds_the_model_that_computes_the_loss(loss: str) -> None:
+    """It was taken for a mean over samples: wrong where their numbers of labels differ."""
+    mean = pieces(read("x.py", INSIDE.replace("BODY", loss))).mean
+    assert (mean and mean.over and mean.over.expression) == OF_MODEL[loss]
+    if mean and mean.over and "loss_of" in loss:
+        assert 'return counted_labels(batch["labels"])' in mean.over.inner[0]
+
+
+def test_labels_are_counted_where_forward_returns_the_loss() -> None:
+    text = INSIDE.replace("attention_mask=mask, labels=labels)", "attention_mask=mask, labels=labels)[0]")
+    mean = pieces(read("x.py", text.replace("BODY", "loss = self(ids, mask, labels)"))).mean
+    assert mean
+    assert mean.over
+    assert mean.over.expression == "over(None, None, labels)"
+    assert "return counted_labels((labels)[..., 1:])" in mean.over.inner[0]

@@ -52,6 +52,7 @@ GENERATED = (
         "chat",
         "chat_template",
         "checkpoints",
+        "checks",
         "conversations",
     ),
     *(

@@ -67,10 +67,21 @@ def loss_sum(model: nn.Module, batch: Batch) -> Tensor:
     raise NotImplementedError("write loss_sum in task.py")
 
 
+def apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights without shared memory, which safetensors refuses: tied ones are saved under each name."""
+    places: set[int] = set()
+    found = {}
+    for name, tensor in weights.items():
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in places else tensor.contiguous()
+        places.add(place)
+    return found
+
+
 def save_model(config: TaskConfig, model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks; a transformers model so that `from_pretrained` loads it."""
     folder.mkdir(parents=True, exist_ok=True)
     if hasattr(model, "save_pretrained"):
         model.save_pretrained(folder, state_dict=weights)
     else:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+        save_file(apart(weights), folder / "model.safetensors")

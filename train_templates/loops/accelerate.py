@@ -88,6 +88,7 @@ import generation
 
 # end: generated
 # feature: own_hooks
+import checks
 import hooks
 
 # end: own_hooks
@@ -524,6 +525,11 @@ def evaluate(config: Config, accelerator: Accelerator, agreement: Agreement, mod
     model = hooks.bare(model)
     # end: turns
     model.eval()
+    # feature: own_hooks
+    # feature: plain
+    unchanged = checks.Unchanged(model)
+    # end: plain
+    # end: own_hooks
     # feature: real_batch_mean
     mean = mean_over(model, load_batches(config, data, batches), accelerator.device, accelerator.reduce)
     # end: real_batch_mean
@@ -537,8 +543,16 @@ def evaluate(config: Config, accelerator: Accelerator, agreement: Agreement, mod
         # feature: own_hooks
         batch = hooks.moved(batch, accelerator.device)
         outputs.add(model, batch)
+        sums = sums + checks.sums_of(model, batch)
         # end: own_hooks
+        # feature: named_tensors
         sums = sums + task.evaluation_sums(model, batch).double()
+        # end: named_tensors
+    # feature: own_hooks
+    # feature: plain
+    unchanged.check()
+    # end: plain
+    # end: own_hooks
     model.train()
     # feature: named_tensors
     # feature: generated
@@ -557,7 +571,8 @@ def evaluate(config: Config, accelerator: Accelerator, agreement: Agreement, mod
     # end: generated
     # end: named_tensors
     # feature: own_hooks
-    return {**task.evaluation_metrics(accelerator.reduce(sums).tolist()), **outputs.metrics()}
+    found = checks.measured("evaluation_metrics", task.evaluation_metrics(accelerator.reduce(sums).tolist()))
+    return {**found, **outputs.metrics()}
     # end: own_hooks
 
 
@@ -704,8 +719,10 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     train_data = task.load_train_data(config)
     # end: named_tensors
     # feature: own_hooks
+    checks.check_task()
     train_data = indexed(task.load_train_data(config), config)
     # end: own_hooks
+    agreement.same(len(train_data), "samples of the training data")
     if len(train_data) == 0:
         raise SystemExit("the training data is empty; look at load_train_data in task.py")
     # feature: eval
@@ -715,6 +732,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: own_hooks
     eval_data = indexed(task.load_eval_data(config), config, ends=True)
     # end: own_hooks
+    agreement.same(len(eval_data), "samples of the evaluation data")
     if len(eval_data) == 0:
         raise SystemExit("the evaluation data is empty; look at load_eval_data in task.py")
     # end: eval
@@ -898,7 +916,12 @@ def train(config: Config, accelerator: Accelerator) -> bool:
             batch = hooks.moved(batch, accelerator.device)
             # end: own_hooks
             with accelerator.accumulate(model):  # ranks communicate only after the last micro-batch
+                # feature: named_tensors
                 loss = task.loss_sum(model, batch)
+                # end: named_tensors
+                # feature: own_hooks
+                loss = checks.scalar(task.loss_sum(model, batch))
+                # end: own_hooks
                 loss_since += loss.detach() / count
                 norm = backward(config, accelerator, model, loss * scale)
         optimizer.step()

@@ -85,6 +85,7 @@ from torch.utils.tensorboard import SummaryWriter
 # end: tensorboard
 
 # feature: own_hooks
+import checks
 import hooks
 
 # end: own_hooks
@@ -677,15 +678,18 @@ def evaluate(config: Config, agreement: Agreement, model: nn.Module, data: Any) 
         # feature: own_hooks
         batch = hooks.moved(batch, device)
         outputs.add(model, batch)
+        sums = sums + checks.sums_of(model, batch)
         # end: own_hooks
+        # feature: named_tensors
         sums = sums + task.evaluation_sums(model, batch).double()
+        # end: named_tensors
     model.train()
     dist.all_reduce(sums)
     # feature: named_tensors
     return task.evaluation_metrics(sums.tolist())
     # end: named_tensors
     # feature: own_hooks
-    return {**task.evaluation_metrics(sums.tolist()), **outputs.metrics()}
+    return {**checks.measured("evaluation_metrics", task.evaluation_metrics(sums.tolist())), **outputs.metrics()}
     # end: own_hooks
 
 
@@ -712,8 +716,10 @@ def train(config: Config, agreement: Agreement) -> bool:
     train_data = task.load_train_data(config)
     # end: named_tensors
     # feature: own_hooks
+    checks.check_task()
     train_data = indexed(task.load_train_data(config), config)
     # end: own_hooks
+    agreement.same(len(train_data), "samples of the training data")
     if len(train_data) == 0:
         raise SystemExit("the training data is empty; look at load_train_data in task.py")
     # feature: eval
@@ -723,6 +729,7 @@ def train(config: Config, agreement: Agreement) -> bool:
     # feature: own_hooks
     eval_data = indexed(task.load_eval_data(config), config, ends=True)
     # end: own_hooks
+    agreement.same(len(eval_data), "samples of the evaluation data")
     if len(eval_data) == 0:
         raise SystemExit("the evaluation data is empty; look at load_eval_data in task.py")
     # end: eval
@@ -861,7 +868,12 @@ def train(config: Config, agreement: Agreement) -> bool:
             boundary = (i + 1) % config.gradient_accumulation_steps == 0
             # Ranks communicate only after the last micro-batch.
             with contextlib.nullcontext() if boundary else booster.no_sync(synced, optimizer):
+                # feature: named_tensors
                 loss = task.loss_sum(model, batch)
+                # end: named_tensors
+                # feature: own_hooks
+                loss = checks.scalar(task.loss_sum(model, batch))
+                # end: own_hooks
                 loss_since += loss.detach() / count
                 booster.backward(loss * scale, optimizer)
         # end: no_sync
@@ -873,7 +885,12 @@ def train(config: Config, agreement: Agreement) -> bool:
             # feature: own_hooks
             batch = hooks.moved(batch, device)
             # end: own_hooks
+            # feature: named_tensors
             loss = task.loss_sum(model, batch)
+            # end: named_tensors
+            # feature: own_hooks
+            loss = checks.scalar(task.loss_sum(model, batch))
+            # end: own_hooks
             loss_since += loss.detach() / count
             booster.backward(loss * scale, optimizer)
         # end: repeated_backward

@@ -140,7 +140,22 @@ class Padded(Dataset[tuple[Any, bool]]):
 def assemble(pairs: list[tuple[Any, bool]]) -> tuple[task.Batch, int]:
     """Collate samples into a micro-batch and its count."""
     samples, counted = zip(*pairs, strict=True)
+    # feature: own_samples
+    made = task.collate(list(samples), list(counted))
+    if not isinstance(made, tuple) or len(made) != 2 or not math.isfinite(count := float(made[1])) or count < 0:
+        raise ValueError("collate in task.py must return a micro-batch and the count of what its loss sums over")
+    if count and not any(counted):
+        raise ValueError(
+            f"collate in task.py counts {count:g} for samples that only pad the last batch: look at counted"
+        )
+    return made
+    # end: own_samples
+    # feature: plain_samples
     return task.collate(list(samples), list(counted))
+    # end: plain_samples
+    # feature: augmented_samples
+    return task.collate(list(samples), list(counted))
+    # end: augmented_samples
 
 
 def load_batches(config: Config, data: Dataset[Any], batches: RealBatches) -> DataLoader[tuple[task.Batch, int]]:
@@ -238,6 +253,12 @@ class Agreement:
             yield batch
 
     # end: eval
+    def same(self, number: int, what: str) -> None:
+        """Exit if a number is not the same on all ranks."""
+        every = [int(found) for [found] in self.collect([number])]
+        if len({*every}) > 1:
+            raise SystemExit(f"{what} on each rank: {', '.join(map(str, every))}; all ranks must have the same")
+
     def collect(self, numbers: list[float]) -> list[list[float]]:
         """Return these numbers from every rank."""
         own = torch.tensor(numbers, dtype=torch.float64)

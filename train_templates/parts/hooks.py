@@ -25,7 +25,6 @@ import dataclasses
 import functools
 
 # end: eval
-
 # feature: own_optimizers
 import inspect
 from collections import Counter
@@ -72,12 +71,17 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 # end: partitioned_weights
 # end: after_update
+import checks
 import task
 
 # feature: eval
 from batches import Agreement, RealBatches
 
 # end: eval
+# feature: after_update
+from batches import keyed_seed
+
+# end: after_update
 if TYPE_CHECKING:
     from train import Config
 
@@ -130,6 +134,7 @@ def build_optimizers(config: Config, model: nn.Module, usual: Any) -> tuple[Any,
         if hasattr(task, "parameter_groups"):
             raise SystemExit("task.py has build_optimizers and parameter_groups: the first one makes the groups itself")
         built = task.build_optimizers(config, model)
+        checks.refuse_others_than_optimizers(built)
         # feature: turns
         if isinstance(built, Mapping) and len(built) > 1:
             if config.mixed_precision == "fp16":
@@ -155,8 +160,9 @@ def build_optimizers(config: Config, model: nn.Module, usual: Any) -> tuple[Any,
         # end: gemini
         rates: list[float | None] = [group["lr"] for group in usual.param_groups]
     elif hasattr(task, "parameter_groups"):
-        groups = [{**group, "params": list(group["params"])} for group in task.parameter_groups(config, model)]
+        groups = checks.groups_of(task.parameter_groups(config, model))
         groups = [group for group in groups if group["params"]]
+        checks.refuse_unknown_settings(groups, usual)
         rates = [group.get("lr") for group in groups]
         usual.param_groups.clear()
         for group in groups:
@@ -240,7 +246,9 @@ def check_parameters(model: nn.Module, optimizer: Any) -> None:
 # end: own_optimizers
 def scheduled(config: Config, update: int, total: int, usual: float) -> float:
     """Return the learning rate of an update; `usual` is that of the plan's schedule."""
-    return config.learning_rate * task.schedule(config, update, total) if hasattr(task, "schedule") else usual
+    if not hasattr(task, "schedule"):
+        return usual
+    return config.learning_rate * checks.share(task.schedule(config, update, total), update)
 
 
 # feature: own_optimizers
@@ -338,9 +346,9 @@ def prepare(accelerator: Accelerator, model: nn.Module, optimizer: Any) -> tuple
 def loss_sum(accelerator: Accelerator, model: nn.Module, batch: Any, optimizer: Any, count: int) -> torch.Tensor:
     """Return the loss of a turn on a micro-batch; `count` is that of the whole real batch."""
     if not isinstance(optimizer, Turns):
-        return task.loss_sum(model, batch)
+        return checks.scalar(task.loss_sum(model, batch))
     with accelerator.autocast():
-        loss = task.loss_sum(model, batch, optimizer.name)
+        loss = checks.scalar(task.loss_sum(model, batch, optimizer.name))
     optimizer.losses[optimizer.name] = optimizer.losses.get(optimizer.name, 0) + loss.detach() / count
     return loss
 
@@ -383,6 +391,7 @@ def after_update(config: Config, model: Any, update: int) -> None:
     """Call the task's `after_update` with the model itself, after update 1, 2, …"""
     if not hasattr(task, "after_update"):
         return
+    torch.manual_seed(keyed_seed(config.seed, update, "after_update"))  # what it draws is the same on all ranks
     # feature: partitioned_weights
     with Whole():
         task.after_update(config, bare(model), update)
@@ -432,7 +441,7 @@ class Outputs:
         place = ((self.order.start + update) * accumulation + number) * world * size + self.order.rank * size
         counted = min(size, max(0, self.order.length - place))
         found = {}
-        for name, rows in task.evaluation_outputs(model, batch).items():
+        for name, rows in checks.outputs(task.evaluation_outputs(model, batch)).items():
             if len(rows) not in (size, max(1, counted)):
                 raise SystemExit(f"evaluation_outputs: {name} has {len(rows)} rows for {counted} of {size} samples")
             kept = rows[:counted].detach().cpu()
@@ -448,7 +457,8 @@ class Outputs:
             shares = [[] for _ in range(dist.get_world_size())]
             dist.all_gather_object(shares, self.rows, group=host_group())
         parts = [part for micro_batches in zip(*shares, strict=True) for part in micro_batches]
-        return task.metrics({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+        whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return checks.measured("metrics", task.metrics(whole))
 
 
 @functools.cache

@@ -135,7 +135,18 @@ def evaluation_metrics(sums: list[float]) -> dict[str, float]:
 
 
 # end: eval
+def apart(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return weights without shared memory, which safetensors refuses: tied ones are saved under each name."""
+    places: set[int] = set()
+    found = {}
+    for name, tensor in weights.items():
+        place = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if place in places else tensor.contiguous()
+        places.add(place)
+    return found
+
+
 def save_model(config: TaskConfig, model: nn.Module, weights: dict[str, Tensor], folder: Path) -> None:
     """Save the final weights, gathered from all ranks. `safetensors.torch.load_file` loads them."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "model.safetensors")
+    save_file(apart(weights), folder / "model.safetensors")

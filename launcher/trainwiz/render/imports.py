@@ -22,6 +22,7 @@ NEIGHBORS = frozenset(
         "class_names",
         "column_names",
         "checkpoints",
+        "checks",
         "conversations",
         "definitions",
         "documents",

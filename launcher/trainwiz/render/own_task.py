@@ -14,7 +14,8 @@ from trainwiz.render import own_secrets
 from trainwiz.render.artifact import Artifact
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.means import Mean
-from trainwiz.script.pieces import Counted, Piece, Pieces
+from trainwiz.script.models import Counted
+from trainwiz.script.pieces import Piece, Pieces
 from trainwiz.script.schedules import Schedule
 from trainwiz.script.slices import DEVICE, OWN, Slice
 
@@ -36,12 +37,14 @@ def files(
     lines: list[str],
     beside: Collection[str] = (),
     decided: Collection[str] = (),
+    start: str = "",
 ) -> tuple[Artifact, ...]:
     """`task.py`, and `own.py` where it uses the script itself.
 
     `example` is the task.py that the plan generates, `script` the script's path from the project's folder, `name` its
     name for people, `lines` its text, `beside` the modules in its folder, and `decided` the optimizer's keys in the
-    plan that the script decides; empty where the strategy takes no optimizer of the script's own.
+    plan that the script decides; empty where the strategy takes no optimizer of the script's own. `start` is the folder
+    that relative paths in the script begin at, from the project's folder; empty where it has none.
     """
     text = templates["train_templates/imported/task.py"]
     shown = _Marks(name, lines)
@@ -98,6 +101,8 @@ def files(
         taken |= {"from types import SimpleNamespace": None}
     if pieces.mean and pieces.mean.over and pieces.mean.over.outer:
         taken |= {"from types import SimpleNamespace": None}
+    if start:
+        text = _with_start(text, start)
     if own_secrets.variables(text):
         text, taken = own_secrets.without(text), {**taken, "import os": None}
     text = _with_imports(text, [line for line in taken if line not in text], script, beside)
@@ -495,6 +500,41 @@ def with_body(text: str, name: str, body: str) -> str:
     lines = text.splitlines()
     head = lines[: function.body[0].end_lineno]
     return "\n".join([*head, textwrap.indent(body, "    "), *lines[function.end_lineno or 0 :]]) + "\n"
+
+
+_RUNNING = ("collator", "load_train_data", "build_model", "outside", "beside", "loader", "trainer", "set_globals")
+"""Functions of task.py that run code of the script which may read files."""
+_AT_START = '''START = "."
+"""The folder that paths in the script begin at, from this one."""
+
+
+def at_start(function: Any) -> Any:
+    """Return a function that runs in that folder."""
+
+    @functools.wraps(function)
+    def run(*given: Any) -> Any:
+        here = Path.cwd()
+        os.chdir(Path(__file__).resolve().parent / START)
+        try:
+            return function(*given)
+        finally:
+            os.chdir(here)
+
+    return run
+
+
+'''
+
+
+def _with_start(text: str, start: str) -> str:
+    """The text with functions that read the script's files where the script finds them."""
+    nodes = [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef) and one.name in _RUNNING]
+    lines = text.splitlines()
+    for node in reversed(nodes):
+        lines.insert(min([node.lineno, *(one.lineno for one in node.decorator_list)]) - 1, "@at_start")
+    first = min(min([node.lineno, *(one.lineno for one in node.decorator_list)]) for node in nodes)
+    lines[first - 1 : first - 1] = with_constant(_AT_START, "START", start).splitlines()
+    return _with_imports("\n".join(lines) + "\n", ["import os"], "", ())
 
 
 def _with_imports(text: str, found: list[str], script: str, beside: Collection[str]) -> str:

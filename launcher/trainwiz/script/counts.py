@@ -18,7 +18,16 @@ if TYPE_CHECKING:
 
 LABELS, NUMBERS = "counted_labels", "counted_numbers"
 """Functions of a count: how many labels are not ignored, or what their classes weigh; how many a mask chooses."""
-_WORDS = {"": "{over}", LABELS: LABELS + "({over}{ignored}{weight})", NUMBERS: NUMBERS + "({over})"}
+_WORDS = {
+    "": "{over}",
+    LABELS: LABELS + "({over}{ignored}{weight})",
+    NUMBERS: NUMBERS + "({over})",
+    "labels": LABELS + "({over})",
+    "next_labels": LABELS + "(({over})[..., 1:])",
+    "labels_in": LABELS + '({over}["labels"])',
+    "next_labels_in": LABELS + '({over}["labels"][..., 1:])',
+}
+"""How what is summed or counted is written. The last four are of models of transformers, which ignore label -100."""
 _PURE = frozenset(
     """
 abs all any argmax bool clamp clamp_min clone contiguous cpu detach dim double eq expand expand_as flatten float ge

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trainwiz.script.counts import LABELS, NUMBERS, Block, Divisor, Reach, count, plain
+from trainwiz.script.models import of_transformers
 from trainwiz.script.reductions import Growth, Reductions, argument, assigned_names, bound
 from trainwiz.script.slices import Gap, Slice, flat
 from trainwiz.script.tree import Function, constant, dotted, method, walk
@@ -115,6 +116,8 @@ class Means:
 
     def _of(self, node: ast.expr, block: Block, depth: int) -> list[Divisor]:
         """The means in an expression."""
+        if block.of_self and (found := self._labeled(node, block)):
+            return [found]
         if isinstance(node, ast.Name):
             return [one for value in self._values(node, block) for one in self._of(value, block, depth)]
         if isinstance(node, ast.BinOp):
@@ -133,6 +136,43 @@ class Means:
         if isinstance(node, ast.Call):
             return self._called(node, block, depth)
         return []
+
+    def _labeled(self, node: ast.expr, block: Block) -> Divisor | None:
+        """The loss of a model of transformers that the module holds, which is over the labels that it is given."""
+        is_read = isinstance(node, ast.Subscript) and constant(node.slice) in (0, "loss")
+        if not (is_read or (isinstance(node, ast.Attribute) and node.attr == "loss")):
+            return None
+        call = node.value  # type: ignore[attr-defined]
+        if isinstance(call, ast.Name) and len(values := self._values(call, block)) == 1:
+            call = values[0]
+        return self._of_labels(node, call, block) if isinstance(call, ast.Call) else None
+
+    def _of_labels(self, node: ast.expr, call: ast.Call, block: Block) -> Divisor | None:
+        """The labels that a call gives to such a model, or to a method that returns what the model returns."""
+        function = self._reductions.function(call)
+        if function is not None:
+            return self._through(node, call, function, block) if block.around is None else None
+        makers = (one for one in self._reductions.makers(call.func) if isinstance(one, ast.Call))
+        kind = of_transformers(" ".join(dotted(one.func) for one in makers))
+        given = next((one.value for one in call.keywords if one.arg == "labels"), None)
+        over, function_of = (given, kind) if given is not None else (_spread(call), f"{kind}_in")
+        if kind == "samples" or over is None or not dotted(call.func).startswith("self."):
+            return None
+        return Divisor(block, node, over, function_of)
+
+    def _through(self, node: ast.expr, call: ast.Call, function: Function, block: Block) -> Divisor | None:
+        """The same through a method; one that is called with `**batch` gets the labels from it by their name."""
+        inner = self._inner(call, function, block)
+        returned = [one.value for one in walk(function) if isinstance(one, ast.Return)]
+        values = self._values(returned[0], inner) if returned and isinstance(returned[0], ast.Name) else returned
+        if len(returned) != 1 or len(values) != 1 or not isinstance(values[0], ast.Call):
+            return None
+        found = self._of_labels(node, values[0], inner)
+        spread, name = _spread(call), dotted(found.over) if found and found.over is not None else ""
+        every = function.args.kwarg.arg if function.args.kwarg else "labels"
+        if found is None or spread is None or name not in ("labels", every):
+            return found
+        return Divisor(block, node, spread, f"{found.function.removesuffix('_in')}_in")
 
     def _called(self, call: ast.Call, block: Block, depth: int) -> list[Divisor]:
         last = dotted(call.func).rpartition(".")[2] or method(call)
@@ -192,10 +232,12 @@ class Means:
 
     def _of_function(self, call: ast.Call, function: Function, block: Block, depth: int) -> list[Divisor]:
         """The means of a function of the script that the loss calls."""
+        return self._returned(function, self._inner(call, function, block), depth + 1)
+
+    def _inner(self, call: ast.Call, function: Function, block: Block) -> Block:
         batch = tuple(bound(function, call, block.known, self._reductions))
         own = any(one is function for owner in self.classes for one in owner.body)
-        inner = self._block(flat(function.body), batch, call=call, function=function, around=block, of_self=own)
-        return self._returned(function, inner, depth + 1)
+        return self._block(flat(function.body), batch, call=call, function=function, around=block, of_self=own)
 
     def _grows(self, node: ast.expr, block: Block) -> Growth:
         """At its place: a name may hold something else later."""
@@ -240,6 +282,11 @@ def _same_place(statement: ast.Assign, name: str) -> ast.expr:
 def _held(statement: ast.AugAssign, name: str) -> ast.Name:
     """A name as it was before a statement changes it."""
     return ast.copy_location(ast.Name(name, ast.Load()), statement)
+
+
+def _spread(call: ast.Call) -> ast.expr | None:
+    """What a call unpacks into its arguments: `batch` of `**batch`."""
+    return next((one.value for one in call.keywords if one.arg is None), None)
 
 
 def _is_number_of_samples(node: ast.expr) -> bool:

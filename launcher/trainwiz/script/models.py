@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Literal
 
 from trainwiz.script.calls import Call
 from trainwiz.script.tree import dotted
 from trainwiz.script.values import Values
+
+Counted = Literal["samples", "labels", "next_labels"]
+"""What a mean loss is averaged over: samples, labels, or labels without the first of each row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,3 +41,11 @@ def loaded(calls: Iterable[Call], values: Values) -> Loaded:
             attention.add(word.value if word else None)
     only = next(iter(attention)) if len(attention) == 1 else None
     return Loaded(names=tuple(names), attention=only if isinstance(only, str) else None)
+
+
+def of_transformers(made: str) -> Counted:
+    """What the loss of a model of transformers is over, by the names that make it."""
+    if "ForCausalLM" in made or "LMHead" in made:
+        return "next_labels"
+    words = ("ForMaskedLM", "ForConditionalGeneration", "ForSeq2SeqLM", "ForTokenClassification")
+    return "labels" if any(word in made for word in words) else "samples"

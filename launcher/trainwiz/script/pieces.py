@@ -6,13 +6,14 @@ import ast
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from trainwiz.message import Message, say
 from trainwiz.script import counted_loop, lightning, main_block, schedules, trainers
 from trainwiz.script.arguments import keyword
 from trainwiz.script.lightning import Lightning
 from trainwiz.script.means import Mean, Means, class_weights
+from trainwiz.script.models import Counted, of_transformers
 from trainwiz.script.numbers import numbers
 from trainwiz.script.reductions import Growth, Reductions
 from trainwiz.script.schedules import Schedule
@@ -25,8 +26,6 @@ from trainwiz.script.undivided import Undivided
 if TYPE_CHECKING:
     from trainwiz.script import Call, Script
 
-Counted = Literal["samples", "labels", "next_labels"]
-"""What a mean loss is averaged over: samples, labels, or labels without the first of each row."""
 _LOADERS = ("torch.utils.data.DataLoader", "DataLoader")
 _LOOP = """
 append backward clip_grad_norm_ clip_grad_value_ cuda debug detach empty_cache float format free_memory gather
@@ -456,11 +455,7 @@ class _Reader:
     def _counted(self, model: ast.expr | None) -> Counted:
         """By the class of transformers that the model is made by; its own losses are means over labels that count."""
         nodes = self.script.names.feeding(model) if model is not None else ()
-        made = " ".join(dotted(node) for node in nodes if isinstance(node, ast.Attribute | ast.Name))
-        if "ForCausalLM" in made or "LMHead" in made:
-            return "next_labels"
-        words = ("ForMaskedLM", "ForConditionalGeneration", "ForSeq2SeqLM", "ForTokenClassification")
-        return "labels" if any(word in made for word in words) else "samples"
+        return of_transformers(" ".join(dotted(node) for node in nodes if isinstance(node, ast.Attribute | ast.Name)))
 
     def _mean(self, loss: Piece, block: Sequence[ast.stmt], batch: str, model: str) -> Mean | None:
         if loss.taken is None:

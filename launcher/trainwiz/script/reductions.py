@@ -121,12 +121,12 @@ class Reductions:
             return call
         if isinstance(call.func, ast.Call):
             return call.func if dotted(call.func.func).endswith("Loss") else None
-        for made in self._makers(call.func):
+        for made in self.makers(call.func):
             if isinstance(made, ast.Call) and dotted(made.func).endswith("Loss"):
                 return made
         return None
 
-    def _makers(self, node: ast.expr) -> Iterable[ast.expr]:
+    def makers(self, node: ast.expr) -> Iterable[ast.expr]:
         """What makes the object that is called, whatever function it was passed to and device it was moved to."""
         waiting, seen = [node], 0
         while waiting and seen < _MOST_MAKERS:
@@ -169,12 +169,12 @@ class Reductions:
         name = dotted(call.func)
         if isinstance(call.func, ast.Name) and (named := self._script.names.function(name)) is not None:
             return named
-        makers = [call.func] if isinstance(call.func, ast.Call) else self._makers(call.func)
+        makers = [call.func] if isinstance(call.func, ast.Call) else self.makers(call.func)
         made = {dotted(one.func) for one in makers if isinstance(one, ast.Call)}
         owner = next((one for one in self._script.tree.of(ast.ClassDef) if one.name in made), None)
         if owner is not None and owner.name.endswith(("Loss", "Criterion", "loss", "criterion")):
             return next((one for one in owner.body if isinstance(one, Function) and one.name == "forward"), None)
-        own = name.removeprefix("self.")
+        own = "forward" if name == "self" else name.removeprefix("self.")
         if own == name or "." in own:
             return None
         inside = (one for owner in self._classes for one in owner.body if isinstance(one, ast.FunctionDef))

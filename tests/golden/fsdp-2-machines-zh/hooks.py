@@ -33,8 +33,9 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+import checks
 import task
-from batches import Agreement, RealBatches
+from batches import Agreement, RealBatches, keyed_seed
 
 if TYPE_CHECKING:
     from train import Config
@@ -87,6 +88,7 @@ def build_optimizers(config: Config, model: nn.Module, usual: Any) -> tuple[Any,
         if hasattr(task, "parameter_groups"):
             raise SystemExit("task.py has build_optimizers and parameter_groups: the first one makes the groups itself")
         built = task.build_optimizers(config, model)
+        checks.refuse_others_than_optimizers(built)
         if isinstance(built, Mapping) and len(built) > 1:
             names = ", ".join(built)
             raise SystemExit(
@@ -96,8 +98,9 @@ def build_optimizers(config: Config, model: nn.Module, usual: Any) -> tuple[Any,
         refuse_closure(usual)
         rates: list[float | None] = [group["lr"] for group in usual.param_groups]
     elif hasattr(task, "parameter_groups"):
-        groups = [{**group, "params": list(group["params"])} for group in task.parameter_groups(config, model)]
+        groups = checks.groups_of(task.parameter_groups(config, model))
         groups = [group for group in groups if group["params"]]
+        checks.refuse_unknown_settings(groups, usual)
         rates = [group.get("lr") for group in groups]
         usual.param_groups.clear()
         for group in groups:
@@ -133,7 +136,9 @@ def check_parameters(model: nn.Module, optimizer: Any) -> None:
 
 def scheduled(config: Config, update: int, total: int, usual: float) -> float:
     """Return the learning rate of an update; `usual` is that of the plan's schedule."""
-    return config.learning_rate * task.schedule(config, update, total) if hasattr(task, "schedule") else usual
+    if not hasattr(task, "schedule"):
+        return usual
+    return config.learning_rate * checks.share(task.schedule(config, update, total), update)
 
 
 def set_rates(
@@ -152,6 +157,7 @@ def after_update(config: Config, model: Any, update: int) -> None:
     """Call the task's `after_update` with the model itself, after update 1, 2, …"""
     if not hasattr(task, "after_update"):
         return
+    torch.manual_seed(keyed_seed(config.seed, update, "after_update"))  # what it draws is the same on all ranks
     with Whole():
         task.after_update(config, bare(model), update)
 
@@ -192,7 +198,7 @@ class Outputs:
         place = ((self.order.start + update) * accumulation + number) * world * size + self.order.rank * size
         counted = min(size, max(0, self.order.length - place))
         found = {}
-        for name, rows in task.evaluation_outputs(model, batch).items():
+        for name, rows in checks.outputs(task.evaluation_outputs(model, batch)).items():
             if len(rows) not in (size, max(1, counted)):
                 raise SystemExit(f"evaluation_outputs: {name} has {len(rows)} rows for {counted} of {size} samples")
             kept = rows[:counted].detach().cpu()
@@ -208,7 +214,8 @@ class Outputs:
             shares = [[] for _ in range(dist.get_world_size())]
             dist.all_gather_object(shares, self.rows, group=host_group())
         parts = [part for micro_batches in zip(*shares, strict=True) for part in micro_batches]
-        return task.metrics({name: torch.cat([part[name] for part in parts]) for name in parts[0]})
+        whole = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return checks.measured("metrics", task.metrics(whole))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -50,10 +50,19 @@ class Stream(Dataset[Any]):
 
 def indexed(data: Any, config: Config, *, ends: bool = False) -> Dataset[Any]:
     """Return data with an index as it is, and a stream with its length. `ends`: it must have one."""
+    name = f"{'load_eval_data' if ends else 'load_train_data'} in task.py returns a {type(data).__name__}"
+    if isinstance(data, DataLoader):
+        raise SystemExit(f"{name}: return its dataset; the project makes the batches")
+    if isinstance(data, Mapping):
+        raise SystemExit(f"{name} ({', '.join(map(str, [*data][:4]))}): return one of its parts")
+    if isinstance(data, str | bytes) or hasattr(data, "iloc"):
+        raise SystemExit(f"{name}: return samples, each with an index from 0 on, such as a list")
     if not isinstance(data, IterableDataset) and hasattr(data, "__getitem__"):
+        if not hasattr(data, "__len__"):
+            raise SystemExit(f"{name} without a length: give it __len__, or make it an IterableDataset")
         return data
     if not isinstance(data, Iterable):
-        raise SystemExit(f"{type(data).__name__} cannot be used as data: it needs __len__ and __getitem__, or __iter__")
+        raise SystemExit(f"{name}, which is no data: it needs __len__ and __getitem__, or __iter__")
     stream = Stream(data)
     if stream.length == ENDLESS and (ends or config.n_steps == 0):
         why = "an evaluation reads it to its end" if ends else "n_epochs counts in it; n_steps needs none"

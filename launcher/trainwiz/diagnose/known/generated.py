@@ -57,9 +57,35 @@ SIGNATURES = {
     "length_of_stream": Signature(
         r"the stream (?P<what>(?:ended|goes on) after \d+ samples.*)$",
         r"(?<!\w)(?P<what>\w+ is a stream without a length)",
-        r"(?<!\w)(?P<what>\w+ cannot be used as data: it needs __len__ and __getitem__, or __iter__)",
+        r"(?<!\w)(?P<what>\w[^,]*, which is no data: it needs __len__ and __getitem__, or __iter__)",
         cause="the data does not have the length that it reports or needs: {what}",
         remedy="make its __len__ return the samples of one epoch, or repeat the stream and set schedule.n_steps",
+    ),
+    "unusable_function": Signature(
+        r"(?<!\S)(?P<what>\S+ in task\.py (?:returns|sets|is called with|is not a function|must return|counts) .+)$",
+        r"(?<!\S)(?P<what>task\.py has (?:no \w+|evaluation_outputs without metrics).*)$",
+        r"(?<!\S)(?P<what>\S+: return (?:its dataset; the project|samples, each with an index).+)$",
+        r"(?<!\S)(?P<what>\S+ \(.+\): return one of its parts)$",
+        r"(?<!\S)(?P<what>\S+ without a length: give it __len__, or make it an IterableDataset)",
+        cause="a function in task.py is not what the loop needs: {what}",
+        remedy="change that function; its docstring and hooks.py say what it is given and what it must return",
+    ),
+    "changing_evaluation": Signature(
+        r"an evaluation changed the model \((?P<name>[^)]+)\)",
+        cause="the evaluation changed {name} of the model",
+        remedy="in evaluation_sums, evaluation_outputs and metrics of task.py, leave out model.train(), backward() and "
+        "changes of weights",
+    ),
+    "uneven_data": Signature(
+        r"on each rank: (?P<each>\d[\d, ]*); all ranks must have the same",
+        cause="the ranks have different numbers of samples: {each}",
+        remedy="give every rank all of the data, which the project then divides; on several machines, use the same "
+        "files",
+    ),
+    "unused_adapter": Signature(
+        r"an adapter of (?P<names>.+?) would not be trained, since",
+        cause="model.lora_targets names {names}, and the model does not use an adapter there",
+        remedy="leave it out of model.lora_targets",
     ),
     "nan_gradient": Signature(
         r"the gradient is (?P<value>-?(?:nan|inf))\b",

@@ -25,6 +25,7 @@ from trainwiz.store import templates
 
 _MODULES = ("train_templates/loops/", "train_templates/parts/", "train_templates/tasks/", "train_templates/imported/")
 _HOOK = "build_optimizers"
+_LONGEST_PATH = 200
 _RATE = "optimizer.learning_rate"
 _SHAPE, _WARMUP = "schedule.lr_scheduler_type", "schedule.n_warmup_steps"
 _OF_OPTIMIZER = ("optimizer.name", "optimizer.weight_decay", "optimizer.beta1", "optimizer.beta2", "optimizer.epsilon")
@@ -136,7 +137,23 @@ class OwnScript:
             lines=self.script.lines,
             beside=self._beside,
             decided=("optimizer", *carried) if self.makes_optimizer(plan) else (),
+            start=self._start(folder),
         )
+
+    def _start(self, folder: Path) -> str:
+        """The folder that the script's relative paths begin at, from the project's; empty where none names a file.
+
+        That is where people start it: this one, or the script's own.
+        """
+        nodes = (one for part in self.script.parts for one in ast.walk(part.module) if isinstance(one, ast.Constant))
+        texts = {one.value for one in nodes if isinstance(one.value, str)}
+        paths = {
+            text for text in texts if 1 < len(text) < _LONGEST_PATH and text.isprintable() and not os.path.isabs(text)
+        }
+        for start in (Path.cwd(), Path(os.path.realpath(self.script.file)).parent):
+            if any((start / path).exists() for path in paths if path.strip("./")):
+                return os.path.relpath(start, os.path.realpath(folder))
+        return ""
 
 
 def of(script: Script, given: Mapping[str, Any]) -> OwnScript:
