@@ -872,3 +872,41 @@ def test_numbers_of_thousands_of_digits_are_refused_and_texts_of_them_are_not(fo
     assert read("train.py", f"import torch\nx = '{digits}'\n").lines[1].startswith("x = ")
     with pytest.raises(UsageError, match=r"train\.py:2: a number of thousands of digits"):
         read("train.py", f"import torch\nx = {digits}\n")
+
+
+@pytest.mark.parametrize("trains", ["trainer.fit(model, loader)", "trainer.train()"])
+def test_a_trainer_without_a_main_block_does_not_train_when_it_is_imported(trains: str) -> None:
+    """Each rank trained the whole script before the project began, with the script's own Trainer."""
+    text = f"""\
+import lightning as L
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from transformers import Trainer
+
+class Net(L.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.body = nn.Linear(2, 1)
+
+    def training_step(self, batch, batch_idx):
+        return self.body(batch[0]).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+data = TensorDataset(torch.ones(8, 2))
+loader = DataLoader(data, batch_size=4, shuffle=True)
+model = Net()
+trainer = {"L.Trainer(max_epochs=2)" if "fit" in trains else "Trainer(model=model, train_dataset=data)"}
+{trains}
+"""
+    script = found(text)
+    assert script.definitions == ("Net",)
+    assert script.model.taken
+    assert script.data.taken
+    assert (script.model.taken.outer, script.data.taken.outer) == (
+        ("model = own.Net()",),
+        ("data = TensorDataset(torch.ones(8, 2))",),
+    )

@@ -159,6 +159,20 @@ def test_what_a_hook_draws_is_alike_on_all_ranks(project: Path, tmp_path: Path) 
         assert torch.equal(weight, two[name]), name
 
 
+def test_data_that_a_task_shuffles_is_alike_on_all_ranks(project: Path, tmp_path: Path) -> None:
+    """Each rank shuffled, or split off its evaluation data, in another way; and a resumed run did so again."""
+    shuffled = (
+        "import os, random, numpy\n    order = [*range(60)]\n    random.shuffle(order)\n"
+        "    order = [int(i) for i in numpy.random.permutation(order)]\n"
+        "    (Path(__file__).parent / os.environ['RANK']).write_text(str(order))\n"
+        "    return torch.utils.data.Subset(Regression(config, 60, seed=0), order)"
+    )
+    folder = changed(project, tmp_path / "shuffled", LOAD, shuffled)
+    assert many([run(folder, tmp_path / "out", 2, 4, n_steps=1)], tmp_path) == [[0, 0]], said(tmp_path / "out")
+    one, two = ((folder / rank).read_text() for rank in "01")
+    assert one == two
+
+
 def test_weights_that_are_tied_are_saved(project: Path, tmp_path: Path) -> None:
     """safetensors refuses tensors that share memory, after the whole training."""
     tie = "self.head = nn.Linear(config.hidden_size, 1)\n        self.more = self.head"

@@ -720,6 +720,7 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # end: named_tensors
     # feature: own_hooks
     checks.check_task()
+    hooks.seed(config.seed)
     train_data = indexed(task.load_train_data(config), config)
     # end: own_hooks
     agreement.same(len(train_data), "samples of the training data")

@@ -27,6 +27,11 @@ import functools
 # end: eval
 # feature: own_optimizers
 import inspect
+
+# end: own_optimizers
+import random
+
+# feature: own_optimizers
 from collections import Counter
 
 # end: own_optimizers
@@ -42,6 +47,7 @@ from collections.abc import Iterator
 # end: turns
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 
 # feature: eval
@@ -114,6 +120,12 @@ def copied(batch: Any, device: torch.device) -> Any:
     for field in dataclasses.fields(batch):
         object.__setattr__(other, field.name, moved(getattr(batch, field.name), device))  # it may be frozen
     return other
+
+
+def seed(number: int) -> None:
+    """Seed Python's and numpy's generators: data that task.py shuffles with them is then the same on all ranks."""
+    random.seed(number)
+    numpy.random.seed(number % 2**32)
 
 
 def refuse_others() -> None:

@@ -37,12 +37,14 @@ __all__ = ["Call", "Script", "about_training", "parsed", "read"]
 
 _WORKING = (
     "backward",
+    "fit",
     "from_pretrained",
     "init_process_group",
     "initialize",
     "parse_args",
     "parse_known_args",
     "prepare",
+    "train",
 )
 _TRAINING = re.compile(
     r"torch|accelerat|transformers|deepspeed|colossal|lightning|trl|backward|optimi|zero_grad|trainer|Trainer"

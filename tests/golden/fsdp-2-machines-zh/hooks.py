@@ -22,10 +22,12 @@ import copy
 import dataclasses
 import functools
 import inspect
+import random
 from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import numpy
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -69,6 +71,12 @@ def copied(batch: Any, device: torch.device) -> Any:
     for field in dataclasses.fields(batch):
         object.__setattr__(other, field.name, moved(getattr(batch, field.name), device))  # it may be frozen
     return other
+
+
+def seed(number: int) -> None:
+    """Seed Python's and numpy's generators: data that task.py shuffles with them is then the same on all ranks."""
+    random.seed(number)
+    numpy.random.seed(number % 2**32)
 
 
 def refuse_others() -> None:
