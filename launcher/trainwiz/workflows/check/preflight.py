@@ -23,6 +23,8 @@ def insist(findings: Sequence[Finding]) -> None:
             say("read the details: trainwiz explain {rule}", rule=fatal)
             if fatal
             else say(
-                "read the details: trainwiz explain {rule}; or launch anyway: --ignore {rule}", rule=stopping[0].rule
+                "read the details: trainwiz explain {rule}; or launch anyway: {options}",
+                rule=stopping[0].rule,
+                options=" ".join(f"--ignore {rule}" for rule in dict.fromkeys(finding.rule for finding in stopping)),
             ),
         )
