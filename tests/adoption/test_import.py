@@ -229,10 +229,19 @@ def test_what_deepspeed_takes_by_itself() -> None:
         ]
     )
     held = dict(flat(answer["deepspeed"]))
-    names = {"zero_optimization": "zero_config", "fp16": "float16_config", "aio": "aio_config"}
+    names = {
+        "zero_optimization": "zero_config",
+        "fp16": "float16_config",
+        "aio": "aio_config",
+        "timers": "timers_config",
+    }
     for path, value in DEFAULTS.items():
         block, _, rest = path.partition(".")
-        name = f"{names[block]}.{rest.removeprefix('stage3_')}" if block in names else path.rpartition(".")[2]
+        name = (
+            f"{names[block]}.{rest.removeprefix('stage3_').removeprefix('throughput.')}"
+            if block in names
+            else path.rpartition(".")[2]
+        )
         assert held.get(name) == value, path
     assert held["zero_config.overlap_comm"] is True
 

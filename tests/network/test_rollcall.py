@@ -16,6 +16,7 @@ import pytest
 from engine_children import claimed
 from patience import patience
 
+from trainwiz.cluster import Place
 from trainwiz.errors import TrainwizError
 from trainwiz.machine import Machine as Found
 from trainwiz.network import messages, ports, rollcall
@@ -122,6 +123,21 @@ def test_the_interface_is_the_one_that_others_come_by() -> None:
     """Debian lets a machine's own name stand for 127.0.1.1."""
     assert ports.outside(("127.0.1.1", "::ffff:127.0.0.1", "10.0.0.2")) == "10.0.0.2"
     assert ports.outside(("127.0.0.1",)) is None
+
+
+def test_gloo_and_nccl_take_that_interface_unless_somebody_named_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ranks agree over gloo also where they train over NCCL, and gloo takes the address of the host's name."""
+    names = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    asked: list[str] = []
+    monkeypatch.setattr(ports, "interface_towards", lambda address, _: asked.append(address) or "ib0")
+    roll = Roll(machines=2, plan="p", present=(), peers=("127.0.0.1", "10.0.0.2"))
+    place = Place(rank=0, machines=2, address="10.0.0.1", port=29500)
+    assert machines._interfaces(roll, place) == dict.fromkeys(names, "ib0")
+    assert asked == ["10.0.0.2"]
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    assert machines._interfaces(roll, place) == {"NCCL_SOCKET_IFNAME": "ib0"}
 
 
 def test_who_is_missing_is_named_on_every_machine(port: int) -> None:

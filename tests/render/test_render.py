@@ -238,6 +238,13 @@ def test_several_cpu_ranks_are_warned_of_in_the_file() -> None:
     assert "ONE process" in accelerate.text(make(machine__num_processes=2, strategy__kind="ddp"))
 
 
+@pytest.mark.parametrize("kind", ["single", "ddp", "fsdp"])
+def test_accelerate_is_not_told_of_fp8_for_which_it_would_take_other_layers(kind: str) -> None:
+    """The script's fp8 comes from torchao; accelerate's would replace the same layers by those of another package."""
+    made = make(machine__device="cuda", strategy__kind=kind, precision__mixed_precision="fp8")
+    assert yaml.safe_load(accelerate.text(made))["mixed_precision"] == "bf16"
+
+
 @pytest.mark.parametrize("device", ["npu", "xpu", "mlu", "mps"])
 def test_unproven_devices_say_so(device: str) -> None:
     made = make(machine__device=device)
@@ -267,6 +274,8 @@ def test_deepspeed_leaves_nothing_open() -> None:
         ({"strategy__offload_optimizer_device": "cpu", "optimizer__name": "sgd"}, "zero_force_ds_cpu_optimizer", False),
         ({"optimizer__name": "sgd"}, "zero_allow_untested_optimizer", True),
         ({"precision__mixed_precision": "fp8"}, "bf16", {"enabled": True}),
+        # A timer that nothing prints, with a wait for the device in each forward pass.
+        ({}, "timers", {"throughput": {"enabled": False}}),
     ],
 )
 def test_deepspeed_values_that_are_easily_wrong(changes: dict[str, Any], key: str, value: object) -> None:
@@ -374,6 +383,13 @@ def test_debugging_one_machine_of_several_or_one_rank_of_one() -> None:
     assert alone["module"] == "torch.distributed.run"
     assert local["args"][-4:] == ["--num_processes", "2", "--real_batch_size", "64"]
     assert len(editor.configurations(make())["configurations"]) == 2
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_lines_by_hand_name_the_interface_for_both_backends(language: str) -> None:
+    """The ranks agree over gloo, also where they train over NCCL."""
+    made = make(machine__num_processes=4, machine__num_machines=2, machine__device="cuda", strategy__kind="fsdp")
+    assert "`GLOO_SOCKET_IFNAME=NAME NCCL_SOCKET_IFNAME=NAME`" in files(made, language=language)["README.md"]
 
 
 def test_ranks_can_be_attached_to_on_the_ports_of_launch_debug() -> None:

@@ -78,6 +78,7 @@ ESTIMATES = {
         "load_bytes_per_machine": 0,
         "host_bytes_per_machine": 0,
         "staged_bytes_per_machine": 0,
+        "process_bytes_per_machine": 0,
         "checkpoint_bytes": 12 * 10**9,
     },
     "cpu": {
@@ -90,6 +91,7 @@ ESTIMATES = {
         "load_bytes_per_machine": 0,
         "host_bytes_per_machine": 0,
         "staged_bytes_per_machine": 0,
+        "process_bytes_per_machine": 0,
         "checkpoint_bytes": 12 * 10**6,
     },
 }

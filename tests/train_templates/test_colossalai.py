@@ -18,7 +18,8 @@ import projects
 import pytest
 import warm
 from plans import BASE
-from projects import REGRESSION, SMALL, forecast_and_measured, launch, losses, make, metrics
+from projects import REGRESSION, SMALL, begins_with, forecast_and_measured, launch, losses, make, metrics
+from test_frequencies import LLAMA, SAYS, are_exact
 from test_training import held, wait_for
 
 from trainwiz.engines import colossalai
@@ -189,6 +190,16 @@ def test_every_plugin_follows_the_curve_and_resumes_exactly(kind: str, reference
     assert all(done.code for done in ended)
     assert any("posix.system" in done.err for done in ended), ended[0].err
     assert not canary.exists()
+
+
+# docs/decisions/loop.md: Rotary frequencies stay in fp32
+@pytest.mark.parametrize("kind", ["colossal_zero1", "colossal_zero2", "gemini"])
+def test_a_plugin_that_casts_the_model_keeps_its_positions(kind: str, tmp_path: Path) -> None:
+    values = {**LLAMA, "strategy.kind": kind, "precision.mixed_precision": "bf16", **PORT, **UNCHECKED}
+    folder = begins_with(make(tmp_path / "project", values, *HERE), "save_model", SAYS)
+    done = warm.launch(folder, *HERE, env=STANDIN)
+    assert done.code == 0, done.err
+    are_exact(done.out + done.err)
 
 
 # docs/decisions/colossalai.md: The loop saves the ranks' own parts, not Booster's checkpoints

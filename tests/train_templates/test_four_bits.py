@@ -301,6 +301,40 @@ def test_packed_experts_compute_what_their_rounded_weights_do(
         assert torch.equal(one, other)
 
 
+@pytest.mark.parametrize("count", [3 * 4096, 3 * 4096 + 64, 4096 + 1, 2 * 4096 + 63])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_more_experts_than_bitsandbytes_counts_become_the_same_bytes_in_parts(
+    four_bits: Any,  # noqa: ARG001 - the project of experts.py
+    count: int,
+    dtype: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its kernels on GPUs count in 32 bits, and a layer of DeepSeek-V3 has 7.5 billion numbers in a tensor."""
+    nf4: Any = sys.modules["nf4"]
+    packing: Any = sys.modules["experts"]
+    assert nf4.AT_ONCE < 2**31
+    assert nf4.AT_ONCE % nf4.BLOCK == 0
+    torch.manual_seed(0)
+    tensor = torch.randn(count, dtype=dtype).view(1, 1, count)
+    once = packing.Packed({"w": tensor}, {}, torch.device("cpu"))
+    at_once, sizes = once.whole("w"), list[int]()
+    for module, made in ((nf4, "quantize_4bit"), (packing, "dequantize_4bit")):
+        monkeypatch.setattr(module, "AT_ONCE", 4096)
+        real = getattr(module, made)
+
+        def noting(given: Any, *rest: Any, real: Any = real, **named: Any) -> Any:
+            found = real(given, *rest, **named)
+            sizes.append(max(part.numel() for part in (given, found) if isinstance(part, torch.Tensor)))
+            return found
+
+        monkeypatch.setattr(module, made, noting)
+    parted = packing.Packed({"w": tensor}, {}, torch.device("cpu"))
+    assert torch.equal(parted.w, once.w)
+    assert torch.equal(parted.whole("w"), at_once)
+    assert torch.equal(parted.unpacked("w", 64, count), at_once.view(-1)[64:])
+    assert max(sizes) <= 4096
+
+
 def test_experts_without_an_adapter_are_kept_by_no_layer(
     four_bits: Any,  # noqa: ARG001 - the project of experts.py
 ) -> None:

@@ -72,3 +72,13 @@ def test_the_engine_computes_the_rest_in_bf16_and_attends_by_documents(tmp_path:
     assert train.Config().mixed_precision == "bf16"
     assert "use_fp8(model)" in (tmp_path / "train.py").read_text()
     assert "by_document" in (tmp_path / "rows.py").read_text()
+
+
+def test_layers_are_replaced_before_they_are_recomputed_and_compiled(tmp_path: Path) -> None:
+    """A compiled layer keeps the code of the layers that it had, and so does one whose forward is recomputed."""
+    options = {"model__compile": True, "model__activation_checkpointing": "full"}
+    load(tmp_path, "causal_lm", "fp8", **FP8, **options)
+    text = (tmp_path / "train.py").read_text()
+    steps = ("    use_fp8(model)", "    recompute_layers(model", "    compile_layers(model)", "accelerator.prepare(")
+    places = [text.index(step) for step in steps]
+    assert places == sorted(places)

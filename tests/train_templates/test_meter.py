@@ -137,6 +137,7 @@ class Ranks:
     """Two ranks, of which the other one waits longer and computes less."""
 
     def collect(self, numbers: list[float]) -> list[list[float]]:
+        self.own = numbers
         return [numbers, [0.75, *(3.0 for _ in numbers[1:-1]), numbers[-1] / 2]]
 
 
@@ -155,7 +156,8 @@ def test_a_record_says_what_the_slowest_rank_waits_for_and_the_fullest_gpu_holds
             yield {"labels": None}, 7
 
     config: Any = type("Config", (), {"gradient_accumulation_steps": 2})
-    metered = meter.Meter(config, Ranks(), slow_batches())
+    ranks = Ranks()
+    metered = meter.Meter(config, ranks, slow_batches())
     metered.flops = (lambda _batch: 0.4) if known else None
     for _ in range(2):
         assert [count for _, count in metered.fetch()] == [7, 7]
@@ -175,6 +177,8 @@ def test_a_record_says_what_the_slowest_rank_waits_for_and_the_fullest_gpu_holds
     now[0] += 2.0
     record = metered.record()
     assert (record["tokens_per_second"], record["seconds_per_update"]) == (0.0, 3.0), "a record begins the next one"
+    own = (ranks.own[0], ranks.own[-1])
+    assert own == (pytest.approx(1.0 / 3.0), pytest.approx(0.8 / 3.0) if known else 0.0), "of one update alone"
 
 
 def test_the_bar_shows_what_there_is(tmp_path: Path) -> None:

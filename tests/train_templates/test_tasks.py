@@ -66,6 +66,7 @@ GENERATED = (
         "flops",
         "four_bits",
         "fp8",
+        "frequencies",
         "frozen",
         "generation",
         "head_loss",

@@ -125,6 +125,39 @@ def test_bf16_stays_near_fp32(name: str, one_rank: list[dict[str, float]], tmp_p
     assert losses(folder) == pytest.approx([r["loss"] for r in one_rank[:3]], rel=2e-3)
 
 
+SPOILED = """
+
+_loss_sum = loss_sum
+
+
+def loss_sum(model, batch):
+    loss = _loss_sum(model, batch)
+    loss_sum.calls += 1
+    if loss_sum.calls == {call}:
+        loss.register_hook(lambda gradient: gradient * float("nan"))
+    return loss
+
+
+loss_sum.calls = 0
+"""
+"""A finite loss whose gradient is not."""
+
+
+# docs/decisions/deepspeed.md: A gradient that is not finite stops a run under DeepSpeed, too
+@pytest.mark.parametrize(("name", "update"), [("zero2", 3), ("zero3", 2), ("zero1", 2), ("zero0", 2)])
+def test_a_gradient_that_is_not_finite_stops_before_anything_is_saved(name: str, update: int, tmp_path: Path) -> None:
+    """DeepSpeed skips such an update in silence; only ZeRO 2 in bf16 takes it, here where a checkpoint is due."""
+    values = {**REGRESSION, **STRATEGIES[name], "precision.mixed_precision": "bf16", "data.eval": ""}
+    values |= {"tracking.logging_steps": 5, "checkpoint.checkpointing_steps": 3}
+    folder = make(tmp_path / "project", values)
+    task = folder / "task.py"
+    task.write_text(task.read_text() + SPOILED.format(call=2 * update))  # two micro-batches
+    done = run(folder)
+    assert done.code == 1
+    assert f"update {update}: the gradient is nan" in done.err or f"update {update}: the gradient is inf" in done.err
+    assert not list((folder / "runs" / "latest").glob("checkpoints/checkpoint-*"))
+
+
 def test_the_custom_task_trains_in_16_bit_under_deepspeed(tmp_path: Path) -> None:
     values = {**REGRESSION, **STRATEGIES["zero2"], "precision.mixed_precision": "bf16"}
     folder = make(tmp_path / "project", values)

@@ -143,6 +143,10 @@ from flops import share_of_peak
 from fp8 import use_fp8
 
 # end: fp8
+# feature: frequencies
+from frequencies import frequencies_of, put_back
+
+# end: frequencies
 # feature: frozen
 from frozen import freeze
 
@@ -747,7 +751,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     freeze(model, config.frozen)
     # end: frozen
     # feature: own_weights
+    frequencies = frequencies_of(model)
     model.to(getattr(torch, config.weights))
+    put_back(frequencies)
     # end: own_weights
     # feature: neftune
     add_noise(model, config.neftune_alpha, config.sequence_length)
@@ -779,6 +785,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: ema
     keep_average(optimizer, config.ema_decay)
     # end: ema
+    # feature: engine_casts
+    frequencies = frequencies_of(model)  # DeepSpeed before 0.19 casts buffers, too
+    # end: engine_casts
     # feature: built_by_all
     # feature: one_turn
     model, optimizer = accelerator.prepare(model, optimizer)
@@ -790,6 +799,9 @@ def train(config: Config, accelerator: Accelerator) -> bool:
     # feature: built_apart
     model, optimizer = prepare(accelerator, model, optimizer)
     # end: built_apart
+    # feature: engine_casts
+    put_back(frequencies)
+    # end: engine_casts
     # feature: plain
     # feature: one_turn
     if accelerator.scaler is None:  # then accelerate's wrapper only adds a disk lookup to each step
@@ -966,8 +978,11 @@ def train(config: Config, accelerator: Accelerator) -> bool:
         due_eval = evaluation.due(done, stop)
         due_log = due_log or due_eval
         # end: selected
-        # This is the only place that waits for the device.
-        if due_log or due_save or done == 1 or done % updates_per_epoch == 0:
+        looks = due_log or due_save or done == 1 or done % updates_per_epoch == 0
+        # feature: engine_backward
+        looks = looks or not model.was_step_applied()  # DeepSpeed skips an update whose gradient is not finite
+        # end: engine_backward
+        if looks:  # this is the only place that waits for the device
             mean_loss, pre_clip = float(accelerator.reduce(loss_since)) / updates_since, float(norm)
             if done == 1 and mean_loss == 0:
                 raise SystemExit("update 1: the loss is 0, so there is nothing to learn: are all labels alike?")

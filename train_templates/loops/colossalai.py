@@ -127,6 +127,10 @@ from evaluation import measure_outputs
 from flops import share_of_peak
 
 # end: mfu
+# feature: frequencies
+from frequencies import frequencies_of, put_back
+
+# end: frequencies
 from meter import Meter
 from metrics import Metrics
 
@@ -747,7 +751,13 @@ def train(config: Config, agreement: Agreement) -> bool:
     # feature: own_hooks
     optimizer, rates = hooks.build_optimizers(config, model, build_optimizer(config, model))
     # end: own_hooks
+    # feature: engine_casts
+    frequencies = frequencies_of(model)  # the plugin casts buffers, too
+    # end: engine_casts
     booster, model, optimizer = boost(config, model, optimizer)
+    # feature: engine_casts
+    put_back(frequencies)
+    # end: engine_casts
     # feature: ddp_fp16_step
     synced = model.module  # Booster's fp16 wraps DDP, and no_sync needs DDP itself
     # end: ddp_fp16_step

@@ -21,7 +21,7 @@ from accelerate import PartialState
 from bitsandbytes.functional import QuantState, dequantize_4bit, dequantize_blockwise
 from torch import Tensor, nn
 
-from nf4 import BLOCK, pack, sizes, unpack
+from nf4 import AT_ONCE, BLOCK, pack, sizes, unpack
 
 
 class Packed(nn.Module):
@@ -57,16 +57,26 @@ class Packed(nn.Module):
         parts = self.get_parameter(name).view(torch.uint8).split(sizes(count))
         _, state = unpack(parts, (1, count), self.numbers)
         scales = dequantize_blockwise(state.absmax, state.state2) + state.offset
-        some = QuantState(
-            absmax=scales[begin // BLOCK : -(-end // BLOCK)],
-            shape=torch.Size((end - begin,)),
-            code=state.code,
-            blocksize=BLOCK,
-            quant_type="nf4",
-            dtype=self.numbers,
-        )
-        numbers = parts[0][begin // 2 : -(-end // 2)].view(-1, 1)
-        return dequantize_4bit(numbers, some).view(-1).to(self.compute)
+
+        def part(first: int, last: int) -> Tensor:
+            some = QuantState(
+                absmax=scales[first // BLOCK : -(-last // BLOCK)],
+                shape=torch.Size((last - first,)),
+                code=state.code,
+                blocksize=BLOCK,
+                quant_type="nf4",
+                dtype=self.numbers,
+            )
+            numbers = parts[0][first // 2 : -(-last // 2)].view(-1, 1)
+            return dequantize_4bit(numbers, some).view(-1).to(self.compute)
+
+        if end - begin <= AT_ONCE:
+            return part(begin, end)
+        whole = torch.empty(end - begin, dtype=self.compute, device=parts[0].device)
+        for first in range(begin, end, AT_ONCE):
+            last = min(first + AT_ONCE, end)
+            whole[first - begin : last - begin] = part(first, last)
+        return whole
 
 
 def is_joined(module: nn.Module, weight: Tensor) -> bool:

@@ -231,12 +231,16 @@ def cut(accelerator: Accelerator, model: nn.Module) -> None:
     """Shard the weights module by module, so that no GPU ever holds all of them."""
     settings = accelerator.state.deepspeed_plugin.deepspeed_config
     half = {"bf16": torch.bfloat16, "fp16": torch.float16}.get(accelerator.mixed_precision)
+    one: dict[str, Any] = {}
     for module in reversed(list(model.modules())):  # what is inside of another comes first
         for parameter in module.parameters(recurse=False):
             if half and parameter.is_floating_point() and not hasattr(parameter, "ds_id"):
                 parameter.data = parameter.data.to(half)
         if module._parameters:
-            deepspeed.zero.Init(module=module, config_dict_or_path=settings)
+            swapper = deepspeed.zero.Init(module=module, config_dict_or_path=settings, **one).param_swapper
+            one = (
+                {"param_swapper": swapper} if swapper else {}
+            )  # a second one would delete what the first wrote to nvme
 
 
 # end: deepspeed

@@ -10,12 +10,13 @@ import math
 from typing import Any
 
 import torch
-from bitsandbytes.functional import QuantState, quantize_4bit
+from bitsandbytes.functional import QuantState, quantize_4bit, quantize_blockwise
 from torch import Tensor
 
 BLOCK = 64  # numbers that share a scale of 8 bits
 SCALES = 256  # scales that share one in fp32
 ALIGNED = 16  # bytes that a part begins at a multiple of, for the kernels that read it
+AT_ONCE = 1 << 30  # numbers of a call: bitsandbytes counts them in 32 bits, and a layer's experts may be more
 
 
 def sizes(count: int) -> list[int]:
@@ -42,8 +43,18 @@ def laid_out(numbers: Tensor, state: Any) -> Tensor:
 
 
 def quantized(matrix: Tensor) -> tuple[Tensor, Any]:
-    """Return a matrix as bitsandbytes quantizes it for QLoRA."""
-    return quantize_4bit(matrix, blocksize=BLOCK, compress_statistics=True, quant_type="nf4")
+    """Return a matrix as bitsandbytes quantizes it for QLoRA; a large one in parts, to the same bytes."""
+    if matrix.numel() <= AT_ONCE:
+        return quantize_4bit(matrix, blocksize=BLOCK, compress_statistics=True, quant_type="nf4")
+    parts = [
+        quantize_4bit(part, blocksize=BLOCK, compress_statistics=False, quant_type="nf4")
+        for part in matrix.reshape(-1).split(AT_ONCE)
+    ]
+    state = parts[-1][1]
+    state.shape, scales = matrix.shape, torch.cat([each.absmax for _, each in parts])
+    state.offset = scales.mean()
+    state.absmax, state.state2 = quantize_blockwise(scales - state.offset, blocksize=SCALES)
+    return torch.cat([numbers for numbers, _ in parts]), state
 
 
 def unpack(parts: tuple[Tensor, ...], shape: tuple[int, int], dtype: torch.dtype) -> tuple[Tensor, QuantState]:

@@ -86,6 +86,8 @@ def acts(name: str, plan: Plan) -> bool:
         return strategy.zero_stage != 0
     if name == "zero_force_ds_cpu_optimizer":
         return strategy.offload_optimizer_device != "none"
+    if name.startswith("timers."):
+        return False  # shown every `steps_per_print` updates, of which accelerate makes infinitely many
     if name.startswith("aio."):
         return "nvme" in (strategy.offload_optimizer_device, strategy.offload_param_device)
     return True

@@ -267,6 +267,7 @@ DEFAULTS: dict[str, Any] = {
     "data_types.grad_accum_dtype": None,
     "zero_force_ds_cpu_optimizer": True,
     "wall_clock_breakdown": False,
+    "timers.throughput.enabled": True,
 }
 """What DeepSpeed takes for settings that are left out, of those that `render` writes.
 

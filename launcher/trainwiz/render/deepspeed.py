@@ -37,6 +37,8 @@ def config(plan: Plan) -> dict[str, Any]:
         "zero_allow_untested_optimizer": plan.optimizer.name != "adamw",
         "steps_per_print": 1_000_000_000,
         "wall_clock_breakdown": False,
+        # Otherwise each forward pass waits for the device, also those without a step after it.
+        "timers": {"throughput": {"enabled": False}},
     }
     if _stage(plan) > 0:
         # Otherwise gradients add up in bf16. Stage 0 knows no other type than the model's and stops.

@@ -33,6 +33,7 @@ NEIGHBORS = frozenset(
         "four_bits",
         "first_rank",
         "fp8",
+        "frequencies",
         "frozen",
         "generation",
         "head_loss",

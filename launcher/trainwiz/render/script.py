@@ -43,6 +43,7 @@ OPTIONAL = {
     "flops.py": "mfu",
     "four_bits.py": "sharded_4bit",
     "fp8.py": "fp8",
+    "frequencies.py": "frequencies",
     "frozen.py": "frozen",
     "generation.py": "generated",
     "mixture.py": "mixed",
@@ -163,6 +164,8 @@ def features(plan: Plan) -> frozenset[str]:
         "neftune": plan.model.neftune_alpha > 0 and task.generative and plan.engine == "accelerate",
     }
     chosen["divided"] = not chosen.get("plain", False)
+    # docs/decisions/loop.md: Rotary frequencies stay in fp32
+    chosen["frequencies"] = chosen["own_weights"] or chosen.get("engine_casts", False)
     # docs/decisions/loop.md: Gradients stay in DDP's buckets between updates
     chosen["keeps_gradients"] = chosen.get("settled", False) and not task.own_code
     chosen["drops_gradients"] = not chosen["keeps_gradients"]

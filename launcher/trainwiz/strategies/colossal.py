@@ -109,6 +109,10 @@ class TorchDdp(Plugin):
 class CastsAll(Plugin):
     """A plugin that computes in 16 bits by casting the model: every weight and buffer, also those not trained."""
 
+    def regions(self, plan: Plan) -> dict[str, bool]:
+        """Its casts take the frequencies of rotary positions along."""
+        return {**super().regions(plan), "engine_casts": plan.precision.mixed_precision != "no"}
+
     def refused_hooks(self, plan: Plan) -> Mapping[str, Message]:
         """In 16 bits, what a function adds to the weights, or to an average of them, is rounded away."""
         if plan.precision.mixed_precision == "no":

@@ -13,8 +13,9 @@ At stage 1 in 16 bits, `BF16_Optimizer` keeps whole gradients in fp32 beside tho
 fp32 (seen with DeepSpeed 0.19.8 on gloo ranks: 14.0 and 11.0 bytes per parameter at N = 2 and 4).
 
 Adam keeps 8 bytes of moments and, where b is 2, a master copy in fp32. An offloaded optimizer takes the master weights,
-the moments and the gradients along. Sources: ZeRO (https://arxiv.org/abs/1910.02054, section 3) and DeepSpeed's
-stage_1_and_2.py, stage3.py, bf16_optimizer.py.
+the moments and the gradients along; but at stages 1 and 2 in 16 bits, gradients add up in fp32 on the GPU: 4 P / N
+bytes, and at stage 1 whole ones in 4 P bytes (seen with 0.19.8 on two ranks). Sources: ZeRO
+(https://arxiv.org/abs/1910.02054, section 3) and DeepSpeed's stage_1_and_2.py, stage3.py, bf16_optimizer.py.
 """
 
 from __future__ import annotations
@@ -83,15 +84,17 @@ class Zero(Strategy):
         """By the table above."""
         p, n, b, fixed = training.parameters, training.world, training.compute_bytes, 8 + training.moment_bytes
         away = training.optimizer_offloaded
+        sums = 4 if away and training.half and not training.sums_in_half else 0
         match self.stage:
             case 0:
                 return (fixed + 4) * p
             case 1 if training.half and not away:
                 return 8 * p + (fixed - 4) * p // n
             case 1:
-                return 2 * b * p + (0 if away else fixed * p // n)
+                whole = 4 if sums else b
+                return (b + whole) * p + (sums if away else fixed) * p // n
             case 2:
-                return b * p + (0 if away else fixed + b) * p // n
+                return b * p + (sums if away else fixed + b) * p // n
         weights = 0 if training.parameters_offloaded else b
         sums = b if training.sums_in_half else 4
         bucket = min(p, training.bucket) * b
@@ -238,6 +241,7 @@ class Zero(Strategy):
             "as_saved": not recut,
             "deepspeed_cpu": plan.machine.device == "cpu",
             "engine_backward": not in_fp32,
+            "engine_casts": plan.precision.mixed_precision != "no",
             "zero0_fp32": in_fp32,
             "zero0_16bit": self.stage == 0 and not in_fp32,
             "zero3": self.stage == 3 and not on_nvme,

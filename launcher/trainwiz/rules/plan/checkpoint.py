@@ -111,18 +111,18 @@ def checkpoints_can_be_copied(plan: Plan, machine: Machine, estimate: Estimate) 
 
     Without it: the training prints `no memory to copy … bytes: the training waits for its checkpoints`, and does.
     Why: the saved state must not change while it is written. The copy is as large as the checkpoint, pinned, and kept
-    for the next save, in addition to offloaded state. The memory of the ranks and other programs is not counted here:
-    the training checks the free memory when it saves.
+    for the next save, in addition to offloaded state and the ranks' own memory (at least 152 MiB each; CUDA's is not
+    counted). Other programs are not counted here: the training checks the free memory when it saves.
     Instead: save in the foreground, or use more memory.
     Source: the generated staging.py
     """
-    need = estimate.staged_bytes_per_machine + estimate.host_bytes_per_machine
+    need = estimate.staged_bytes_per_machine + estimate.host_bytes_per_machine + estimate.process_bytes_per_machine
     have = machine.memory.total_bytes
     copies = plan.checkpoint.background and estimate.staged_bytes_per_machine
     if copies and plan.machine.device != "cpu" and have and need > have:
         yield violation(
-            "background checkpoints need {need} GiB of host memory for their copy and offloaded state, but there "
-            "are only {have} GiB: training waits for each one",
+            "background checkpoints need {need} GiB of host memory for their copy, offloaded state and the ranks "
+            "themselves, but there are only {have} GiB: training waits for each one",
             setting("checkpoint.background", False),
             need=gib(need),
             have=gib(have),
