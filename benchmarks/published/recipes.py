@@ -17,9 +17,11 @@ from trainwiz.estimate.activations import Loss
 from trainwiz.estimate.device import Work
 from trainwiz.estimate.gpus import gpu_model
 from trainwiz.models import Transformer
-from trainwiz.models.activations import Arithmetic, Checkpointing
+from trainwiz.models.activations import Checkpointing
+from trainwiz.models.adapted import EVERYWHERE
+from trainwiz.models.kept import Arithmetic
 from trainwiz.strategies import Strategy, Training
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS
+from trainwiz.strategies.strategy import LIVE_ELEMENTS, REDUCE_BUCKET_ELEMENTS
 
 Row = Mapping[str, str]
 Meter = Literal["allocated", "reserved", "device"]
@@ -53,6 +55,12 @@ class Tool:
     """How many the source looked at: with at least as much accumulation, no step has made the moments yet."""
     bucket: int = REDUCE_BUCKET_ELEMENTS
     """Elements that ZeRO reduces at once."""
+    live: int = LIVE_ELEMENTS
+    """Elements that ZeRO 3 keeps gathered (`stage3_max_live_parameters`)."""
+    prefetch: int = REDUCE_BUCKET_ELEMENTS
+    """Elements that ZeRO 3 gathers ahead at once."""
+    saves_gathered: bool = False
+    """ZeRO 3's linear layers are PyTorch's own, which keep gathered weights for the backward pass."""
     quantized_strategy: str | None = None
     """What trains GPTQ models on one GPU, where that is not plain PyTorch."""
     loss_parts: int = 1
@@ -122,12 +130,25 @@ _TOOLS: tuple[tuple[str, Tool], ...] = (
     # What it says is allocated after a step grows by 4 bytes per logit: the outputs of the last micro-batch are kept
     # while the next one is computed. With 8 micro-batches in an update there are 8 P / N less than with 2: DeepSpeed
     # makes the moments in the first step.
+    # Its author's configurations of ZeRO 3 (OpenLM's default.hocon of 2023, CCA-Attention's stage3_fast.json of 2025)
+    # both set the last three.
     (
         "gist chenyaofo",
-        replace(_TRAINER, meter="allocated", logit_bytes=18, bucket=500_000_000, first_micro_batches=8),
+        replace(
+            _TRAINER,
+            meter="allocated",
+            logit_bytes=18,
+            bucket=500_000_000,
+            first_micro_batches=8,
+            live=30_000_000,
+            prefetch=30_000_000,
+            saves_gathered=True,
+        ),
     ),
     # Its configuration says stage 3 alone: DeepSpeed's own size of a bucket.
     ("deepspeed-experiments", Tool(meter="allocated", pure=True, bucket=500_000_000)),
+    # Its examples of 2024 train with transformers 4.44.
+    ("Liger-Kernel", replace(_TRAINER, meter="allocated", logit_bytes=14)),
     ("nanotron", Tool(meter="allocated", pure=False)),
     ("ms-swift", replace(_TRAINER, pure=True, checkpointing="full")),
     ("axolotl", replace(_TRAINER, pure=True, checkpointing="full")),
@@ -166,6 +187,8 @@ _EARLY = (
     r"(?:low[ _-])?memory recipe|optimi[sz]er(?: step)? (?:fused )?in(?:to)?(?: the)? (?:backward|bwd)"
     r"|optimizer_in_bwd|opt_in_bwd"
 )
+_MATRICES = 7
+"""Of a layer: q, k, v, o, gate, up, down."""
 _RECOMPUTES = r"(?:gradient|activation)[ _]?(?:checkpoint|recomput)\w*"
 _NO_LOGITS = r"liger|fused[ _-]*linear[ _-]*cross|cut[ _-]*cross|\bcce\b"
 _COMPILED_LOSS, _NO_GRADIENT = 4, 2
@@ -174,7 +197,7 @@ that returns its logits beside the loss gets a gradient of zeros for them, which
 """
 _SINGLE_CONSTANTS = (4.5 - 4.127) / 8
 """Bytes of a weight by which constants in fp32 are larger than quantized ones."""
-_BOUND = ("a bound", "short samples", "vary", "not stated in the table")
+_BOUND = ("a bound", "short samples", "vary", "not stated in the table", "contradicts")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -248,6 +271,8 @@ class _WholeWeights:
 
 def _strategy(said: spelling.Sharding, extras: str) -> Strategy:
     found = strategies.labeled(said.label)
+    if found.keeps_inputs_of_frozen_layers and "use_reentrant False" in extras:
+        found = type("Rerun", (type(found),), {"keeps_inputs_of_frozen_layers": False})()
     if not said.gathered:
         return found
     in_fp8 = re.search(r"(fp8|float8)[ _-]all[ _-]?gather", extras)
@@ -373,14 +398,16 @@ def _work(row: Row, tool: Tool, model: Transformer, shape: _Shape, strategy: Str
         precision=how,
         fused_casts=_FUSED.search(row["source"] + extras) is not None,
         weight_bytes=2 if (pure or adapter) and not wide else 4,
+        targets=_targets(row, tool, adapter),
         # bitsandbytes kept the inputs of frozen matrices in four bits, too.
-        frozen_mlps=adapter not in ("", "qlora")
-        and not re.search("down|gate|up_proj|all[ -]linear", extras)
-        and tool.checkpointing != "full",
+        keeps_frozen_inputs=adapter == "qlora" and not spelling.has(extras, r"transformers[ =v]*5"),
         dropped_features=_dropped(row, tool, model) if adapter in ("lora", "qlora") else 0,
         frozen_bytes=_frozen_bytes(row) * (1 + world if adapter and _gathers_all(tool, strategy) else 1),
         moment_bytes=moments if stepped else 0,
         bucket=tool.bucket,
+        live=tool.live,
+        prefetch=tool.prefetch,
+        saves_gathered=tool.saves_gathered,
         sums_in_half=True,
         fused_step=tool.fused_step or not moments,
         world=world,
@@ -393,7 +420,7 @@ def _work(row: Row, tool: Tool, model: Transformer, shape: _Shape, strategy: Str
         compiled=_compiled(row),
         fused_layers=spelling.has(extras, r"fused cross-entropy, norms|liger (?:rms)?norm"),
         accumulates=accumulation > 1,
-        loss=_loss(row, tool, shape.micro * shape.length * (2 if paired else 1), model.vocab_size),
+        loss=_loss(row, tool, shape.micro * shape.length * (2 if paired else 1), model),
         samples=shape.micro * (2 if paired else 1),
         length=max(1, shape.length // shape.context),
     )
@@ -465,6 +492,8 @@ def _meter(row: Row, tool: Tool) -> Meter:
     """A table may say what it counts; that of a tool that is not known, in any words."""
     said = re.search(r"peak\w*\s*(?:=|is|:)\s*(?:\w+ ){0,2}?(active|allocated|reserved|nvidia-smi)", row["extras"])
     text = said[1] if said else row["extras"] if tool == Tool() or "max " in row["extras"] else ""
+    if said and said[1] == "nvidia-smi":
+        return "device"
     if re.search(r"max[\w ]*reserved|^reserved|memory_reserved|peak[\w ]*reserved", text) and "nvidia-smi" not in text:
         return "reserved"
     if re.search(r"max[\w ]*alloc|^a(?:ctive|llocated)|memory_allocated|peak[\w ]*alloc|active", text):
@@ -521,6 +550,15 @@ def _adapted_features(row: Row, model: Transformer, *, all_experts: bool = False
             inner = inner * block.mlp_weights // max(1, block.active_mlp_weights)
         numbers += block.count * (outer + shared + inner)
     return numbers
+
+
+def _targets(row: Row, tool: Tool, adapter: str) -> str:
+    """peft's own choice of matrices for a Llama, and litgpt's, is queries and values."""
+    named = spelling.modules(row["extras"])
+    everywhere = adapter == "qlora" or re.search("all[ -]linear", row["extras"]) or tool.checkpointing == "full"
+    if len(named) == _MATRICES and not spelling.names_modules(row["extras"]):
+        return EVERYWHERE if everywhere else "q_proj,v_proj"
+    return EVERYWHERE if len(named) == _MATRICES else ",".join(f"{name}_proj" for name in sorted(named))
 
 
 def _dropped(row: Row, tool: Tool, model: Transformer) -> int:
@@ -600,21 +638,22 @@ def _compiled(row: Row) -> bool:
     return said or (_cumulative(row) and bool(spelling.adapter(row["strategy"])))
 
 
-def _loss(row: Row, tool: Tool, tokens: int, vocabulary: int) -> Loss:
+def _loss(row: Row, tool: Tool, tokens: int, model: Transformer) -> Loss:
     extras = row["extras"]
-    if spelling.has(extras, _NO_LOGITS):
+    if spelling.has(extras, _NO_LOGITS) and not spelling.has(extras, "whole head"):
         return Loss()
     logits = (_compiled(row) and tool.compiled_logit_bytes) or tool.logit_bytes
     if spelling.has(extras, "compiled loss"):
         logits = _COMPILED_LOSS + (_NO_GRADIENT if "returns its logits" in extras else 0)
     logits -= 4 if "foak" in extras else 0
+    logits += 2 if model.changed_logits else 0
     if re.search("qlora|zero|gemini", row["strategy"].lower()):
         logits = tool.engine_logit_bytes or logits
     logits *= 2 if _raised(row) and tool.half_loss else 1
     said = re.search(r"loss in (?:(\d{1,4}) chunks|chunks of (\d{1,7})( words)?)", extras)
     parts = tool.loss_parts
     if said and said[3]:
-        parts = max(1, vocabulary // max(1, int(said[2])))
+        parts = max(1, model.vocab_size // max(1, int(said[2])))
     elif said and said[2]:
         parts = max(1, tokens // max(1, int(said[2])))
     elif said and not tool.whole_logit_bytes:

@@ -247,6 +247,11 @@ _MODULE = r"(?:[qkvo]|gate|up|down)(?:_proj)?"
 _MODULES = re.compile(rf"\b{_MODULE}(?:[\s,·'\"/+&]+{_MODULE})+\b", re.IGNORECASE)
 
 
+def names_modules(text: str) -> bool:
+    """Whether a row says which matrices have adapters."""
+    return _MODULES.search(text) is not None
+
+
 def modules(text: str) -> frozenset[str]:
     """The matrices that have adapters: q, k, v, o, gate, up, down; all of them where none are named."""
     found = _MODULES.search(text)

@@ -91,6 +91,7 @@ def test_the_page_shows_these_errors(rows: list[forecast.Forecast]) -> None:
         "blind_fifth.csv",
         "blind_sixth.csv",
         "blind_seventh.csv",
+        "blind_eighth.csv",
     ):
         assert forecast.table(forecast.read(MEASUREMENTS.with_name(name))) in text
 

@@ -315,6 +315,23 @@ def test_the_matrices_with_adapters(extras: str, found: str) -> None:
     assert spelling.modules(extras) == (names if found == "all" else set(found))
 
 
+def test_a_row_says_which_matrices_are_adapted_and_how_its_peak_was_read() -> None:
+    """peft's own choice is queries and values; what a loop or a kernel changes is read, too."""
+    lora = {"strategy": "single lora", "gpus": "1"}
+    assert understood(**lora).work.targets == "q_proj,v_proj"
+    assert understood(**lora, extras="r=8 all-linear").work.targets == "all-linear"
+    assert understood(**lora, extras="r=8 q,k,v,o_proj").work.targets == "k_proj,o_proj,q_proj,v_proj"
+    assert understood(**{**lora, "strategy": "single qlora"}).work.targets == "all-linear"
+    assert understood(**lora, source="huggingface/peft x", extras="peak = nvidia-smi").meter == "device"
+    assert understood(extras="liger norms").work.loss.logit_bytes is None
+    assert understood(extras="liger norms, cross-entropy behind a whole head").work.loss.logit_bytes
+    again = "fsdp1-full_shard lora"
+    assert understood(strategy=again).strategy.keeps_inputs_of_frozen_layers
+    assert not understood(strategy=again, extras="use_reentrant False").strategy.keeps_inputs_of_frozen_layers
+    assert understood().exact
+    assert not understood(extras="micro-batch contradicts the memory after the step").exact
+
+
 def test_ranks_of_adapters() -> None:
     said = ("r=16", "lora_r=16", "lora rank 16", "rank=16", "LoRA rank: 16")
     assert {spelling.rank(text) for text in said} == {16}

@@ -82,9 +82,8 @@ def test_a_plan_s_own_bucket_counts(settings: dict[str, float | None], elements:
     usual = needs(labeled("zero2"), replace(work, bucket=REDUCE_BUCKET_ELEMENTS)).total
     more = needs(labeled("zero2"), work).total - usual
     assert more == 2 * (elements - REDUCE_BUCKET_ELEMENTS), "on the CPU nothing overlaps"
-    assert (
-        needs(labeled("zero2"), replace(work, overlaps=True)).total == 3 * more + usual + 2 * 2 * REDUCE_BUCKET_ELEMENTS
-    )
+    at_the_step = needs(labeled("zero2"), replace(work, overlaps=True)).moments["step"]["buffers"]
+    assert at_the_step == 3 * 2 * elements
 
 
 def test_zero_3_joins_the_gradients_of_a_part_before_it_steps() -> None:
@@ -451,15 +450,14 @@ def test_a_model_counts_by_its_own_layers() -> None:
     eight, assumed = known("llama-3.1-8b"), estimate(plan, 8_030_261_248)
     assert eight
     found = estimate(plan, eight.parameters, eight)
-    # 0.383 GiB a layer for one sample of 2048 tokens in 16 bits (published), and 14 bytes for each of 1024 logits: the
-    # gradient of the head beside them makes the loss the peak.
+    # 0.383 GiB a layer for one sample of 2048 tokens in 16 bits (published). 12 bytes for each of 1024 logits take less
+    # than what FSDP gathers in the backward pass, but the gradient of the head beside them makes the loss DDP's peak.
     half = estimate(
         make(**{**values, "model__name": "org/llama", "batch__sequence_length": 2048}, strategy__kind="fsdp"),
         eight.parameters,
         eight,
     )
-    logits = 14 * 1024 * eight.vocab_size
-    assert half.activation_bytes_per_rank == pytest.approx(8 * 32 * 0.383 * 2**30 + logits, rel=0.01)
+    assert half.activation_bytes_per_rank == pytest.approx(8 * 32 * 0.383 * 2**30, rel=0.01)
     assert found.activation_bytes_per_rank > half.activation_bytes_per_rank
     assert assumed.activation_bytes_per_rank == pytest.approx(found.activation_bytes_per_rank, rel=0.35)
     # Without accumulation gradients come later, but for the head's; autocast keeps a copy of the weights in 16 bits.

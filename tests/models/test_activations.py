@@ -18,7 +18,8 @@ from transformers import CONFIG_MAPPING, AutoModel
 
 from trainwiz import models
 from trainwiz.models import Transformer
-from trainwiz.models.activations import Arithmetic, Checkpointing, live_bytes, saved_bytes
+from trainwiz.models.activations import Checkpointing, live_bytes, saved_bytes
+from trainwiz.models.kept import Arithmetic
 from trainwiz.render import script
 from trainwiz.store import templates
 

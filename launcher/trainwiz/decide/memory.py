@@ -31,6 +31,7 @@ def work_of(d: Decision, length: int | None = None) -> Work:
         rows=d.task.rows(values["preference.loss"]),
         adapter=values["model.adapter"],
         lora_rank=values["model.lora_rank"],
+        targets=targets,
         frozen_experts=left_out(targets),
         dropped_features=dropped_features(
             d.transformer, values["model.adapter"], d.answers.get("model.lora_dropout"), targets

@@ -6,22 +6,25 @@ from dataclasses import dataclass
 
 from trainwiz.models import Transformer
 from trainwiz.models.activations import (
-    Arithmetic,
     Checkpointing,
     input_bytes,
     live_bytes,
     saved_bytes,
     score_gradient_bytes,
 )
+from trainwiz.models.adapted import Adapters
+from trainwiz.models.kept import Arithmetic
 from trainwiz.strategies import Strategy
 from trainwiz.vocabulary import LOSS_CHUNK
 
 _HALF = ("fp16", "bf16", "fp8")
-_LOGIT_BYTES = {"fp32": 12, "autocast": 14, "16-bit": 14}
-"""For each token and word: logits (in 16 bits also an fp32 copy), their softmax and their gradient.
-
-Unfused cross-entropy holds 12 to 14 bytes per logit at its peak (seen on fake tensors with torch 2.13).
+_LOGIT_BYTES = 12
+"""For each token and word: the softmax of the logits and two gradients in fp32, or in 16 bits the logits, a copy in
+fp32, its softmax and the last chunk's gradient. The generated loss has as many in each of its forms
+(tests/train_templates/test_head_loss.py counts them).
 """
+_CAPPED = {"fp32": 4, "autocast": 2, "16-bit": 2}
+"""More of them where the model changes its logits: a cap keeps what the hyperbolic tangent made (Gemma 2)."""
 _BEHIND_LAYERS = 6
 """Bytes per feature of the last norm: its input in fp32 and its result in 16 bits, beside the logits."""
 _IN_FLIGHT = 4
@@ -91,7 +94,7 @@ def footprint(
     generates: bool,
     loss: Loss,
     stream_bytes: int | None = None,
-    frozen_mlps: bool = False,
+    adapters: Adapters | None = None,
     scored: int = 0,
     compiled: bool = False,
     fused: bool = False,
@@ -103,7 +106,7 @@ def footprint(
     share. Of a model that is `compiled`, or whose layers have `fused` kernels, layers keep less.
     """
     at_once = min(tokens, loss.tokens_at_once or tokens)
-    each = loss.logit_bytes if loss.logit_bytes is not None else _LOGIT_BYTES[kind]
+    each = loss.logit_bytes if loss.logit_bytes is not None else _LOGIT_BYTES + _CAPPED[kind] * model.changed_logits
     logits = each * at_once * model.vocab_size if generates else 0
     number = 2 if kind == "fp32" else 1
     pinned = 0
@@ -112,10 +115,9 @@ def footprint(
     again = (
         0
         if checkpointing == "none"
-        else live_bytes(model, kind, scored, frozen_mlps=frozen_mlps, fused=fused)
-        + number * _IN_FLIGHT * model.hidden_size
+        else live_bytes(model, kind, scored, adapters=adapters, fused=fused) + number * _IN_FLIGHT * model.hidden_size
     )
-    layers = saved_bytes(model, kind, checkpointing, stream_bytes, frozen_mlps=frozen_mlps, scored=scored, fused=fused)
+    layers = saved_bytes(model, kind, checkpointing, stream_bytes, adapters=adapters, scored=scored, fused=fused)
     if compiled and checkpointing == "none":
         products = saved_bytes(model, kind, "selective", stream_bytes, scored=scored)
         layers -= int((1 - _COMPILED) * max(0, layers - products))

@@ -94,8 +94,9 @@ Source: https://github.com/Dao-AILab/flash-attention/issues/1589
 # Columns: name, pattern, capability, TFLOP/s in half, single and fp8, GB/s and GiB of memory, W, GB/s of the link,
 # matrix_share. Where tensor cores sum in fp32 at half their rate (GeForce, L20) they keep their clock, which is mostly
 # higher than the datasheet's: GeForce cards that nobody measured get 1, and the L40 the share of the L20, which has the
-# same chip and the same rate of sums. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a burst of 71. The RTX 6000 Ada
-# has the L40S's 269 TFLOP/s at 300 W instead of 350, see `limited`.
+# same chip and the same rate of sums. An L4 keeps 57 of 121 TFLOP/s at 72 W, after a burst of 71.
+# Workstation cards of that generation that nobody measured have the share that their watts leave each multiprocessor,
+# by the rule of `limited`: an L40S keeps 0.743 at 350 W for 142 of them, and the rule gives an L4's 0.47 (72 W for 58).
 # The A100s of 64 GB are Leonardo's, with 124 multiprocessors instead of 108 (https://arxiv.org/abs/2307.16885).
 _AMPERE = """
 A100-PCIe-40GB a100.*(pcie40|pcie.*40g)       8.0  312 19.5 - 1555 40 250  32 0.811
@@ -105,13 +106,15 @@ A800           a800                           8.0  312 19.5 - 2039 80 400 200 0.
 A100-64GB      a100.*64g                      8.0  358 22.4 - 1640 64 440 300 0.869
 A100-80GB      a100                           8.0  312 19.5 - 2039 80 400 300 0.869
 """
-# The H100s of 96 GB are torchtitan's, of 500 W: what `limited` leaves of a share of 0.803.
+# The H100s of 96 GB are torchtitan's, of 500 W: what `limited` leaves of a share of 0.803. An NVL has the SXM's 132
+# multiprocessors at 400 W, so it keeps 547 of 794 TFLOP/s by the same rule; a PCIe card, with 114 at 350 W, was
+# measured at 496, where the rule gives 476.
 _HOPPER = """
 H200           h200                           9.0  989 67   1979 4800 141 700 450 0.803
 H20            h20(?!0)                       9.0  148 44    296 4000  96 400 450 0.96
 GH200          gh200                          9.0  989 67   1979 4000  96 900 450 0.838
 H100-96GB      h100.*96g                      9.0  989 67   1979 2400  94 500 450 0.642
-H100-NVL       h100.*nvl                      9.0  835 60   1671 3900  94 400 300 0.803
+H100-NVL       h100.*nvl                      9.0  835 60   1671 3900  94 400 300 0.655
 H100-PCIe      h100.*pcie                     9.0  756 51   1513 2000  80 350  64 0.656
 H800           h800                           9.0  989 67   1979 3350  80 700 200 0.803
 H100           h100                           9.0  989 67   1979 3350  80 700 450 0.803
@@ -145,11 +148,11 @@ P100           p100                           6.0   9.3  9.3   -  732 16 250 16 
 """
 _WORKSTATIONS = """
 RTX-PRO-6000       pro6000                        12.0 503.8 125.9 1007.6 1792 96 600 64 0.83
-RTX-6000-Ada       a?6000ada                      8.9 364.2 91.1 728.5 960 48 300 32 0.8
-RTX-5000-Ada       a?5000ada                      8.9 261.1 65.3 522.1 576 32 250 32 0.8
-RTX-4500-Ada       a?4500ada                      8.9 158.5 39.6 317   432 24 210 32 0.8
-RTX-4000-Ada       a?4000ada                      8.9 106.9 26.7 213.8 360 20 130 32 0.8
-RTX-2000-Ada       a?2000ada                      8.9  48   12    96    224  16  70 16 0.8
+RTX-6000-Ada       a?6000ada                      8.9 364.2 91.1 728.5 960 48 300 32 0.671
+RTX-5000-Ada       a?5000ada                      8.9 261.1 65.3 522.1 576 32 250 32 0.75
+RTX-4500-Ada       a?4500ada                      8.9 158.5 39.6 317   432 24 210 32 0.94
+RTX-4000-Ada       a?4000ada                      8.9 106.9 26.7 213.8 360 20 130 32 0.79
+RTX-2000-Ada       a?2000ada                      8.9  48   12    96    224  16  70 16 0.88
 A6000          a6000                          8.6 154.8 38.7 -     768 48 300 32 0.8
 A5000          a5000                          8.6 111.1 27.8 -     768 24 230 32 0.8
 A4500          a4500                          8.6  94.6 23.7 -     640 20 200 32 0.8

@@ -10,10 +10,12 @@ from trainwiz.estimate import dora, experts
 from trainwiz.estimate.activations import Footprint, Loss, arithmetic, footprint, pinned_bytes
 from trainwiz.estimate.adapter import four_bit_bytes, frozen_bytes_per_rank, trained_parameters
 from trainwiz.models import Transformer
-from trainwiz.models.activations import Arithmetic, Checkpointing
+from trainwiz.models.activations import Checkpointing
+from trainwiz.models.adapted import EVERYWHERE, Adapters, adapters
+from trainwiz.models.kept import Arithmetic
 from trainwiz.models.pictures import PictureNetwork
 from trainwiz.strategies import Strategy, Training
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
+from trainwiz.strategies.strategy import LIVE_ELEMENTS, REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
 
 _HALF = ("fp16", "bf16", "fp8")
 
@@ -50,8 +52,10 @@ class Work:
     """Features that enter and leave all matrices with adapters; None: those of every linear layer."""
     frozen_head: bool = False
     """The output layer is not trained, and has no gradient."""
-    frozen_mlps: bool = False
-    """The adapter leaves out the matrices of the MLPs."""
+    targets: str = EVERYWHERE
+    """The layers that adapters are for, as `model.lora_targets` names them."""
+    keeps_frozen_inputs: bool = False
+    """Frozen matrices keep their inputs, as those in four bits did in older versions of bitsandbytes."""
     frozen_experts: bool = False
     """The adapter leaves out the routed experts."""
     dropped_features: int = 0
@@ -78,6 +82,12 @@ class Work:
     """Elements that ZeRO reduces at once."""
     sub_group: int = SUB_GROUP_ELEMENTS
     """Elements of a rank's part that ZeRO 3 steps at once."""
+    live: int = LIVE_ELEMENTS
+    """Elements that ZeRO 3 keeps gathered before it gathers no more ahead."""
+    prefetch: int = REDUCE_BUCKET_ELEMENTS
+    """Elements that ZeRO 3 gathers ahead at once."""
+    saves_gathered: bool = False
+    """Linear layers under ZeRO 3 keep their gathered weights for the backward pass (`memory_efficient_linear` off)."""
     overlaps: bool = True
     """Buckets are sent while the next one fills, as on GPUs."""
     sums_in_half: bool = False
@@ -206,6 +216,8 @@ def training_of(work: Work) -> Training:
         bucket_view=work.bucket_view,
         bucket=work.bucket,
         sub_group=work.sub_group,
+        live=work.live,
+        prefetch=work.prefetch,
         overlaps=work.overlaps,
         sums_in_half=work.sums_in_half,
         optimizer_offloaded=work.optimizer_offloaded,
@@ -251,15 +263,16 @@ def needs(strategy: Strategy, work: Work) -> Needs:
     early = state + frozen - (strategy.step_gradient_bytes(training) if work.accumulates else gradients)
     saved_again = found.saved if work.adapter != "none" and strategy.keeps_inputs_of_frozen_layers else 0
     late = {"state": state + frozen}
+    gathered = _saved_gathered(strategy, work, training)
     moments: dict[Moment, Mapping[str, int]] = {
         "loss": {
             "state": early,
-            "buffers": strategy.loss_buffer_bytes(training) + _head_gradient_bytes(strategy, work, training),
+            "buffers": strategy.loss_buffer_bytes(training) + _head_gradient_bytes(strategy, work, training) + gathered,
             "activations": found.saved + found.logits,
         },
         "backward": {
             "state": early,
-            "buffers": strategy.buffer_bytes(training) + _unpacked_experts(strategy, work),
+            "buffers": strategy.buffer_bytes(training) + _unpacked_experts(strategy, work) + gathered,
             "activations": found.saved + saved_again + found.live,
         },
         "reduction": {**late, "buffers": strategy.reduction_bytes(training)},
@@ -297,6 +310,14 @@ def _matrices(strategy: Strategy, work: Work) -> int | None:
     return work.parameters * experts.rounded_weights(strategy, shape) // shape.parameters if shape else None
 
 
+def _saved_gathered(strategy: Strategy, work: Work, training: Training) -> int:
+    """The matrices of all layers, where autograd holds what a linear layer was computed with."""
+    shape, kept = work.transformer, work.checkpointing == "none" and strategy.zero_stage == 3
+    if not (kept and work.saves_gathered) or shape is None:
+        return 0
+    return training.compute_bytes * work.parameters * shape.linear_weights // shape.parameters
+
+
 def _unpacked_experts(strategy: Strategy, work: Work) -> int:
     """The routed experts of a layer, which are whole while it computes; FSDP counts them with its layers."""
     packed = work.adapter == "qlora" and strategy.packs_experts and not strategy.partitions_weights
@@ -320,6 +341,13 @@ def stream_bytes(strategy: Strategy, work: Work) -> int | None:
     return 2 if work.adapter != "none" and autocast_beside_half else None
 
 
+def _adapters(work: Work) -> Adapters | None:
+    """What is trained in each layer, where that is only adapters."""
+    if work.adapter == "none" or work.transformer is None:
+        return None
+    return adapters(work.transformer, work.targets, inputs_kept=work.keeps_frozen_inputs)
+
+
 def micro_batch(strategy: Strategy, work: Work) -> Footprint:
     """What a micro-batch needs under this strategy; nothing where the model's layers are unknown."""
     kind = work.arithmetic or arithmetic(strategy, work.precision)
@@ -337,7 +365,7 @@ def micro_batch(strategy: Strategy, work: Work) -> Footprint:
         generates=work.generates,
         loss=work.loss,
         stream_bytes=work.stream_bytes or stream_bytes(strategy, work),
-        frozen_mlps=work.frozen_mlps,
+        adapters=_adapters(work),
         scored=work.scored,
         compiled=work.compiled,
         fused=work.fused_layers,

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from trainwiz.models import Transformer
+from trainwiz.models.adapted import EVERYWHERE
 
 if TYPE_CHECKING:
     from trainwiz.strategies import Strategy
 
-EVERYWHERE = "all-linear"
 _OF_ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj_with_mqa", "kv_b_proj")
 
 

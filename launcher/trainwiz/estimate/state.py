@@ -20,7 +20,7 @@ from trainwiz.estimate.frozen import frozen_parameters, head_is_frozen
 from trainwiz.estimate.loading import load_bytes, whole_bytes
 from trainwiz.models import Transformer
 from trainwiz.models.pictures import PictureNetwork, network_of_timm
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
+from trainwiz.strategies.strategy import LIVE_ELEMENTS, REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
 from trainwiz.tasks.networks import NetworkShape
 
 if TYPE_CHECKING:
@@ -132,6 +132,7 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         generates=task.generative,
         adapter=plan.model.adapter,
         lora_rank=plan.model.lora_rank,
+        targets=plan.model.lora_targets,
         frozen_experts=spared,
         dropped_features=dropped_features(shape, plan.model.adapter, plan.model.lora_dropout, plan.model.lora_targets),
         measured=plan.model.adapter != "none" and plan.model.lora_dora,
@@ -143,6 +144,9 @@ def work_of(plan: Plan, parameters: int, transformer: Transformer | None) -> Wor
         parameters_offloaded=plan.strategy.offload_param_device != "none",
         bucket=_elements(plan, "reduce_bucket_size", REDUCE_BUCKET_ELEMENTS),
         sub_group=_elements(plan, "sub_group_size", SUB_GROUP_ELEMENTS),
+        live=_elements(plan, "stage3_max_live_parameters", LIVE_ELEMENTS),
+        prefetch=_elements(plan, "stage3_prefetch_bucket_size", REDUCE_BUCKET_ELEMENTS),
+        saves_gathered=plan.deepspeed.get("zero_optimization.memory_efficient_linear") is False,
         overlaps=plan.machine.device != "cpu",
         accumulates=plan.batch.gradient_accumulation_steps > 1,
         whole_gradients=plan.batch.gradient_accumulation_steps > 1 and not plan.strategy.sync_each_batch,

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from trainwiz.models.activations import Arithmetic, Checkpointing
+from trainwiz.models.activations import Checkpointing
+from trainwiz.models.kept import Arithmetic
 
 _PREFIX = "timm/"
 _MIB = 1 << 20

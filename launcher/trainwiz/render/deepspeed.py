@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from trainwiz.plan import Plan
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
-from trainwiz.strategies.zero import LIVE_ELEMENTS
+from trainwiz.strategies.strategy import LIVE_ELEMENTS, REDUCE_BUCKET_ELEMENTS, SUB_GROUP_ELEMENTS
 
 NVME_BUFFER_ELEMENTS = 300_000_000
 """Must hold a rank's largest tensor: llama-1b's embedding has 263 million elements, which DeepSpeed's 1e8 refuses."""

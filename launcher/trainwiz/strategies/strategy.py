@@ -16,6 +16,8 @@ REDUCE_BUCKET_ELEMENTS = 50_000_000
 """What the generated ds_config.json says; DeepSpeed's own default is 5e8."""
 SUB_GROUP_ELEMENTS = 1_000_000_000
 """What the generated ds_config.json says, and DeepSpeed's own default."""
+LIVE_ELEMENTS = 1_000_000_000
+"""Weights that ZeRO 3 keeps gathered at most: stage3_max_live_parameters of the generated ds_config.json."""
 # docs/decisions/checkpoints.md: The loop saves plain state itself, not with `accelerator.save_state`
 WHOLE = "whole"
 """The layout of a checkpoint whose model and optimizer lie in one file each."""
@@ -43,6 +45,10 @@ class Training:
     """Elements that ZeRO reduces at once."""
     sub_group: int = SUB_GROUP_ELEMENTS
     """Elements of a rank's part that ZeRO 3 steps at once."""
+    live: int = LIVE_ELEMENTS
+    """Elements that ZeRO 3 keeps gathered before it gathers no more ahead."""
+    prefetch: int = REDUCE_BUCKET_ELEMENTS
+    """Elements that ZeRO 3 gathers ahead at once."""
     overlaps: bool = True
     """Buckets are sent while the next one fills."""
     sums_in_half: bool = False

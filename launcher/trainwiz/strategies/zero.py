@@ -24,13 +24,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from trainwiz.message import Message, say
-from trainwiz.strategies.strategy import REDUCE_BUCKET_ELEMENTS, Strategy, Training
+from trainwiz.strategies.strategy import Strategy, Training
 
 if TYPE_CHECKING:
     from trainwiz.plan import Plan
 
-LIVE_ELEMENTS = 1_000_000_000
-"""Weights that stage 3 keeps gathered at most: stage3_max_live_parameters of the generated ds_config.json."""
 _HOST_BYTES_OPTIMIZER = 18
 _HOST_BYTES_WITH_PARAMETERS = 20
 """Per parameter: https://github.com/deepspeedai/DeepSpeed, runtime/zero (estimate_zero*_model_states_mem_needs)."""
@@ -141,8 +139,16 @@ class Zero(Strategy):
             copies = 3 if training.overlaps else 1
             return copies * b * min(training.parameters, training.bucket) if self.stage else 0
         last = max(training.table, training.widest)
-        copied = min(training.model_parameters, REDUCE_BUCKET_ELEMENTS + last)
-        return b * (min(training.model_parameters, LIVE_ELEMENTS + last) + copied)
+        copied = min(training.model_parameters, training.prefetch + last)
+        return b * (min(training.model_parameters, training.live + last) + copied)
+
+    def loss_buffer_bytes(self, training: Training) -> int:
+        """Stages 1 and 2 have their buckets when the backward pass begins, and copy one when it is full.
+
+        Source: `setup_buckets` (0.14: `backward`) and `allreduce_bucket` of stage_1_and_2.py.
+        """
+        copy = self.stage in (1, 2) and training.overlaps
+        return self.buffer_bytes(training) - (training.compute_bytes * min(training.parameters, training.bucket) * copy)
 
     def tables_on_host(self, *, tied: bool) -> int:  # noqa: ARG002
         """Stage 3 gathers embeddings and head, and has their gradients whole before it cuts them."""

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 
-from trainwiz.models.activations import Arithmetic, Checkpointing
+from trainwiz.models.activations import Checkpointing
+from trainwiz.models.kept import Arithmetic
 from trainwiz.models.pictures import Kept
 
 _KERNEL = 3 * 3

@@ -46,7 +46,7 @@ def state_leaves_room(plan: Plan, machine: Machine, estimate: Estimate) -> Viola
     """Model state and activations must leave enough GPU memory for each other and for the CUDA context.
 
     Without it: `CUDA out of memory` in the first forward pass, or later at the first long sequence.
-    Why: activations grow with micro-batch × sequence length; the loss takes 12 to 14 bytes for each token and word of
+    Why: activations grow with micro-batch × sequence length; the loss takes 12 bytes for each token and word of
     the vocabulary, for 1024 tokens at a time. The CUDA context, NCCL and gaps between blocks of memory take about a
     tenth of a GPU, which is why trainwiz chooses no plan that needs more than the rest.
     Instead: use a smaller micro-batch with more accumulation (the real batch stays the same), or more sharding.
