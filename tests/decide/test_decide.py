@@ -127,7 +127,7 @@ def test_the_fastest_strategy_that_fits(name: str, parameters: int, strategy: st
 @pytest.mark.parametrize(
     ("model", "name", "adapter", "label"),
     [
-        ("Qwen/Qwen2.5-7B", "2xrtx4090", "qlora", "ddp"),
+        ("Qwen/Qwen2.5-7B", "2xrtx4090", "lora", "ddp"),
         ("Qwen/Qwen2.5-7B", "1xt4", "qlora", "single"),
         ("Qwen/Qwen2.5-7B", "4xa100-40g", "lora", "fsdp"),
         ("Qwen/Qwen2.5-7B", "8xv100", "none", "fsdp"),
