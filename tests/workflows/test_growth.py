@@ -357,6 +357,28 @@ def test_little_is_kept_of_many_scripts(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(scripts._MODULES._kept) <= 4
 
 
+@pytest.mark.parametrize(
+    ("lines", "kept"), [("# a comment of words\n", 10), ("load(torch.a.b, c=[d, e], f=(g, h))\n", 2)]
+)
+def test_what_is_kept_depends_on_what_trees_take(
+    lines: str, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts of one length: a tree takes as much as it has nodes, and a text that nobody parses takes little."""
+    monkeypatch.setattr(scripts, "_MOST_KEPT", 10 << 20)
+    text = (lines * 1000)[:20_000].rpartition("\n")[0]
+    files = [tmp_path / f"s{i}.py" for i in range(10)]
+    for file in files:
+        file.write_text(text)
+    read, parsed = scripts.Modules(), scripts.Modules()
+    for file in files:
+        read.of(str(file))
+        assert parsed.of(str(file)).tree
+        for modules in (read, parsed):
+            modules.forget(0)
+    assert len(read._kept) == 10
+    assert len(parsed._kept) == kept
+
+
 @pytest.mark.parametrize("task", ["causal_lm", "text_classification", "sft"])
 def test_a_pipe_in_the_place_of_data_holds_nobody_up(
     task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -49,7 +49,6 @@ _WORKING = (
 _TRAINING = re.compile(
     r"torch|accelerat|transformers|deepspeed|colossal|lightning|trl|backward|optimi|zero_grad|trainer|Trainer"
 )
-_PREFIXES = ("0x", "0X", "0o", "0O", "0b", "0B")
 _ENDLESS = re.compile(r"0[xXoObB][0-9a-fA-F_]{3000}")
 _MOST_BITS = 12_000
 _IGNORE = re.compile(r"#\s*trainwiz:\s*ignore(?:\[([^\]]*)\])?", re.IGNORECASE)
@@ -408,7 +407,7 @@ def parsed(file: str, text: str) -> ast.Module:
 
 def _endless_number(text: str, tree: ast.Module) -> int | None:
     """The line of a whole number that Python reads, but refuses to write again, since that takes too long."""
-    if not any(prefix in text for prefix in _PREFIXES) or not _ENDLESS.search(text):
+    if not _ENDLESS.search(text):
         return None
     found = ((node.lineno, node.value) for node in ast.walk(tree) if isinstance(node, ast.Constant))
     return next((line for line, value in found if isinstance(value, int) and value.bit_length() > _MOST_BITS), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import functools
 import io
 import itertools
@@ -30,8 +31,12 @@ _MOST_BYTES = 200_000
 """What is read of one of a project's modules; larger ones are generated, or data."""
 _MOST_TOGETHER = 300_000
 """The most bytes of all modules of one script; the imports of a library itself may be endless."""
-_MOST_KEPT = 1_200_000
-"""Bytes of modules that are kept for the next script, together with it; trees and indexes take forty times as much."""
+_MOST_KEPT = 50 << 20
+"""Bytes that modules take which are kept for the next script, together with it."""
+_MARKS = ",.(=[:"
+"""What stands in a text about as often as its tree has nodes: twice in three of them."""
+_BYTES_OF_MARK = 750
+"""Memory for the nodes of each, and for their index."""
 _MOST_NAMED = 1000
 """Scripts that are looked at for one to name where a folder was given."""
 _FOLLOWED = re.compile(
@@ -65,7 +70,7 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
     of what is in the file. None where neither it nor they have a word about training.
     """
     given, text = text, read_text(path) if text is None else text
-    _MODULES.forget(len(text))
+    _MODULES.forget(_taken(text))
     # A text that is not in the file, or is too long for a module, cannot be imported by another script.
     file = str(Path(path))
     shared = given is None and _seen(file)[1] <= _MOST_BYTES
@@ -79,7 +84,9 @@ def with_modules(path: str, text: str | None = None) -> script.Script | None:
     if not any(module.about_training for module in (own, *found.values())):
         return None
     modules = [
-        module.part(name) for name, module in found.items() if module.tree is not None and module.real != own.real
+        module.part(name)
+        for name, module in found.items()
+        if module.tree is not None and not _is_same(module.file, own.file)
     ]
     return script.Script([*modules, script.part("__main__", path, text, own.whole)])
 
@@ -111,11 +118,6 @@ class Module:
             return None
 
     @cached_property
-    def real(self) -> str:
-        """Its file, without links."""
-        return _real(self.file)
-
-    @cached_property
     def about_training(self) -> bool:
         """Whether it has a word about training."""
         return script.about_training([self.text])
@@ -132,6 +134,15 @@ class Module:
         if key not in _IMPORTS:
             _IMPORTS[key] = tuple(_imported(self.file, self.tree)) if self.tree is not None else ()
         return _IMPORTS[key]
+
+    @property
+    def taken(self) -> int:
+        """About how many bytes it takes."""
+        return len(self.text) + (self._of_tree if "tree" in self.__dict__ else 0)
+
+    @cached_property
+    def _of_tree(self) -> int:
+        return _taken(self.text)
 
     @cached_property
     def imported(self) -> Outline:
@@ -156,29 +167,32 @@ class Modules:
 
     def __init__(self) -> None:
         self._kept: dict[str, Module] = {}
-        self._bytes = 0
 
     def of(self, file: str, text: str | None = None) -> Module:
         """The module in a file, or of this text. Raises `OSError`, `UnicodeDecodeError`."""
         seen = _seen(file)
         found = self._kept.pop(file, None)
         if found is not None and (found.seen != seen or (text is not None and found.text != text)):
-            self._bytes -= len(found.text)
             found = None
         if found is None:
             if text is None:
                 text = files.read_text(Path(file)) if seen[1] <= _MOST_BYTES else ""
             found = Module(file, text, seen)
-            self._bytes += len(text)
         self._kept[file] = found
         return found
 
     def forget(self, coming: int) -> None:
         """Drop those that were not read for long, for so many bytes; no script that was read before may be in use."""
-        while self._kept and self._bytes + coming > _MOST_KEPT:
+        left = _MOST_KEPT - coming - sum(module.taken for module in self._kept.values())
+        while self._kept and left < 0:
             first = self._kept.pop(next(iter(self._kept)))
-            self._bytes -= len(first.text)
+            left += first.taken
             first.release()
+
+
+def _taken(text: str) -> int:
+    """About how many bytes the tree of a text takes, with its index."""
+    return _BYTES_OF_MARK * sum(map(text.count, _MARKS))
 
 
 _MODULES = Modules()
@@ -250,7 +264,7 @@ def _imported(file: str, tree: ast.Module) -> Iterator[tuple[str, str]]:
             for base in bases:
                 module = _module_of(base, name) if _holds(base, top) else ""
                 if module and module not in is_other:
-                    is_other[module] = _real(module) != _real(file)
+                    is_other[module] = not _is_same(module, file)
                 if module and is_other[module]:
                     yield name, module
                     break
@@ -311,6 +325,14 @@ def _seen(path: str) -> tuple[int, int, int]:
     """The stat of a file, by which a change is seen. Raises `OSError`."""
     state = os.stat(path)
     return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Whether two paths lead to the same file, by links too."""
+    with contextlib.suppress(OSError):  # a text may be in no file
+        if _seen(one) != _seen(other):
+            return False
+    return _real(one) == _real(other)
 
 
 @functools.lru_cache(maxsize=10_000)

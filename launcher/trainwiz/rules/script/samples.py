@@ -118,7 +118,7 @@ def ranks_see_different_samples(script: Script) -> Violations:
 def _another_order(script: Script) -> Violations:
     """Samples that each rank puts into an order of its own before they are split: their shares overlap."""
     trains = script.training.backwards or script.called("Trainer.train")
-    if not trains or script.says(_SEEDED) or not (script.engines.several or _is_of_several(script)):
+    if not trains or not (script.engines.several or _is_of_several(script)) or script.says(_SEEDED):
         return
     for call in [*script.methods("shuffle", "train_test_split"), *script.calls_of("random_split")]:
         if call.last == "random_split":
