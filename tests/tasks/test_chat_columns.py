@@ -32,7 +32,13 @@ TALKS: dict[str, tuple[dict[str, Any], str | None, bool]] = {
         "prompt=question,completion=answers.text.0",
         False,
     ),
+    "a reference answer": (
+        {"question": "a", "std_answer": "b", "class": "math"},
+        "prompt=question,completion=std_answer",
+        True,
+    ),
     "unknown": ({"kysymys": "a", "vastaus": "b"}, "prompt=kysymys,completion=vastaus", False),
+    "a kind and something": ({"class": "a", "data": "b"}, None, False),
     "an answer and something else": ({"answer": "b", "text": "a"}, "prompt=text,completion=answer", False),
     "where a row comes from": ({"text": "a", "source": "wikihow", "response": "b"}, None, False),
     "to translate": ({"source": "a", "target": "b"}, "prompt=source,completion=target", True),
@@ -52,6 +58,11 @@ PAIRS: dict[str, tuple[dict[str, Any], str | None, bool]] = {
     "of messages without the question": (
         {"q": "a", "better": [{"role": "assistant", "content": "b"}], "worse": [{"role": "assistant", "content": "c"}]},
         "prompt=q,chosen=better,rejected=worse",
+        True,
+    ),
+    "after a conversation": (
+        {"trajectory": TALK, "chosen": "b", "rejected": "c", "id": "d"},
+        "messages=trajectory,chosen=chosen,rejected=rejected",
         True,
     ),
     "without a prompt": ({"better": "b", "worse": "c"}, None, False),

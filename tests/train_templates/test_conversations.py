@@ -235,6 +235,14 @@ def test_the_time_for_a_conversation_grows_with_its_length(made: ModuleType) -> 
             "field of messages that the chat template does not read: name",
         ),
         ([{"role": "assistant", "content": "Hello!"}, {"role": "user", "content": "q"}], "answers before any question"),
+        (
+            [
+                {"role": "user", "content": "q"},
+                {"role": "assistant", "content": "I am {{name}}."},
+                {"role": "user", "content": "q"},
+            ],
+            "messages with {{name}}, which stands for a name and is learned as it is",
+        ),
     ],
 )
 def test_what_is_not_learned_of_a_conversation_is_told(messages: list[Any], says: str, made: ModuleType) -> None:
@@ -271,6 +279,44 @@ def test_a_refusal_is_what_the_assistant_says(said: dict[str, Any], made: Module
     row["messages"][1] = {"role": "assistant", "content": "a", "refusal": "I can't."}
     with pytest.raises(ValueError, match="both answers and refuses; delete content or refusal"):
         made.chat.conversations.conversation_of(row)
+
+
+def test_arguments_that_were_written_as_json_twice_are_read(made: ModuleType) -> None:
+    """As in OpenAI's own example of fine-tuning with tools; the row was refused."""
+    call = {"type": "function", "function": {"name": "land", "arguments": json.dumps(json.dumps({"place": "here"}))}}
+    row = {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "tool_calls": [call]}]}
+    talk = made.chat.conversations.conversation_of(row)
+    assert talk.messages[1]["tool_calls"][0]["function"]["arguments"] == {"place": "here"}
+    call["function"]["arguments"] = json.dumps(json.dumps("here"))
+    with pytest.raises(ValueError, match="the arguments of land are not an object: 'here'"):
+        made.chat.conversations.conversation_of(row)
+
+
+@pytest.mark.parametrize("template", ["qwen2.5", "glm4.5"])
+def test_tools_of_the_first_message_are_the_conversation_s(template: str, made: ModuleType) -> None:
+    """GLM-4's format; they were lost, and no note said so, since templates have another variable of that name."""
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
+    said = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    read = made.chat.conversations.conversation_of
+    talk = read({"messages": [{"role": "system", "content": "be brief", "tools": tools}, *said]})
+    chat = talker(made, template, False)
+    assert chat.encode(talk) == chat.encode(read({"system": "be brief", "messages": said, "tools": tools}))
+    assert not made.chat.conversations.notes_on(talk, chat.reads)
+    with pytest.raises(ValueError, match="a column of tools, and other tools in its first message"):
+        read({"messages": [{**said[0], "tools": tools}, said[1]], "tools": tools})
+    later = read({"messages": [said[0], {**said[1], "tools": tools}]})
+    notes = made.chat.conversations.notes_on(later, chat.reads)
+    assert notes == ["field of messages that the chat template does not read: tools"]
+
+
+def test_reasoning_beside_an_answer_is_learned(made: ModuleType) -> None:
+    """It was an ignored column."""
+    chat = talker(made, "qwen3", marked=False)
+    for asked in ({"input": "q", "output": "a"}, {"messages": [{"role": "user", "content": "q"}], "response": "a"}):
+        talk = made.chat.conversations.conversation_of({**asked, "reasoning_content": "Count up."})
+        assert (talk.messages[1]["reasoning_content"], talk.ignored) == ("Count up.", set())
+        (sample,) = chat.encode(talk)
+        assert "Count up." in chat.tokenizer.decode([token for token in sample if token >= 0])
 
 
 def test_an_answer_beside_messages_is_learned(made: ModuleType) -> None:

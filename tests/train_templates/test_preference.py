@@ -218,6 +218,11 @@ FORMS: dict[str, tuple[dict[str, Any], list[dict[str, str]]]] = {
         },
         LONGER,
     ),
+    "hh-rlhf in full": ({"prompt": HELLO, "response": GOOD, "chosen": f" {GOOD}", "rejected": f" {BAD}"}, LONGER[1:]),
+    "an empty prompt": (
+        {"prompt": "", "chosen": [*TURN, message("assistant", GOOD)], "rejected": [*TURN, message("assistant", BAD)]},
+        TURN,
+    ),
     "a table's text": (
         {
             "prompt": ASKED,
@@ -253,8 +258,8 @@ def test_every_common_form_is_read(name: str, read: Any) -> None:
         said = [{"role": m["role"], "content": m["content"].removeprefix(" ")} for m in talk.messages]
         assert said == [*prompt, message("assistant", answer)]
         assert talk.learned == [False] * len(prompt) + [True]
-    read_columns = {"tools", "prompt_id", "score_chosen", "score_rejected"} ^ set(row)
-    assert set(found.columns) == read_columns & set(row)
+    empty = {name for name, value in row.items() if not value}
+    assert set(found.columns) == set(row) - {"tools", "prompt_id", "score_chosen", "score_rejected"} - empty
 
 
 @pytest.mark.parametrize("label", [True, 1, "true", "1.0"])
@@ -277,7 +282,15 @@ def test_answers_with_a_label_are_read(label: object, read: Any) -> None:
         ),
         ({"prompt": "a", "chosen": "b"}, "it has a chosen answer, but no rejected one"),
         ({"prompt": "a", "rejected": "b", "chosen": None}, "it has a rejected answer, but no chosen one"),
-        ({"chosen": "b", "rejected": "c"}, "neither messages nor a question with an answer"),
+        ({"chosen": "b", "rejected": "c"}, "it has answers, and neither messages nor a question beside them"),
+        (
+            {"prompt": "a", "response": "d", "chosen": "b", "rejected": "c"},
+            "chosen and rejected answers and a further one in response",
+        ),
+        (
+            {"instruction": "a", "input": "", "output": ["b", "c"]},
+            "set data.columns to chosen=output.0,rejected=output.1",
+        ),
         ({"prompt": "a", "completion": "b", "label": 0.7}, "the label is 0.7"),
         ({"prompt": "a", "completion": "b", "label": "good"}, "the label is 'good'"),
         ({"prompt": "a", "label": True}, "neither messages nor a question with an answer"),

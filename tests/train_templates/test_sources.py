@@ -250,6 +250,7 @@ def test_classes_with_numbers_are_in_their_order(tmp_path: Path) -> None:
         ("a.csv", b"text,n\none,1\ntext,n\n", "a.csv:3: the names of the columns again; delete this line"),
         ("a.csv", b"text,text\na,b\n", "a.csv:1: two columns have the same name"),
         ("a.txt", b"one\ncaf\xe9\n", "a.txt:2: not valid UTF-8"),
+        ("a.txt", "one\ntwo\n".encode("utf-16-le"), "a.txt:1: zero bytes in a text: it is in UTF-16, or not a text"),
     ],
 )
 def test_what_is_damaged_is_named_with_its_line(name: str, content: bytes, says: str, tmp_path: Path) -> None:

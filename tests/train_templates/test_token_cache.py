@@ -171,6 +171,79 @@ def test_a_folder_is_named_by_what_decides_its_tokens_and_by_nothing_else(tmp_pa
         every = found
 
 
+def told_by(folder: Path, cache: Path, capsys: pytest.CaptureFixture[str], task: str, **changes: Any) -> list[str]:
+    """What a training in a folder says while it loads its data."""
+    made = load(folder / "code", task, **changes)
+    config = made.TaskConfig(**({} if task == "text_classification" else {"cache_dir": str(cache)}))
+    made.load_train_data(config)
+    if changes.get("data__eval"):
+        made.load_eval_data(config)
+    return capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("task", ["sft", "preference"])
+def test_notes_on_the_data_are_told_at_each_start(
+    task: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also at the second one, and in another project that shares the tokens and calls the file differently."""
+    rows: list[Any] = [{"prompt": f"{n}?", "chosen": "a" * 90, "rejected": "b", "id": n} for n in range(3)]
+    if task == "sft":
+        rows = [{"prompt": row["prompt"], "completion": row["chosen"], "id": row["id"]} for row in rows]
+    said = []
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (data := tmp_path / name / f"{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        known = {"data__train": str(data), "data__eval": None, "batch__sequence_length": 40}
+        for _ in range(2):
+            said.append(told_by(tmp_path / name, tmp_path / "cache", capsys, task, **known))
+            said[-1] = [line.replace(str(data), "DATA") for line in said[-1]]
+    assert said[0] == said[1] == said[2] == said[3]
+    assert "  ignored column: id (3, the first: DATA:1)" in said[0]
+    assert "DATA: samples: 3, 3 cut to 40 tokens, 0 dropped" in said[0]
+    assert len(list((tmp_path / "cache").glob("tokens-*"))) == 1
+
+
+def test_shares_of_weighted_sources_are_told_at_each_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({"text": f"{name} {n}"}) + "\n" for n in range(9)))
+    known = {
+        "data__train": f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}",
+        "data__source_weights": "1,3",
+        "data__weigh_by": "samples",
+        "data__eval": None,
+    }
+    said = [told_by(tmp_path, tmp_path / "cache", capsys, "causal_lm", **known) for _ in range(2)]
+    assert said[0] == said[1]
+    assert f"{tmp_path / 'b.jsonl'}: 75.0% of the samples: 9 are seen 3.00 times" in said[1]
+
+
+# docs/decisions/tasks.md: Samples for evaluation that are trained on are counted
+@pytest.mark.parametrize("task", ["sft", "causal_lm", "preference", "reward_model", "text_classification"])
+@pytest.mark.parametrize("weights", [None, "1,2"])
+def test_samples_for_evaluation_that_are_trained_on_are_counted(
+    task: str, weights: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They stand in files of their own, so that no rule sees it."""
+
+    def row(n: int) -> dict[str, Any]:
+        return {
+            "sft": {"prompt": f"{n}?", "completion": "yes"},
+            "causal_lm": {"text": f"document {n}"},
+            "text_classification": {"text": f"document {n}", "label": "odd" if n % 2 else "even"},
+        }.get(task, {"prompt": f"{n}?", "chosen": "yes", "rejected": "no"})
+
+    for name, numbers in {"a": range(10), "b": range(10, 20), "valid": range(17, 23), "other": range(30, 36)}.items():
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(row(n)) + "\n" for n in numbers))
+    train = f"{tmp_path / 'a.jsonl'},{tmp_path / 'b.jsonl'}"
+    for held_out, wanted in (("valid", 1), ("valid", 1), ("other", 0)):
+        known = {"data__train": train, "data__eval": str(tmp_path / f"{held_out}.jsonl")}
+        said = told_by(tmp_path, tmp_path / "cache", capsys, task, data__source_weights=weights, **known)
+        found = [line for line in said if "are also in" in line]
+        assert len(found) == wanted, said
+        pairs = task in ("preference", "reward_model")
+        assert all(f"valid.jsonl: {'6 of 12' if pairs else '3 of 6'} " in line for line in found), found
+
+
 EDITS = {
     "sft": [  # a file, what is replaced in it, and whether that decides tokens
         ("conversations.py", '"gpt", "bot"', '"gpt", "robot"', True),

@@ -9,7 +9,6 @@ from __future__ import annotations
 # feature: tokenizer
 import functools
 import itertools
-import json
 import re
 
 # end: tokenizer
@@ -24,7 +23,6 @@ from bisect import bisect_left
 from bisect import bisect_right
 
 # end: answers_learned
-from collections import Counter
 
 # end: tokenizer
 from collections.abc import Callable
@@ -89,7 +87,8 @@ from token_cache import tokenizer_key, versions
 from token_cache import Recipe
 
 # feature: tokenizer
-from transcripts import given
+from transcripts import given, place_of, reasoning_of, refuse_losses, said_by, refuse_lost_calls, takes_text
+from transcripts import with_text_arguments
 
 # end: tokenizer
 
@@ -217,8 +216,8 @@ PLAIN_TEMPLATE = (
     "{% if add_generation_prompt %}{{ 'assistant:\n' }}{% endif %}"
 )
 """For tokenizers of base models, which have no template."""
-ANY_ANSWER = {"role": "assistant", "content": "zq"}
-"""Shows where an answer begins."""
+ANY_ANSWER, ANY_THOUGHT = {"role": "assistant", "content": "zq"}, "zqzq"
+"""They show where an answer begins, and how its thoughts end."""
 
 
 class Coded(NamedTuple):
@@ -261,15 +260,19 @@ class Chat:
         talk = self.fitted(talk)
         self.rendered.clear()
         whole = self.render(talk, talk.messages)
-        refuse_losses(talk, whole)
         # feature: answers_learned
         if re.search(r"{%-?\s*generation\b", self.template(talk)) and (marked := self.marked(talk, whole)):
+            refuse_losses(talk, whole)
             return [marked]
+        # Learned answers are looked for where they are rendered last: some templates shorten them in later turns.
+        seen_there = [not learned or i == 0 for i, learned in enumerate(talk.learned)]
+        refuse_losses(talk, whole, seen_there)
         spans = self.spans(talk, whole)
         texts = [(whole, spans)] if spans is not None else self.apart(talk)
         return [sample for text, answers in texts for sample in self.tokens(text, answers)]
         # end: answers_learned
         # feature: all_learned
+        refuse_losses(talk, whole)
         return [self.everything(talk, whole)]
 
     def everything(self, talk: Conversation, whole: str) -> list[int]:
@@ -305,8 +308,8 @@ class Chat:
         return str(self.tokenizer.decode(ids, skip_special_tokens=True))
 
     def reads(self, name: str) -> bool:
-        """Return whether the template reads a field of messages; of `name`, which tools have too, only of messages."""
-        of = r"\b(?:m|msg|messages?)(?:\[[^]]*\])?(?:\.|\[['\"])" if name == "name" else r"\b"
+        """Return whether the template reads a field of messages; `name` and `tools` are not only theirs."""
+        of = r"\b(?:m|msg|messages?)(?:\[[^]]*\])?(?:\.|\[['\"])" if name in ("name", "tools") else r"\b"
         return re.search(rf"{of}{re.escape(name)}\b", str(self.tokenizer.chat_template)) is not None
 
     def template(self, talk: Conversation) -> str:
@@ -317,11 +320,14 @@ class Chat:
         """Return messages as text; `answer` adds the template's beginning of an answer."""
         key = (answer, *map(id, messages))
         if key not in self.rendered:
-            said = given(self.tokenizer, self.template(talk), messages)
-            self.rendered[key] = self.tokenizer.apply_chat_template(
-                said, tools=talk.tools, tokenize=False, add_generation_prompt=answer, **talk.settings
-            )
+            self.rendered[key] = self.rendered_now(talk, messages, answer)
         return self.rendered[key]
+
+    def rendered_now(self, talk: Conversation, messages: list[Message], answer: bool = False) -> str:
+        """Return the same of messages that are not the conversation's own."""
+        said = given(self.tokenizer, self.template(talk), messages)
+        told = {"tools": talk.tools, "tokenize": False, "add_generation_prompt": answer, **talk.settings}
+        return str(self.tokenizer.apply_chat_template(said, **told))
 
     def fitted(self, talk: Conversation) -> Conversation:
         """Return the conversation as the template expects roles and calls."""
@@ -330,6 +336,10 @@ class Chat:
             messages = [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
         if any("tool_calls" in message for message in messages) and takes_text(self.tokenizer, self.template(talk)):
             messages = [with_text_arguments(message) for message in messages]
+        refuse_lost_calls(self.tokenizer, self.template(talk), messages)
+        if self.reads("thinking") and not self.reads("reasoning_content"):  # transformers 5.23 does so itself
+            thoughts = [message.get("reasoning_content") for message in messages]
+            messages = [m if t is None else {**m, "thinking": t} for m, t in zip(messages, thoughts, strict=True)]
         return Conversation(messages, talk.learned, talk.place, talk.tools, talk.settings)
 
     # feature: answers_learned
@@ -412,6 +422,13 @@ class Chat:
 
     # end: answers_learned
     def answer(self, talk: Conversation, before: list[Message], message: Message) -> tuple[str, int]:
+        """Return the text of an answer after its prompt, and the length of the prompt. Nothing it says is left out."""
+        text, begin = self.after_prompt(talk, before, message)
+        if place_of(said := said_by(message), text, begin) < 0:
+            raise ValueError(f"it leaves out what the assistant says: {said[:60]!r}")
+        return text, begin
+
+    def after_prompt(self, talk: Conversation, before: list[Message], message: Message) -> tuple[str, int]:
         """Return the text of an answer after its prompt, and the length of the prompt."""
         prompt, text = self.render(talk, before, answer=True), self.render(talk, [*before, message])
         reasoning = reasoning_of(message)
@@ -423,13 +440,33 @@ class Chat:
         if not text.startswith(begin):
             if not reasoning and (rest := self.rest(before, text, prompt, talk)) is not None:
                 return prompt + rest, len(prompt)
+            if (rest := self.alone(talk, before, message)) is not None:
+                return prompt + rest, len(prompt)
             shared = next((i for i, (a, b) in enumerate(zip(prompt, text, strict=False)) if a != b), len(text))
+            if reasoning and "enable_thinking" in self.template(talk):
+                raise ValueError(
+                    f"it prompts for an answer with {prompt[shared:]!r}, but this answer thinks; a column "
+                    'chat_template_kwargs with {"enable_thinking": true} changes the prompt'
+                )
             raise ValueError(f"it prompts for an answer with {prompt[shared:]!r}, but no answer begins with it")
         if not opened and "</think>" not in self.template(talk):
             raise ValueError(f"it leaves out the reasoning {reasoning[:60]!r}; the model's template lacks it")
+        if opened and (ended := self.thoughtless(talk, before, message, prompt)) is not None:
+            return prompt + ended, len(prompt)
         opening = "" if opened else "<think>\n"
         rest = text[len(begin) :].rpartition("</think>")[2].lstrip("\n")
         return f"{prompt}{opening}{reasoning}\n</think>\n\n{rest}", len(prompt)
+
+    def thoughtless(self, talk: Conversation, before: list[Message], message: Message, prompt: str) -> str | None:
+        """Return an answer without thoughts behind a prompt that begins them, as the template ends and follows them.
+
+        None: it renders no thoughts, or the answer has some.
+        """
+        if "</think>" in message["content"] or reasoning_of(message):
+            return None
+        text = self.rendered_now(talk, [*before, {**message, "reasoning_content": ANY_THOUGHT}])
+        rest = text.removeprefix(prompt)
+        return rest.replace(ANY_THOUGHT, "") if text.startswith(prompt) and rest.count(ANY_THOUGHT) == 1 else None
 
     def rest(self, before: list[Message], text: str, prompt: str, talk: Conversation) -> str | None:
         """Return what follows a prompt that ends with an empty thought, which answers are rendered without.
@@ -442,6 +479,21 @@ class Chat:
         if not found or not prompt.startswith(header) or not text.startswith(header) or marks != 2:
             return None
         return text[len(header) :]
+
+    def alone(self, talk: Conversation, before: list[Message], message: Message) -> str | None:
+        """Return what the template writes for an answer to the first question, if the conversation ends with it, too.
+
+        Some templates (GPT-OSS) show what was thought before a call as long as no answer follows it: a prompt shows it,
+        and the conversation with the answer does not. None: the answer is not the same there.
+        """
+        first = before[: 1 + next((i for i, said in enumerate(before) if said["role"] == "user"), len(before))]
+        prompt, text = self.render(talk, first, answer=True), self.render(talk, [*first, message])
+        header = prompt.removeprefix(self.render(talk, first))
+        rest, reasoning = text.removeprefix(prompt), reasoning_of(message)
+        alike = self.render(talk, before, answer=True) == self.render(talk, before) + header
+        whole = self.render(talk, [*before, message])
+        found = text.startswith(prompt) and alike and whole.endswith(header + rest) and reasoning in rest
+        return rest if found else None
 
     # feature: answers_learned
     def tokens(self, text: str, spans: list[Span]) -> list[list[int]]:
@@ -511,51 +563,6 @@ def unlearned(talk: Conversation) -> list[bool]:
 
 
 # end: all_learned
-def refuse_losses(talk: Conversation, text: str) -> None:
-    """Raise `ValueError` if the template left out what a message says, or a tool."""
-    place = 0
-    for message in talk.messages:
-        said = message["content"].rpartition("</think>")[2].strip()
-        found = text.find(said, place)
-        if found < 0 and said not in text and json.dumps(said, ensure_ascii=False)[1:-1] not in text:
-            raise ValueError(f"it leaves out what the {message['role']} says: {said[:60]!r}")
-        place = max(place, found)
-    calls = [call["function"]["name"] for message in talk.messages for call in message.get("tool_calls", [])]
-    for name, count in Counter(calls + [str(tool["function"].get("name")) for tool in talk.tools or []]).items():
-        if text.count(name) < count:
-            raise ValueError(f"it leaves out the tool {name} or a call of it; choose a model that is made for tools")
-
-
-def reasoning_of(message: Message) -> str:
-    """Return the reasoning of an answer; empty if it has none."""
-    thoughts, thinks, _ = message["content"].partition("</think>")
-    thoughts = thoughts.partition("<think>")[2] or thoughts if thinks else ""
-    return str(message.get("reasoning_content") or thoughts).strip()
-
-
-@functools.cache
-def takes_text(tokenizer: Any, template: str) -> bool:
-    """Return whether a template wants the arguments of a call as JSON text, because it appends them to a string."""
-    call = {"type": "function", "id": "000000001", "function": {"name": "a", "arguments": {"b": "c"}}}
-    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-    try:
-        tokenizer.apply_chat_template(talk, chat_template=template, tokenize=False)
-    except TypeError:
-        return True
-    except Exception:  # an error that encoding will raise again, and report
-        return False
-    return False
-
-
-def with_text_arguments(message: Message) -> Message:
-    """Return a message whose calls have their arguments as JSON text."""
-    if "tool_calls" not in message:
-        return message
-    calls = []
-    for call in message["tool_calls"]:
-        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
-        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
-    return {**message, "tool_calls": calls}
 
 
 # end: tokenizer

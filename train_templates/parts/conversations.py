@@ -7,7 +7,8 @@ Each row of a dataset is one conversation, in one of these formats:
 - ShareGPT: `conversations` of `from` and `value`, with `function_call` and `observation`; `system`, `tools` beside them
 - Alpaca: `instruction`, `input`, `output`, `system` and `history`
 - a question and an answer: `prompt` and `completion` (strings, or lists of messages), `query` and `response`, …; the
-  passage that it is about may be in `context`, and a question that ends with `Assistant:` is read as a conversation
+  passage that it is about may be in `context`, the answer's reasoning in `reasoning_content`, and a question that ends
+  with `Assistant:` is read as a conversation
 
 A row that cannot be used ends the program with an error that gives its place and the reason. What is ignored is counted
 and named.
@@ -17,6 +18,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,6 +57,8 @@ REASONING = ("reasoning_content", "reasoning", "thinking")
 FLAGS = ("weight", "loss", "train", "loss_scale", "loss_weight")  # of a message: 1 (learn it) or 0
 FIELDS = {"role", "content", "tool_calls", "tool_call_id", *REASONING}
 SAYS = ("content", "tool_calls", "reasoning_content")  # one of these must hold something in an answer
+BLANK = re.compile(r"{{(?:name|author|NAME|AUTHOR)}}|<(?:NAME|AUTHOR)>")
+"""What LLaMA-Factory's and ms-swift's examples have in place of the names of a model and of its makers."""
 MEDIA = ("images", "image", "image_path", "image_url", "videos", "video", "audios", "audio")
 
 
@@ -120,11 +124,12 @@ def conversation_of(row: dict[str, Any]) -> Conversation:
         raise ValueError(f"it has {seen[0]}, and this model reads text only")
     if bad := [name for name in ("kto_tag", "label") if str(columns.get(name)).strip().lower() == "false"]:
         raise ValueError(f"{bad[0]} marks its answer as a bad one, which would be learned")
+    names = ", ".join(columns)
     tools, system = taken(columns, "tools", "functions"), taken(columns, "system", "system_prompt")
     settings = parsed(columns.pop("chat_template_kwargs", None)) or {}
     talk = parsed(taken(columns, *TALKS))
     talk = by_rows(talk) if isinstance(talk, dict) else talk
-    turns = turns_of(talk) if talk is not None else asked_and_answered(columns)
+    turns = turns_of(talk) if talk is not None else asked_and_answered(columns, names)
     if talk is not None and turns and turns[-1][0]["role"] not in ("assistant", "system", "developer"):
         turns += answer_to(columns)
     if system:
@@ -135,6 +140,10 @@ def conversation_of(row: dict[str, Any]) -> Conversation:
     if not turns:
         raise ValueError("it has no messages")
     messages = [message for message, _ in turns]
+    if "tools" in messages[0]:  # GLM-4 has them in the system's message
+        if tools is not None:
+            raise ValueError("it has a column of tools, and other tools in its first message; delete one")
+        tools = messages[0].pop("tools")
     number_calls(messages)
     empty = [flag and not any(message.get(name) for name in SAYS) for message, flag in turns]
     return Conversation(
@@ -169,9 +178,11 @@ def parsed(value: Any) -> Any:
 Turn = tuple[Message, bool]  # a message, and whether it is learned
 
 
-def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
-    """Return the messages of a row with a question and an answer, and perhaps with earlier ones."""
-    names = ", ".join(columns)
+def asked_and_answered(columns: dict[str, Any], names: str) -> list[Turn]:
+    """Return the messages of a row with a question and an answer, and perhaps with earlier ones.
+
+    `names` are those of all columns of the row, for errors.
+    """
     if "chosen" in columns or "rejected" in columns:
         raise ValueError("a preference (chosen, rejected); keep the chosen answer as messages or as an output")
     history = parsed(columns.pop("history", None)) or []
@@ -203,7 +214,14 @@ def asked_and_answered(columns: dict[str, Any]) -> list[Turn]:
         if answer and all(isinstance(text, str) for text in answer):
             raise ValueError(f"its answer is a list of texts; name one of them in data.columns, as answers.0: {names}")
         return turns + turns_of(answer)
-    return [*turns, ({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
+    return [*turns, (answered(columns, answer), True)]
+
+
+def answered(columns: dict[str, Any], answer: Any) -> Message:
+    """Return the message of an answer that is a text, with its reasoning from a column beside it."""
+    thought = columns.pop("reasoning_content", None)
+    said = {"role": "assistant", "content": text_of(answer, "assistant")}
+    return {**said, "reasoning_content": text_of(thought, "assistant")} if thought else said
 
 
 def in_list(said: Any) -> Any:
@@ -216,7 +234,7 @@ def answer_to(columns: dict[str, Any]) -> list[Turn]:
     answer = in_list(taken(columns, *ANSWERS))
     if isinstance(answer, list):
         return turns_of(answer)
-    return [] if answer is None else [({"role": "assistant", "content": text_of(answer, "assistant")}, True)]
+    return [] if answer is None else [(answered(columns, answer), True)]
 
 
 def pair_of(pair: Any) -> tuple[Message, Message]:
@@ -314,7 +332,7 @@ def call_of(call: Any) -> dict[str, Any]:
     function = call.get("function", call) if isinstance(call, dict) else None
     if not isinstance(function, dict) or not function.get("name"):
         raise ValueError(f"not a call of a tool: {shown(call)}")
-    arguments = parsed(taken(dict(function), "arguments", "parameters", "input"))
+    arguments = parsed(parsed(taken(dict(function), "arguments", "parameters", "input")))  # some are written twice
     if not isinstance(arguments, dict | None):
         raise ValueError(f"the arguments of {function['name']} are not an object: {shown(arguments)}")
     identity = {"id": call["id"]} if call.get("id") else {}
@@ -377,6 +395,8 @@ def notes_on(talk: Conversation, reads: Callable[[str], bool]) -> list[str]:
     # end: own_columns
     media = next(filter(None, (media_in(said.get("content")) for said in talk.messages)), "")
     kinds += [f"messages with {media}, which is read as text: nothing is shown to the model"] * bool(media)
+    blank = next((found[0] for said in talk.messages if (found := BLANK.search(said["content"]))), "")
+    kinds += [f"messages with {blank}, which stands for a name and is learned as it is: replace it"] * bool(blank)
     kinds += ["empty answers, which are not learned"] * bool(talk.empty)
     # feature: tokenizer
     # feature: answers_learned

@@ -34,6 +34,11 @@ class Mixture(Tokens):
         begin = self.begins[part]
         return self.parts[part].ids[place.start - begin : place.stop - begin]
 
+    @property
+    def names(self) -> list[str]:
+        """What notes on these tokens begin with."""
+        return [self.about["data"], *(part.about["data"] for part in self.parts)]
+
     def documents(self) -> Iterator[Array]:
         """Yield what is known about the documents, some at a time."""
         for part in self.parts:
@@ -44,8 +49,8 @@ class Mixture(Tokens):
         """What decides the mixture."""
         return [[part.folder.name for part in self.parts], self.weights, self.by]
 
-    def times(self, kept: Array, length: int) -> Array:
-        """Return how many times each document is seen in an epoch, where some are not kept; says it for each source.
+    def times(self, kept: Array, length: int) -> tuple[Array, list[str]]:
+        """Return how many times each document is seen in an epoch, where some are not kept, and a line on each source.
 
         A document counts as one sample, or as its learned tokens, within `length` if that is not 0.
         """
@@ -59,8 +64,9 @@ class Mixture(Tokens):
             found.append(Part(part.about["data"], sizes[used], every["hash"][used]))
             place += len(every)
         counts = np.zeros(len(kept), dtype=np.int64)
-        counts[kept] = np.concatenate(times(found, self.weights, self.by))
-        return counts
+        seen, lines = times(found, self.weights, self.by)
+        counts[kept] = np.concatenate(seen)
+        return counts, lines
 
 
 def mixture_of(config: Any, recipe: Callable[[Any, str, str], Recipe]) -> Mixture:

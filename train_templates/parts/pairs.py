@@ -6,8 +6,6 @@ if a row has a single answer. Tokens that are given and not learned are stored a
 
 from __future__ import annotations
 
-import os
-
 # feature: judges
 from contextlib import suppress
 
@@ -164,14 +162,13 @@ class Answers(Dataset[Any]):
         sizes = self.bounds[:, :, 1] - self.bounds[:, :, 0]
         longest, there = sizes.max(1), sizes > 0
         used = (longest >= config.min_tokens) & (longest <= (config.max_tokens or longest.max()))
-        if (config.min_tokens or config.max_tokens) and os.environ.get("RANK", "0") == "0":
+        if config.min_tokens or config.max_tokens:
             limits = f"{config.min_tokens} to {config.max_tokens or 'any number of'} tokens"
             tell(f"{name}: documents of {limits}: {used.sum():,} of {len(used):,}")
         cut = used & (longest > self.length + 1)
         learnable = (~there | ((self.first <= self.length) & (self.first < sizes))).all(1)
         told = f"{(cut & learnable).sum()} cut to {self.length} tokens, {(used & ~learnable).sum()} dropped"
-        if os.environ.get("RANK", "0") == "0":
-            tell(f"{name}: samples: {used.sum()}, {told}")
+        tell(f"{name}: samples: {used.sum()}, {told}")
         used &= learnable
         # feature: eval
         if is_part(config.eval_data) and used.any():
@@ -196,7 +193,10 @@ class Answers(Dataset[Any]):
             own = (kept >= begin) & (kept < end)
             parts.append(Part(part.about["data"], sizes[own], hashes[kept[own]]))
             begin = end
-        return np.concatenate(times(parts, tokens.weights, tokens.by))
+        found, lines = times(parts, tokens.weights, tokens.by)
+        for line in lines:
+            tell(line)
+        return np.concatenate(found)
 
     # end: weighted
     # feature: prompts

@@ -159,6 +159,11 @@ def judged(columns: dict[str, Any]) -> Preference:
             "and a worse one as rejected (UltraFeedback has them so in "
             "HuggingFaceH4/ultrafeedback_binarized::train_prefs)"
         )
+    if label is None and (name := next((name for name in ANSWERS if of_texts(columns.get(name))), "")):
+        raise ValueError(
+            f"{name} is a list of texts, of which none is named as the better one; if that is always the first, set "
+            f"data.columns to chosen={name}.0,rejected={name}.1"
+        )
     if label is None:
         found = names or "no columns"
         raise ValueError(f"neither chosen and rejected answers nor an answer with a label; it has {found}")
@@ -168,6 +173,11 @@ def judged(columns: dict[str, Any]) -> Preference:
     talk = conversation_of(asked(columns))
     learn_from(talk, last_answer(talk.messages), "the row")
     return Preference(talk, None) if good else Preference(None, talk)
+
+
+def of_texts(value: Any) -> bool:
+    """Return whether a value is a list of several texts."""
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(text, str) for text in value)
 
 
 def rated(columns: dict[str, Any]) -> str:
@@ -183,6 +193,7 @@ def compared(columns: dict[str, Any], chosen: Any, rejected: Any) -> Preference:
     """Return the preference of a row with two answers."""
     if is_whole(chosen) != is_whole(rejected):
         raise ValueError("one of chosen and rejected is a whole conversation, and the other is an answer only")
+    drop_repeated_answer(columns, chosen)
     if is_whole(chosen):
         drop_repeated(columns, chosen, rejected)
     good, bad = (conversation_of(joined(columns, answer)) for answer in (chosen, rejected))
@@ -239,10 +250,22 @@ def is_whole(answer: Any) -> bool:
     return ROLES.get(str(answer[0].get("role", answer[0].get("from"))).lower()) not in ("assistant", "call")
 
 
+def drop_repeated_answer(columns: dict[str, Any], chosen: Any) -> None:
+    """Remove the columns that repeat the chosen answer. Raises `ValueError` if one says something else."""
+    last = chosen[-1] if isinstance(chosen, list) and chosen and isinstance(chosen[-1], dict) else {}
+    said = str(last.get("content", last.get("value", chosen))).strip()
+    for name in [name for name in ANSWERS if name in columns]:
+        if columns[name] != chosen and str(columns[name]).strip() not in ("", said):
+            raise ValueError(f"it has chosen and rejected answers and a further one in {name}; delete or rename it")
+        del columns[name]
+
+
 def drop_repeated(columns: dict[str, Any], chosen: Any, rejected: Any) -> None:
     """Remove the columns that repeat what both conversations say. Raises `ValueError` if they say something else."""
     for name in [name for name in (*QUESTIONS, *TALKS) if name in columns]:
         value = in_list(columns.pop(name))
+        if value in ("", []):
+            continue
         messages = parsed(value) if name in TALKS else value
         if isinstance(messages, str):
             said = [text.get("content", text.get("value")) for text in chosen if isinstance(text, dict)]
@@ -261,6 +284,9 @@ def joined(columns: dict[str, Any], answer: Any) -> dict[str, Any]:
         return {**columns, "messages": answer}
     columns = asked(columns)
     name = next((name for name in TALKS if name in columns), None)
+    if name is None and not any(question in columns for question in (*QUESTIONS, "input", "context")):
+        found = ", ".join(columns) or "nothing else"
+        raise ValueError(f"it has answers, and neither messages nor a question beside them; it has {found}")
     if name is None:
         return {**columns, "completion": answer}
     talk = parsed(columns.pop(name))

@@ -13,6 +13,10 @@ import hashlib
 import inspect
 
 # end: flash
+# feature: documents
+import json
+
+# end: documents
 import os
 
 # feature: documents
@@ -96,9 +100,9 @@ from long_rows import document_bounds
 from mixture import Mixture
 
 # end: weighted
-from packing import FILES, Selection, write_rows
+from packing import FILES, NOTES, Selection, write_rows
 from sources import hash_file
-from token_cache import Tokens, stoppable
+from token_cache import Tokens, retold, stoppable, tell
 
 # end: documents
 Batch = dict[str, Tensor]
@@ -162,6 +166,9 @@ def rows_of(tokens: Tokens, selection: Selection) -> Rows:
             write_rows(tokens, folder, selection)
         while not folder.is_dir():  # a collective might time out before the files are written
             time.sleep(0.05)
+    said = json.loads((folder / NOTES).read_text())
+    for line in retold(said["notes"], said["names"], tokens.names):
+        tell(line)
     return Rows(tokens, folder, selection.length)
 
 

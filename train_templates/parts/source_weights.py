@@ -7,7 +7,10 @@ more than its others; their content decides which, so they are the same in every
 
 from __future__ import annotations
 
+# feature: sampled
 import os
+
+# end: sampled
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -37,25 +40,24 @@ def weights_of(config: Any) -> dict[str, float]:
     return dict(zip(listed(config.train_data), map(float, config.source_weights.split(",")), strict=True))
 
 
-def times(parts: Sequence[Part], weights: Sequence[float], by: str) -> list[Array]:
-    """Return how many times each sample of each source is seen in an epoch; says it for each source."""
+def times(parts: Sequence[Part], weights: Sequence[float], by: str) -> tuple[list[Array], list[str]]:
+    """Return how many times each sample of each source is seen in an epoch, and a line for each source that says so."""
     amounts = [int(part.sizes.sum()) for part in parts]
     for part, amount in zip(parts, amounts, strict=True):
         if not amount:
             raise SystemExit(f"{part.name}: no text to train on")
     needs = [weight / amount for amount, weight in zip(amounts, weights, strict=True)]
-    found = []
+    found, lines = [], []
     for part, amount, weight, need in zip(parts, amounts, weights, needs, strict=True):
         passes = need / min(needs)  # exactly 1 for the largest relative to its weight
         seen = np.full(len(part.sizes), int(passes))
         order = part.hashes.argsort(kind="stable")
         reached = part.sizes[order].cumsum()
         seen[order[: np.searchsorted(reached, (passes - int(passes)) * amount, side="right")]] += 1
-        if os.environ.get("RANK", "0") == "0":
-            share = weight / sum(weights)
-            print(f"{part.name}: {share:.1%} of the {by}: {amount:,} are seen {passes:.2f} times", flush=True)
+        share = weight / sum(weights)
+        lines.append(f"{part.name}: {share:.1%} of the {by}: {amount:,} are seen {passes:.2f} times")
         found.append(seen)
-    return found
+    return found, lines
 
 
 # feature: sampled
@@ -72,7 +74,10 @@ def places(config: Any, origins: Sequence[str], sizes: Sequence[int], contents: 
     chosen = {name: np.flatnonzero(of_source == name) for name in weights}
     parts = [Part(name, counts[own], hashes[own]) for name, own in chosen.items()]
     seen = np.zeros(len(origins), dtype=np.int64)
-    for own, some in zip(chosen.values(), times(parts, [*weights.values()], by), strict=True):
+    found, lines = times(parts, [*weights.values()], by)
+    if os.environ.get("RANK", "0") == "0":
+        print(*lines, sep="\n", flush=True)
+    for own, some in zip(chosen.values(), found, strict=True):
         seen[own] = some
     return np.arange(len(origins)).repeat(seen).tolist()
 

@@ -202,10 +202,14 @@ def table_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
 def text_rows(path: Path, content: IO[bytes]) -> Iterator[Row]:
     """Yield a whole file as one text, in the column of that name."""
     try:
-        yield str(path), {"text": content.read().decode("utf-8-sig")}
+        text = content.read().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
         raise SystemExit(f"{path}:{line}: not valid UTF-8: {error.reason}") from None
+    if "\0" in text:  # valid UTF-8, and what UTF-16 without its mark looks like
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise SystemExit(f"{path}:{line}: zero bytes in a text: it is in UTF-16, or not a text")
+    yield str(path), {"text": text}
 
 
 READERS = {".jsonl": json_rows, ".json": json_rows, ".csv": table_rows, ".tsv": table_rows}

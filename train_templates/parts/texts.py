@@ -209,6 +209,17 @@ def part_of(samples: list[Labeled], part: str, *, evaluation: bool) -> list[Labe
     return list(itertools.compress(samples, (chosen == evaluation).tolist()))
 
 
+# feature: eval
+def tell_repeated(config: Any, trained: list[Labeled], evaluated: list[Labeled]) -> None:
+    """Say how many texts for evaluation are trained on, too."""
+    known = {one.text for one in trained}
+    count = sum(one.text in known for one in evaluated)
+    if count and os.environ.get("RANK", "0") == "0":
+        told = f"{count:,} of {len(evaluated):,} texts for evaluation are also in the training data"
+        print(f"{config.eval_data}: {told}: {config.train_data}", flush=True)
+
+
+# end: eval
 def embedded_paragraphs(split: str) -> Iterator[Labeled]:
     """Yield paragraphs of five chapters of Python's reference with the chapter. Every fifth is for evaluation."""
     from pydoc_data.topics import topics

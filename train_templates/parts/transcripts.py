@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import re
+from collections import Counter
 from typing import Any
 
 from json_rows import RepeatedKey, parsed
@@ -147,3 +149,86 @@ def given(tokenizer: Any, template: str, messages: list[dict[str, Any]]) -> list
 def two_messages(tokenizer: Any) -> list[dict[str, Any]]:
     """Return a question and its answer as the tokenizer's template takes them."""
     return given(tokenizer, str(tokenizer.chat_template), SAID)
+
+
+def refuse_losses(talk: Any, text: str, seen: list[bool] | None = None) -> None:
+    """Raise `ValueError` if the template left out a tool, a call, or what a message says: any, or those `seen`."""
+    place = 0
+    for message in itertools.compress(talk.messages, seen or itertools.repeat(True)):
+        said = said_by(message)
+        found = place_of(said, text, place)
+        if found < 0 and place_of(said, text) < 0:
+            raise ValueError(f"it leaves out what the {message['role']} says: {said[:60]!r}")
+        place = max(place, found)
+    calls = [call["function"]["name"] for message in talk.messages for call in message.get("tool_calls", [])]
+    for name, count in Counter(calls + [str(tool["function"].get("name")) for tool in talk.tools or []]).items():
+        if text.count(name) < count:
+            raise ValueError(f"it leaves out the tool {name} or a call of it; choose a model that is made for tools")
+
+
+def said_by(message: dict[str, Any]) -> str:
+    """Return what a message says, without what it thinks."""
+    return str(message["content"].rpartition("</think>")[2].strip())
+
+
+def place_of(said: str, text: str, begin: int = 0) -> int:
+    """Return where a text has what a message says, as it is or as JSON; -1: it does not."""
+    found = text.find(said, begin)
+    return found if found >= 0 else text.find(json.dumps(said, ensure_ascii=False)[1:-1], begin)
+
+
+def reasoning_of(message: dict[str, Any]) -> str:
+    """Return the reasoning of an answer; empty if it has none."""
+    thoughts, thinks, _ = message["content"].partition("</think>")
+    thoughts = thoughts.partition("<think>")[2] or thoughts if thinks else ""
+    return str(message.get("reasoning_content") or thoughts).strip()
+
+
+CALLS = [
+    {"type": "function", "id": "00000000" + x, "function": {"name": f"zq{x}", "arguments": {"b": "c"}}} for x in "12"
+]
+
+
+@functools.cache
+def takes_one_call(tokenizer: Any, template: str) -> bool:
+    """Return whether a template renders the first call of a message, and leaves out the others."""
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": CALLS}]
+    try:
+        text = str(tokenizer.apply_chat_template(talk, chat_template=template, tokenize=False))
+    except Exception:  # as in takes_text
+        return False
+    return "zq1" in text and "zq2" not in text
+
+
+@functools.cache
+def takes_text(tokenizer: Any, template: str) -> bool:
+    """Return whether a template wants the arguments of a call as JSON text, because it appends them to a string."""
+    call = {"type": "function", "id": "000000001", "function": {"name": "a", "arguments": {"b": "c"}}}
+    talk = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
+    try:
+        tokenizer.apply_chat_template(talk, chat_template=template, tokenize=False)
+    except TypeError:
+        return True
+    except Exception:  # an error that encoding will raise again, and report
+        return False
+    return False
+
+
+def with_text_arguments(message: dict[str, Any]) -> dict[str, Any]:
+    """Return a message whose calls have their arguments as JSON text."""
+    if "tool_calls" not in message:
+        return message
+    calls = []
+    for call in message["tool_calls"]:
+        arguments = json.dumps(call["function"]["arguments"], ensure_ascii=False)
+        calls.append({**call, "function": {**call["function"], "arguments": arguments}})
+    return {**message, "tool_calls": calls}
+
+
+def refuse_lost_calls(tokenizer: Any, template: str, messages: list[dict[str, Any]]) -> None:
+    """Raise `ValueError` if a message has several calls of which the template renders the first."""
+    if any(len(message.get("tool_calls", [])) > 1 for message in messages) and takes_one_call(tokenizer, template):
+        raise ValueError(
+            "it renders one call of a message and leaves out the others; write each call as a message of its own, "
+            "with its result behind it"
+        )

@@ -47,6 +47,10 @@ from mixture import mixture_of
 from sources import is_part
 
 # end: eval
+# feature: eval
+from token_cache import tell_repeated
+
+# end: eval
 from token_cache import tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
@@ -117,8 +121,17 @@ class TaskConfig:
     # end: preset_model
 
 
+def tokens(config: TaskConfig, source: str, split: str) -> Any:
+    """Return the tokens of the data, from files that the first rank of each machine writes once."""
+    # feature: weighted
+    if split == "train":
+        return mixture_of(config, documents.recipe)
+    # end: weighted
+    return tokens_of(config.cache_dir, documents.recipe(config, source, split))
+
+
 def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> rows.Rows:
-    """Return the data as rows of tokens, from files that the first rank of each machine writes once."""
+    """Return the data as rows of tokens."""
     selection = rows.Selection(
         length=config.sequence_length,
         # feature: eval
@@ -128,11 +141,7 @@ def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = Fa
         min_tokens=config.min_tokens,
         max_tokens=config.max_tokens,
     )
-    # feature: weighted
-    if split == "train":
-        return rows.rows_of(mixture_of(config, documents.recipe), selection)
-    # end: weighted
-    return rows.rows_of(tokens_of(config.cache_dir, documents.recipe(config, source, split)), selection)
+    return rows.rows_of(tokens(config, source, split), selection)
 
 
 def load_train_data(config: TaskConfig) -> rows.Rows:
@@ -145,6 +154,7 @@ def load_eval_data(config: TaskConfig) -> rows.Rows:
     """Return the evaluation data, or the part of the training data that is kept for it."""
     if is_part(config.eval_data):
         return load_rows(config, config.train_data, "train", evaluation=True)
+    tell_repeated(tokens(config, config.train_data, "train"), tokens(config, config.eval_data, "validation"))
     return load_rows(config, config.eval_data, "validation")
 
 

@@ -54,7 +54,11 @@ from mixture import mixture_of
 from sources import is_part
 
 # end: eval
-from token_cache import tokens_of
+# feature: eval
+from token_cache import tell_repeated
+
+# end: eval
+from token_cache import Tokens, tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
@@ -131,13 +135,18 @@ class TaskConfig:
     # end: preset_model
 
 
-def load_pairs(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> pairs.Answers:
-    """Return the preferences as samples, from files that the first rank of each machine writes once."""
+def tokens(config: TaskConfig, source: str, split: str) -> Tokens:
+    """Return the tokens of the data, from files that the first rank of each machine writes once."""
     # feature: weighted
     if split == "train":
-        return pairs.Answers(config, mixture_of(config, pairs.recipe), evaluation)
+        return mixture_of(config, pairs.recipe)
     # end: weighted
-    return pairs.Answers(config, tokens_of(config.cache_dir, pairs.recipe(config, source, split)), evaluation)
+    return tokens_of(config.cache_dir, pairs.recipe(config, source, split))
+
+
+def load_pairs(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> pairs.Answers:
+    """Return the preferences as samples."""
+    return pairs.Answers(config, tokens(config, source, split), evaluation)
 
 
 def load_train_data(config: TaskConfig) -> pairs.Answers:
@@ -150,6 +159,7 @@ def load_eval_data(config: TaskConfig) -> pairs.Answers:
     """Return the evaluation data, or the part of the training data that is kept for it."""
     if is_part(config.eval_data):
         return load_pairs(config, config.train_data, "train", evaluation=True)
+    tell_repeated(tokens(config, config.train_data, "train"), tokens(config, config.eval_data, "validation"))
     return load_pairs(config, config.eval_data, "validation")
 
 

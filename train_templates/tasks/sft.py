@@ -49,7 +49,11 @@ from mixture import mixture_of
 from sources import is_part
 
 # end: eval
-from token_cache import tokens_of
+# feature: eval
+from token_cache import tell_repeated
+
+# end: eval
+from token_cache import Tokens, tokens_of
 
 transformers.utils.logging.disable_progress_bar()  # the loop shows its own
 
@@ -123,8 +127,17 @@ class TaskConfig:
     # end: preset_model
 
 
+def tokens(config: TaskConfig, source: str, split: str) -> Tokens:
+    """Return the tokens of the data, from files that the first rank of each machine writes once."""
+    # feature: weighted
+    if split == "train":
+        return mixture_of(config, chat.recipe)
+    # end: weighted
+    return tokens_of(config.cache_dir, chat.recipe(config, source, split))
+
+
 def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = False) -> rows.Rows:
-    """Return the conversations as rows of tokens, from files that the first rank of each machine writes once."""
+    """Return the conversations as rows of tokens."""
     selection = rows.Selection(
         length=config.sequence_length,
         # feature: eval
@@ -135,11 +148,7 @@ def load_rows(config: TaskConfig, source: str, split: str, evaluation: bool = Fa
         max_tokens=config.max_tokens,
         whole=True,
     )
-    # feature: weighted
-    if split == "train":
-        return rows.rows_of(mixture_of(config, chat.recipe), selection)
-    # end: weighted
-    return rows.rows_of(tokens_of(config.cache_dir, chat.recipe(config, source, split)), selection)
+    return rows.rows_of(tokens(config, source, split), selection)
 
 
 def load_train_data(config: TaskConfig) -> rows.Rows:
@@ -152,6 +161,7 @@ def load_eval_data(config: TaskConfig) -> rows.Rows:
     """Return the evaluation data, or the part of the training data that is kept for it."""
     if is_part(config.eval_data):
         return load_rows(config, config.train_data, "train", evaluation=True)
+    tell_repeated(tokens(config, config.train_data, "train"), tokens(config, config.eval_data, "validation"))
     return load_rows(config, config.eval_data, "validation")
 
 

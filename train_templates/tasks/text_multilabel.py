@@ -49,7 +49,7 @@ from texts import FP32
 # end: whole_model
 # end: final_weights
 # feature: eval
-from texts import part_of
+from texts import part_of, tell_repeated
 
 # end: eval
 from texts import (
@@ -173,6 +173,11 @@ def load_eval_data(config: TaskConfig) -> Dataset[Any]:
     """Return the evaluation data, or the part of the training data that is kept for it."""
     if is_part(config.eval_data):
         return load(config, config.train_data, "train", evaluation=True)
+    trained, evaluated = (
+        labeled(source, split, *reading(config))
+        for source, split in ((config.train_data, "train"), (config.eval_data, "validation"))
+    )
+    tell_repeated(config, trained, evaluated)
     return load(config, config.eval_data, "validation")
 
 

@@ -31,7 +31,7 @@ QUESTIONS = (*WORDS["prompt"], "input")
 CHOSEN, REJECTED, LABELS = WORDS["chosen"], WORDS["rejected"], WORDS["label"]
 _OTHERS: Mapping[str, tuple[str, ...]] = {
     "system": ("system", "system_prompt", "system_message", "系统", "系统提示", "系统提示词"),
-    "messages": (*TALKS, "dialogue", "dialog", "chat", "turns", "对话"),
+    "messages": (*TALKS, "dialogue", "dialog", "chat", "turns", "trajectory", "对话"),
     "prompt": (
         *(name for name in QUESTIONS if name != "input"),
         *("q", "ask", "user", "human", "user_input", "user_message", "question_text", "input_text", "source", "src"),
@@ -45,6 +45,7 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
             "human_answers",
             "chatgpt_answers",
             "best_answer",
+            "std_answer",
             "gold",
             "gold_answer",
             "reference",
@@ -71,6 +72,10 @@ _OTHERS: Mapping[str, tuple[str, ...]] = {
 """Names in other datasets, the best first, in lower case and without a language suffix."""
 _PAIRED = {"source": ("target", "tgt"), "src": ("target", "tgt"), "user": ("assistant", "bot")}
 """Names of a prompt that elsewhere say where a row comes from or whose it is, and the answers that they go with."""
+_ABOUT_ROWS = re.compile(
+    r"(^|_)(id|uuid|idx|index|key|hash|url|class|category|type|kind|topic|domain|label|split|lang|language|tags?|level"
+    r"|difficulty|task|dataset|source)$"
+)
 _LANGUAGE = re.compile(r"_(zh|cn|en|chinese|english|text|str|content)$")
 
 
@@ -159,11 +164,13 @@ def guessed(row: Mapping[str, Any], *, compares: bool) -> Guess | None:
     whole = compares and all(_is_whole(row[name]) for word in answers for name in found[word])
     if talks and not compares:
         return Guess(columns={"messages": talks[0]}, sure=len(talks) == 1)
-    needed = answers if whole else ("prompt", *answers)
+    found["messages"] = talks
+    asked = "messages" if talks and not found["prompt"] else "prompt"  # before answers that are compared
+    needed = answers if whole else (asked, *answers)
     if not all(found[word] for word in needed):
         others = [name for name in texts if not any(name in names for names in found.values()) and name not in talks]
         known = [name for word in needed for name in found[word][:1]]
-        if compares or len(texts) != 2 or len(known) + len(others) != 2 or any(map(_is_number, others)):
+        if compares or len(texts) != 2 or len(known) + len(others) != 2 or any(map(_is_about_row, others)):
             return None
         rest = iter(others)
         guess = {word: texts[found[word][0] if found[word] else next(rest)] for word in needed}
@@ -183,8 +190,9 @@ def _plain(name: str) -> str:
     return re.sub(r"[\s-]+", "_", name.strip().lower())
 
 
-def _is_number(name: str) -> bool:
-    return re.search(r"(^|_)(id|uuid|idx|index|key|hash|url)$", _plain(name)) is not None
+def _is_about_row(name: str) -> bool:
+    """Whether a column numbers, names or sorts rows, rather than asking or answering."""
+    return _ABOUT_ROWS.search(_plain(name)) is not None
 
 
 def _is_called(name: str, word: str) -> bool:

@@ -6,6 +6,7 @@ Documents of the same lengths are always packed alike.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import socket
@@ -17,9 +18,10 @@ from typing import Any
 import numpy as np
 
 from sources import held_out
-from token_cache import Tokens, tell
+from token_cache import Tokens
 
 FILES = ("starts", "sizes", "ends")  # of each piece: its first token, and its predictions; of each row: its last piece
+NOTES = "notes.json"  # which documents are used, to be told at each start
 
 
 @dataclass(kw_only=True)
@@ -44,7 +46,8 @@ def write_rows(tokens: Tokens, folder: Path, selection: Selection) -> None:
     aside = folder.with_name(f"{folder.name}.{socket.gethostname()}-{os.getpid()}.partial")
     aside.mkdir(parents=True)
     try:
-        kept = chosen(tokens, selection)
+        kept, notes = chosen(tokens, selection)
+        (aside / NOTES).write_text(json.dumps({"names": tokens.names, "notes": notes}))
         counts = np.zeros(selection.length + 1, dtype=np.int64)
         for _, sizes in pieces(tokens, kept, selection):
             counts += np.bincount(sizes, minlength=len(counts))
@@ -78,8 +81,8 @@ def write_rows(tokens: Tokens, folder: Path, selection: Selection) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def chosen(tokens: Tokens, selection: Selection) -> np.ndarray[Any, Any]:
-    """Return whether each document is used. Says how many are left out, and why."""
+def chosen(tokens: Tokens, selection: Selection) -> tuple[np.ndarray[Any, Any], list[str]]:
+    """Return whether each document is used, and notes on how many are left out, and why."""
     most, length = selection.max_tokens or np.iinfo(np.uint32).max, selection.length
     kept: list[np.ndarray[Any, Any]] = []
     hashes: list[np.ndarray[Any, Any]] = []
@@ -92,16 +95,16 @@ def chosen(tokens: Tokens, selection: Selection) -> np.ndarray[Any, Any]:
             used &= (some["first"] <= length) & (some["first"] < some["size"])
         kept.append(used)
         hashes += [some["hash"][used]] if selection.part else []
-    every = np.concatenate(kept)
+    every, name, notes = np.concatenate(kept), tokens.about["data"], list[str]()
     if selection.min_tokens or selection.max_tokens:
         limits = f"{selection.min_tokens} to {selection.max_tokens or 'any number of'} tokens"
-        tell(f"{tokens.about['data']}: documents of {limits}: {of_length:,} of {len(every):,}")
+        notes.append(f"{name}: documents of {limits}: {of_length:,} of {len(every):,}")
     if selection.whole:
         told = f"{cut} cut to {length} tokens, {len(every) - every.sum()} dropped"
-        tell(f"{tokens.about['data']}: samples: {len(every)}, {told}")
+        notes.append(f"{name}: samples: {len(every)}, {told}")
     if selection.part:
         every[every] = held_out(np.concatenate(hashes), selection.part) == selection.evaluation
-    return every
+    return every, notes
 
 
 def pieces(

@@ -36,8 +36,23 @@ COMMIT_SECONDS, FIRST_LINE_SECONDS, LINE_SECONDS = 2.0, 2.0, 20.0
 
 @functools.cache
 def tell(line: str) -> None:
-    """Print a line about the data once: training and evaluation may be parts of the same data."""
-    print(line, flush=True)
+    """Print a line about the data once, on the first rank: training and evaluation may be parts of the same data."""
+    if os.environ.get("RANK", "0") == "0":
+        print(line, flush=True)
+
+
+def retold(notes: list[str], before: list[str], now: list[str]) -> list[str]:
+    """Return notes that were stored, with the present names of the data and its files.
+
+    Other projects share the notes as they share the tokens, and may call the same data differently.
+    """
+    # The longest name first: a dataset of the hub may be named as the beginning of another one.
+    pairs = sorted(zip(before, now, strict=False), key=lambda pair: len(pair[0]), reverse=True)
+    found = []
+    for note in notes:
+        old, new = next((pair for pair in pairs if note.startswith(f"{pair[0]}:")), ("", ""))
+        found.append(new + note[len(old) :])
+    return found
 
 
 @dataclass(kw_only=True)
@@ -54,6 +69,12 @@ class Recipe:
     """The functions and classes that make and encode the rows."""
     encoder: Callable[[], Encoder]
     """Makes the encoder, once it is needed."""
+
+    @property
+    def names(self) -> list[str]:
+        """What notes on the data begin with: its name, or one of its files."""
+        files = self.rows.found.values() if isinstance(self.rows, Sources) else []
+        return [self.name, *(str(file) for some in files for file in some)]
 
     def key(self, data: list[Any]) -> str:
         """Return a hash of data and of all else that decides the tokens."""
@@ -74,10 +95,16 @@ class Progress:
 class Tokens:
     """The tokens of all documents, mapped from the files of a folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, name: str = "") -> None:
         self.folder = folder
         self.about = json.loads((folder / "about.json").read_text())
+        self.about["data"] = name or self.about["data"]  # another project may have written them, under its own name
         self.ids = np.memmap(folder / "tokens", dtype=self.about["dtype"], mode="r")
+
+    @property
+    def names(self) -> list[str]:
+        """What notes on these tokens begin with."""
+        return [self.about["data"]]
 
     def documents(self) -> Iterator[np.ndarray[Any, Any]]:
         """Yield what is known about the documents, some at a time: mapped as a whole, it would count as memory."""
@@ -104,7 +131,40 @@ def tokens_of(cache: str, recipe: Recipe) -> Tokens:
             time.sleep(0.05)
     with contextlib.suppress(OSError):
         os.utime(folder)  # marks it as used: what nobody uses can be deleted
-    return Tokens(folder)
+    tokens = Tokens(folder, recipe.name)
+    # Told at each start, not only where the tokens are written: what is not learned stays so.
+    for kind, (count, place) in tokens.about["notes"].items():
+        (place,) = retold([place], tokens.about.get("names", []), recipe.names)
+        tell(f"  {kind} ({count}, the first: {place})")
+    return tokens
+
+
+def tell_repeated(trained: Tokens, evaluated: Tokens) -> None:
+    """Say how many documents for evaluation are trained on, too. The number is stored, for the next start."""
+    if os.environ.get("RANK", "0") != "0":
+        return
+    parts = repr([part.folder.name for part in getattr(trained, "parts", [trained])]).encode()
+    path = evaluated.folder / f"repeated-{hashlib.blake2b(parts, digest_size=12).hexdigest()}.json"
+    try:
+        count, total = json.loads(path.read_text())
+    except (OSError, ValueError):
+        count, total = repeated(trained, evaluated)
+        with contextlib.suppress(OSError):  # another training may delete what it does not use
+            replace(path, json.dumps([count, total]))
+    if count:
+        name, others = evaluated.about["data"], trained.about["data"]
+        tell(f"{name}: {count:,} of {total:,} documents for evaluation are also in the training data: {others}")
+
+
+def repeated(trained: Tokens, evaluated: Tokens) -> tuple[int, int]:
+    """Return how many documents for evaluation are also among those that are trained on, and how many there are."""
+    hashes = np.concatenate([some["hash"][some["size"] > 0] for some in evaluated.documents()])
+    known, counts = np.unique(hashes, return_counts=True)
+    seen = np.zeros(len(known), dtype=bool)
+    for some in trained.documents():
+        place = np.minimum(np.searchsorted(known, some["hash"]), len(known) - 1)
+        seen[place[(known[place] == some["hash"]) & (some["size"] > 0)]] = True
+    return int(counts[seen].sum()), len(hashes)
 
 
 def named_by(known: Path) -> Path | None:
@@ -180,11 +240,9 @@ def write(partial: Path, recipe: Recipe) -> None:
         commit(partial, done, tokens, documents)
     if not done.documents:
         raise SystemExit(f"{recipe.name}: no text to train on")
-    about = {"data": recipe.name, "dtype": encoder.dtype, **vars(done)}
+    about = {"data": recipe.name, "names": recipe.names, "dtype": encoder.dtype, **vars(done)}
     replace(partial / "about.json", json.dumps(about, indent=1))
     report.end()
-    for kind, (count, place) in done.notes.items():
-        print(f"  {kind} ({count}, the first: {place})", flush=True)
 
 
 def read_progress(partial: Path) -> Progress:
