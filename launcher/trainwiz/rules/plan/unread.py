@@ -81,6 +81,12 @@ _ROWS = (
         why=say("the task reads no images"),
     ),
     _Unread(
+        keys=("batch.sequence_length",),
+        when=lambda plan: "pictures" in tasks.of(plan).samples,
+        why=say("the samples are images"),
+        decided=(("batch.sequence_length", 256),),
+    ),
+    _Unread(
         keys=("data.chat_template",),
         when=lambda plan: not tasks.of(plan).chats,
         why=say("the task has no conversations"),
