@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from trainwiz import plan
 from trainwiz.diagnose import SIGNATURES, of_log, tools
 from trainwiz.diagnose.diagnosis import in_words_of
 from trainwiz.diagnose.signature import Signature
+from trainwiz.language import spoken
 from trainwiz.store import logs
+from trainwiz.ui import diagnosis as shown
 
 OOM = (
     "Traceback (most recent call last):\n"
@@ -47,6 +50,15 @@ def test_a_remedy_names_the_keys_of_its_tool(file: str, tool: str, said: str) ->
     remedy = str(found.to_dict()["remedy"])
     assert said in remedy
     assert "batch.per_device_batch_size" not in remedy
+
+
+def test_a_card_in_another_language_has_the_tool_s_words_in_it() -> None:
+    found = of_log(OOM.format(file="/home/me/train.py"), log="x.log")
+    assert found is not None
+    with spoken("zh"):
+        card = "\n".join(shown.card(found, log="x.log", fix=None, stream=io.StringIO()))
+    assert "DataLoader 的 batch_size" in card
+    assert not {word for words in tools.of_log("")[1].values() for word in [str(words)] if " " in word and word in card}
 
 
 def test_a_project_of_ours_keeps_its_plans_keys() -> None:

@@ -19,12 +19,12 @@ from patience import patience
 from plans import completed
 
 from trainwiz.checkup import Line
-from trainwiz.checkup.surroundings import Comm
 from trainwiz.finding import Level
 from trainwiz.machine import Machine
 from trainwiz.message import say
 from trainwiz.process.capture import Captured, capture
 from trainwiz.store import calibration, machines
+from trainwiz.surroundings import Comm
 from trainwiz.ui import doctor as checklist
 from trainwiz.workflows import doctor as command
 

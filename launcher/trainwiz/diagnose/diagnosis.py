@@ -77,8 +77,8 @@ class Diagnosis:
     """Other causes that the log mentions: names and causes, the more likely one first."""
     tool: str = "trainwiz"
     """The tool that wrote the log, as far as it shows; empty: a script of somebody's own."""
-    words: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """What that tool's users call the plan's keys in the remedy."""
+    words: Mapping[str, str | Message] = dataclasses.field(default_factory=dict)
+    """What that tool's users call the plan's keys in the remedy: a key of theirs, or words for a reader."""
     project: str = ""
     """The folder of the run's project, for what is suggested; empty: the current one, or none."""
 
@@ -179,6 +179,8 @@ def _of(
     said_more = exception is not None and not log_text.is_launchers(exception)
     if said_more and found is not None and (found.signature.name == "child_failed" or found.follows):
         found = None  # a rank said more than its launcher
+    if found is not None and found.signature.name == "ray_task" and log_text.checked_in_title(own):
+        found = None  # the title says what the task checked
     if found is None and exception is not None:
         words = log_text.words_of(exception, own)
         if words != exception.text or exception not in own:  # a terminal broke its line, or a sentence quotes it
@@ -246,12 +248,12 @@ def _ended_with(lines: Sequence[Line], rank: int | None, code: int | None) -> tu
     return choices[0], None
 
 
-def in_words_of(remedy: str, words: Mapping[str, str], command: str) -> str:
+def in_words_of(remedy: str, words: Mapping[str, str | Message], command: str) -> str:
     """A remedy in any language with a tool's own names for the plan's keys and for the launch."""
     if not words:
         return remedy
     for key in sorted(words, key=len, reverse=True):
-        remedy = re.sub(rf"(?<![\w.]){re.escape(key)}(?![\w.]\w)", words[key], remedy)
+        remedy = re.sub(rf"(?<![\w.]){re.escape(key)}(?![\w.]\w)", str(words[key]), remedy)
     return remedy.replace("trainwiz launch --resume", command).replace("trainwiz launch", command)
 
 

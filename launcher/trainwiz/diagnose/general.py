@@ -120,6 +120,13 @@ EXPLANATIONS = {
         "ranks",
         remedy="run: export {key}=…, before the launch; launchers on other machines and in containers must pass it on",
     ),
+    "told_by_key": Signature(
+        rf"{_ENDS}KeyError: (['\"])(?P<words>(?=(?:(?!\1).)*\b(?:is|are|was|not|no|should|must|please|cannot|"
+        rf"unexpected|"
+        r"unknown|missing|invalid)\b)[^\s'\"]+(?: [^\n]+){2,})\1$",
+        cause="the program rejected it: {words}",
+        remedy="follow the message; it was raised in a call from {where}",
+    ),
     "missing_key": Signature(
         rf"{_ENDS}KeyError: (?P<key>.+)$",
         cause="a dictionary, a table or a state dict has no key {key}",

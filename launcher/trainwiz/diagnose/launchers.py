@@ -14,7 +14,7 @@ _ROOT_CAUSE = re.compile(
 )
 _FAILED = re.compile(r"failed \(exitcode: (?P<code>-?\d{1,9})\)\s{1,2}local_rank: (?P<rank>\d{1,9})")
 _SUBPROCESS = re.compile(
-    r"returned non-zero exit status (?P<code>\d{1,10})\.|died with <Signals\.\w+: (?P<signal>\d{1,9})>"
+    r"returned non-zero exit\s+status (?P<code>\d{1,10})\.|died with <Signals\.\w+: (?P<signal>\d{1,9})>"
 )
 # A report that was cut: `exitcode  : -11 (pid: 7)`, `traceback : Signal 11 (SIGSEGV) received by PID 7`
 _CUT = re.compile(

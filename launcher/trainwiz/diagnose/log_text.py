@@ -22,6 +22,8 @@ _DOUBLED = re.compile(r"^((?!Syntax)\w+(?:Error|Exception))\1: : ?")
 _BEGINS_TAGGED = re.compile(r"\s*</?(?:span|pre|div|code|a|p|b|br|hr|font)\b[^>\n]{0,500}>")
 _TAGGED_SHARE = 0.2
 """Of the lines of a page: many have a tag at their beginning, where a program writes a time or a word."""
+_LINK = re.compile(r"\[([^\]\s]+)\]\((?:https?|file|vscode[\w-]*):[^)\s]*\)")
+"""What an editor makes of paths and line numbers in the output of a notebook."""
 _MARKED = re.compile(r"^(?:`{1,3}|\*\*) ?(?P<inner>[^`*]+)(?:`{1,3}|\*\*)$")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 # torch's excepthook and accelerate: `[rank3]: `; torchrun --tee and pods: `[default3]:`, `[trainer3]:`
@@ -97,7 +99,7 @@ _EXCEPTION = re.compile(
 _RAISED = re.compile(r"[A-Za-z_][\w.]*(?:: .*|:?$)")
 _IGNORED = re.compile(r"Exception ignored (?:in|while|on)\b")
 _CALLS = 2
-"""Calls at the end of a log that are a traceback though nothing announces them."""
+"""Calls at the end of a log that are a traceback though nothing announces them; in a short text, one is enough."""
 _PASTED = 4
 """Lines that are looked at for an exception without its traceback."""
 _SHORT = 16
@@ -110,7 +112,14 @@ _PASTED_ERROR = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)(?::
 _SYNTAX = re.compile(r"\W{0,4}(?:SyntaxError\W{0,4}){1,9}")
 """Two ranks often write it at the same time."""
 # A question that quotes the exception: `after an hour it says KeyError: 'labels'`
-_NAMED_IN_WORDS = re.compile(r"(?<![A-Za-z0-9_.])((?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception): [^`]{4,})")
+_NAME = r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)"
+_NAMED_IN_WORDS = (
+    # What a question marks as code ends with the mark; one after a space begins code of the message itself.
+    re.compile(rf"`({_NAME}: [^`]{{3,}}[^`\s])(?:`|$)"),
+    re.compile(rf"(?<![A-Za-z0-9_.])({_NAME}: .{{4,}})"),
+)
+_RAISED_IN_WORDS = re.compile(rf"(?<![A-Za-z0-9_.])(?P<exception>{_NAME})\([rf]{{0,2}}([\"'])(?P<words>.{{8,}})\2\)")
+"""A question that quotes the line of code which raises."""
 # Python's own words name their exception, also where the sentence around them does not.
 _IMPLIED = tuple(
     (exception, re.compile(words))
@@ -254,6 +263,8 @@ def _plain(words: str, page: _Page) -> str:
         words = html.unescape(words)
     if not words.isascii():
         words = _WIDE_COLON.sub(": ", words.translate(_TYPESET))
+    if "](" in words:
+        words = _LINK.sub(r"\1", words)
     words = _DOUBLED.sub(r"\1: ", words)
     marked = _MARKED.match(words)
     if marked:
@@ -390,13 +401,13 @@ def bare_exception(lines: Sequence[Line]) -> Line | None:
             line for line in ranks[:_HEAD] if _PASTED_ERROR.match(line.text) and line.text.endswith((",", "(", "["))
         ]
     if not said and len(lines) <= _PASTED:
-        said = [replace(line, text=named[1]) for line in ranks if (named := _NAMED_IN_WORDS.search(line.text))]
+        said = list(_named(ranks))
     if not said and len(lines) <= _SHORT:
         said = list(_implied(ranks[-_PASTED:]))
     if not said and is_cut(lines):  # a question's title, before a traceback that was cut
         before = lines[: _starts(lines)[-1]]
         titles = [*before[:_HEAD], *before[-_PASTED:]]
-        said = [replace(line, text=named[1]) for line in titles if (named := _NAMED_IN_WORDS.search(line.text))]
+        said = list(_named(titles))
         said = said or list(_implied(titles))
     if not said and len(lines) <= _EXCERPT and not is_finished(lines):
         said = list(_quoted(ranks))
@@ -408,9 +419,16 @@ def _quoted(lines: Sequence[Line]) -> Iterator[Line]:
     """The lines that name an exception in the middle of their words, and no source code or warning."""
     ends = [*lines[:_HEAD], *lines[max(_HEAD, len(lines) - _FOOT) :]]
     told = [line for line in ends if not line.text.startswith("    ") and "Warning: " not in line.text]
-    named = ((line, _NAMED_IN_WORDS.search(line.text)) for line in told)
-    found = [replace(line, text=name[1]) for line, name in named if name]
-    yield from found or _implied(told)
+    yield from list(_named(told)) or _implied(told)
+
+
+def _named(lines: Iterable[Line]) -> Iterator[Line]:
+    """The lines that name an exception somewhere in their words, or quote the code that raises it."""
+    for line in lines:
+        if named := next((found for pattern in _NAMED_IN_WORDS if (found := pattern.search(line.text))), None):
+            yield replace(line, text=named[1])
+        elif not line.text.startswith((" ", "\t")) and (raised := _RAISED_IN_WORDS.search(line.text)):
+            yield replace(line, text=f"{raised['exception']}: {raised['words']}")
 
 
 def ends_bare(lines: Sequence[Line]) -> bool:
@@ -607,7 +625,8 @@ def _starts(lines: Sequence[Line]) -> list[int]:
             headed, calls = False, None
         elif not headed and calls is None and _FRAME.match(line.text):
             calls = i
-    if calls is not None and sum(line.text.startswith('  File "') for line in lines[calls:]) >= _CALLS:
+    enough = _CALLS if len(lines) > _SHORT else 1
+    if calls is not None and sum(line.text.startswith('  File "') for line in lines[calls:]) >= enough:
         starts.append(calls)  # cut before its exception
     return starts
 

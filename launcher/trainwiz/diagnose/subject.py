@@ -27,6 +27,23 @@ class Subject:
 # Specific before general: the first one whose words occur is taken.
 SUBJECTS = (
     Subject(
+        r"does(?: not|n't) recogni[sz]e|[Nn]ot recogni[sz]ed|[Uu]nrecogni[sz]ed|\b[Uu]nknown\b|[Nn]ot registered|"
+        r"invalid choice|not (?:in|among) the (?:registry|list)",
+        Message("a name that is not known here"),
+        Message(
+            "correct its spelling; if it is right, it belongs to a newer version of the package that raises this (pip "
+            "install --upgrade PACKAGE), or to a module that must be imported first"
+        ),
+    ),
+    Subject(
+        r"undefined symbol|\bABI\b|binary incompatib|compiled (?:with|for|against)",
+        Message("a compiled package for other versions"),
+        Message(
+            "reinstall the package that is named for the installed torch and CUDA: pip install --force-reinstall "
+            "--no-deps --no-cache-dir --no-build-isolation PACKAGE"
+        ),
+    ),
+    Subject(
         r"\b4-?bit|\b8-?bit|quanti[sz]|\bint[48]\b|\bnf4\b|\bfp8\b|bitsandbytes|\bgptq\b|\bawq\b|Params4bit",
         Message("quantized weights"),
         Message(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trainwiz.diagnose import general, log_text, subject
+from trainwiz.diagnose import cut_calls, general, log_text, subject
 from trainwiz.diagnose.log_text import Frame, Line
 from trainwiz.message import Message, say
 
@@ -12,7 +12,7 @@ from trainwiz.message import Message, say
 def explain(exception: Line | None, code: int | None, lines: Sequence[Line], log: str) -> tuple[Message, Message]:
     """A cause and a remedy, from the words of the exception, else from what the lines show of one."""
     # What follows the exception may be another traceback, without the exception that ends it.
-    calls = log_text.frames([line for line in lines if line.number <= exception.number]) if exception else []
+    calls = log_text.frames([line for line in lines if exception is None or line.number <= exception.number])
     if exception and (explained := _by_its_words(exception, calls, lines, log)):
         return explained
     own = _own(calls)
@@ -31,6 +31,11 @@ def explain(exception: Line | None, code: int | None, lines: Sequence[Line], log
     if exception:
         return say("unknown failure; see the exception"), remedy
     if cause := _cut(lines):
+        if found := cut_calls.of(calls):
+            cause = say("{cause} (about: {subject})", cause=cause, subject=found.about)
+            return cause, say(
+                "read the full log: the exception is on the line after the last call; {usual}", usual=found.remedy
+            )
         return cause, say("read the full log: the exception is on the line after the last call")
     last = log_text.last_of_script(lines)
     if code == 1 and last:  # sys.exit("words") prints them

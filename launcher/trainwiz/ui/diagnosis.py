@@ -59,7 +59,8 @@ def card(diagnosis: Diagnosis, *, log: str, fix: Fix | None, stream: TextIO) -> 
         yield from _wrapped(diagnosis.exception[:_EVIDENCE], t("exception: "), stream)
     yield from _wrapped(text(diagnosis.cause).rstrip(_EMPTY), t("cause: "), stream, style="bold")
     yield from _evidence(diagnosis, log, stream)
-    remedy = in_words_of(text(diagnosis.remedy), diagnosis.words, t("your launch command"))
+    words = {key: word if isinstance(word, str) else text(word) for key, word in diagnosis.words.items()}
+    remedy = in_words_of(text(diagnosis.remedy), words, t("your launch command"))
     remedy = in_project(remedy, diagnosis.project)
     yield from _wrapped(remedy, "→ ", stream, style="good")
     yield from _doubts(diagnosis, stream)

@@ -76,6 +76,16 @@ SIGNATURES = {
         "gradients, use bf16 instead of fp16, and look for labels that are all masked",
     ),
     # docs/decisions/diagnosis.md: A short text is read from its title
+    "nan_shown": Signature(
+        r"\A(?=(?:[^\n]*\n){0,7}[^\n]*\Z)[\s\S]*?(?<![A-Za-z_'])[Ll]oss(?:\W{1,4}|变为|变成|为| is | became )"
+        r"(?:NaN|nan|NAN)\b",
+        cause="the loss became NaN",
+        remedy="find out when: a lower learning rate, a longer warm-up, clipped gradients and bf16 instead of fp16 "
+        "help "
+        "where it grew before; if it comes at once, look for samples whose labels are all masked or that are empty "
+        "(torch.autograd.set_detect_anomaly(True) names the operation)",
+        plan_change="bf16",
+    ),
     "nan_at_end": Signature(
         r"\A(?:[^\n]*\n){0,40}?[^\n]*'loss': '?(?P<loss>[\d.]+)'?, 'grad_norm': '?nan\b[^\n]*\s*\Z",
         cause="the gradients became NaN, at a loss of {loss}",
@@ -164,7 +174,8 @@ SIGNATURES = {
         "pass changes; debug=True in the call of checkpoint() shows where the two runs differ",
     ),
     "own_backward": Signature(
-        r"function \w+ returned an incorrect number of gradients|Function \w+Backward returned an invalid gradient",
+        r"function \w+ returned an incorrect number of gradients|Function \w+Backward returned an invalid gradient at "
+        r"index \d+ - (?!got \[[\d, ]+\] but expected shape compatible)",
         r"Expected isFloatingType\(grads\[|grad_input must be contiguous",
         cause="the backward of an autograd function that is not torch's own does not fit this version of torch",
         remedy="let its backward return one gradient for each input of forward (None where there is none), contiguous "
@@ -198,7 +209,7 @@ SIGNATURES = {
     ),
     "no_gradient": Signature(
         r"element \d+ of (?:tensors|variables) does not require grad and does not have a grad_fn",
-        r"DistributedDataParallel is not needed when a module doesn't have any parameters? that requires? a gradient",
+        r"DistributedDataParallel is not needed\b",
         cause="the loss does not depend on any trainable parameter",
         remedy="unfreeze some parameters; with gradient checkpointing and frozen embeddings, call "
         "model.enable_input_require_grads()",
@@ -214,17 +225,34 @@ SIGNATURES = {
         remedy="usually all of them are frozen, or a generator of parameters was used up before; pass a list of those "
         "that require gradients",
     ),
+    "no_derivative": Signature(
+        r"the derivative for '(?P<operation>[\w:.]+)' is not implemented",
+        cause="this torch has no derivative for {operation}, so nothing that goes through it can be trained",
+        remedy="install a newer torch, which has more of them; or compute it with other operations, under "
+        "torch.no_grad() if no gradient has to pass there",
+    ),
     "not_deterministic": Signature(
         r"\b(?P<operation>\w{1,100}) does not have a deterministic implementation, but you set",
         cause="{operation} is not deterministic, and torch.use_deterministic_algorithms forbids such operations",
         remedy="call torch.use_deterministic_algorithms(True, warn_only=True), or replace the operation",
+    ),
+    "empty_tensor": Signature(
+        r"The size of tensor (?P<which>a) \(0\) must match the size of tensor b \(\d+\)",
+        r"The size of tensor a \(\d+\) must match the size of tensor (?P<which>b) \(0\)",
+        cause="one of two tensors is empty ({which}): a weight of which this rank holds only a shard (ZeRO 3, FSDP), "
+        "or "
+        "a batch without content",
+        remedy="under ZeRO 3 or FSDP, call the wrapped model and not its parts, and gather a weight before its values "
+        "are read (deepspeed.zero.GatheredParameters, FSDP.summon_full_params); otherwise print the shapes of the "
+        "batch",
     ),
     "shape": Signature(
         r"(?P<shapes>mat1 and mat2 shapes cannot be multiplied)(?! \()",
         r"mat1 and mat2 shapes cannot be multiplied \((?P<shapes>[^)]+)\)",
         r"(?P<shapes>The size of tensor a \(\d+\) must match the size of tensor b \(\d+\))",
         r"RuntimeError: (?P<shapes>shape '\[.*\]' is invalid for input of size \d+)",
-        r"RuntimeError: (?P<shapes>Function \w+ returned an invalid gradient at index \d+ - got .+ but expected .+)$",
+        r"RuntimeError: (?P<shapes>Function [\w:]+ returned an invalid gradient at index \d+ - got .+ but "
+        r"expected .+)$",
         r"RuntimeError: (?P<shapes>\w+\(\w*\): number of dimensions in the tensor input does not match .+)$",
         r"(?:Index|Runtime)Error: (?P<shapes>Dimension out of range \(.+)$",
         r"RuntimeError: (?P<shapes>Expected (?:both dimensions of mat2|\d+D (?:\(\w+\) )?(?:or \d+D \(\w+\) )?input) "

@@ -203,6 +203,7 @@ SIGNATURES = {
     ),
     "gloo_mesh": Signature(
         r"[Gg]loo connectFullMesh failed with (?P<problem>.+)$",
+        r"[Gg]loo (?P<problem>connectFullMesh) failed",
         cause="gloo could not connect all ranks to each other: {problem}",
         remedy="set GLOO_SOCKET_IFNAME on each machine to the interface that reaches the others (`ip -brief "
         "address`); the machine's name must not resolve to 127.0.1.1 (/etc/hosts), and the firewall must let all "

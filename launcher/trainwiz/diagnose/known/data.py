@@ -129,6 +129,14 @@ SIGNATURES = {
         remedy="let the function of dataset.map return lists of plain numbers or strings (array.tolist()) with the "
         "same type in every row; or name the types with features=",
     ),
+    "json_blocks": Signature(
+        r"straddling object straddles two block boundaries",
+        cause="a value in a JSON file is longer than the block that Arrow reads at once: the file is one large "
+        "object, or "
+        "a single row is very long",
+        remedy="write one JSON object per line (JSON lines); if one row is really that long, load it with a larger "
+        "chunksize: load_dataset('json', data_files=…, chunksize=100 << 20); rows inside of a key: field='data'",
+    ),
     "malformed_data": Signature(
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: item \d+)): not a JSON object",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: (?:item|row|text) \d+): (?:no column|column) \".*)$",

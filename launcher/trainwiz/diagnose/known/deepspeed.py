@@ -160,6 +160,7 @@ SIGNATURES = {
     "zero3_ungathered": Signature(
         r"'status': '?(?:<?ZeroParamStatus\.)?(?:NOT_AVAILABLE|INFLIGHT)",
         r"RuntimeError: still have inflight params",
+        r"assert param\.ds_status == ZeroParamStatus\.AVAILABLE\b",
         # Only a placeholder of ZeRO 3 makes a layer's weight empty.
         r"/peft/tuners/[^\n]*, in merge\n(?:    [^\n]*\n)*RuntimeError: The size of tensor a \(0\) must match",
         r"RuntimeError: disagreement between rank\d+ and rank\d+",

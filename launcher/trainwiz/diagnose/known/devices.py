@@ -45,7 +45,8 @@ SIGNATURES = {
     "kernel_refused": Signature(
         r"(?:CUDA|HIP|MUSA) error: (?P<problem>an illegal instruction was encountered|"
         r"invalid (?:argument|configuration argument|program counter|resource handle)|named symbol not found|"
-        r"operation not (?:permitted(?! when stream is capturing)|supported)|too many resources requested for launch|"
+        r"operation not (?:permitted(?! (?:when stream is|on an event last recorded in a) capturing)|supported)|"
+        r"too many resources requested for launch|"
         r"too many blocks in cooperative launch|invalid device context|context is destroyed|unsupported limit|"
         r"shared object initialization failed|the operation cannot be performed in the present state)",
         cause="the GPU refused an operation: {problem}",
@@ -105,6 +106,17 @@ SIGNATURES = {
         cause="a rank requested a GPU that it cannot see: there are more ranks than GPUs",
         remedy="compare machine.num_processes with `nvidia-smi -L` and CUDA_VISIBLE_DEVICES; run: trainwiz doctor",
     ),
+    "kernel_library": Signature(
+        r"(?P<library>rocblaslt) error: Could not load (?P<file>\S*TensileLibrary\S*)",
+        r"(?P<library>MIOpen)\(HIP\): \w+ [^\n]*sqlite_db\.cpp:\d+: [^\n]*?(?P<file>unable to open database file)",
+        r"(?P<library>miopen)::Exception'\n[^\n]*(?P<file>Failed creating module)",
+        r"AcceleratorError: (?P<library>CUDA|HIP) error: (?P<file>file not found)",
+        cause="{library}, which keeps compiled kernels in files, cannot open one: {file}",
+        remedy="reinstall torch for this ROCm or CUDA, so that its lib folder is whole; raise ulimit -n; give each "
+        "rank a "
+        "writable cache on a local disk with room (MIOPEN_USER_DB_PATH, MIOPEN_CUSTOM_CACHE_DIR, TMPDIR)",
+        transient=None,
+    ),
     "cuda_library": Signature(
         r"CU(?:BLAS|DNN)_STATUS_(?!ALLOC_FAILED|SUCCESS)[A-Z]\w+",
         r"(?:CU(?:SOLVER|SPARSE)|(?:HIP|ROC)\w+)_STATUS_(?!SUCCESS)[A-Z]\w+|CUFFT_(?!SUCCESS)[A-Z]\w+",
@@ -117,6 +129,17 @@ SIGNATURES = {
         "CUDA_LAUNCH_BLOCKING=1 trainwiz launch; to avoid other libraries, run: env -u LD_LIBRARY_PATH "
         "trainwiz launch",
         transient=None,
+    ),
+    "cuda_error": Signature(
+        r"(?:CUDA(?: driver| runtime)?|HIP|cuda runtime) error(?: ?\(\d+\))? ?: (?P<problem>[a-z][^\n]{3,100}?)"
+        r"(?: at /[^\n]*)?$",
+        r"Cuda failure (?:\d+ )?'(?P<problem>[^'\n]+)'",
+        cause="the GPU's driver or runtime reports an error: {problem}",
+        remedy="to find the operation that failed, run: CUDA_LAUNCH_BLOCKING=1 trainwiz launch; then compare the "
+        "driver, "
+        "torch's CUDA and the packages with compiled code: run trainwiz doctor",
+        transient=None,
+        secondary=True,
     ),
     "driver_library": Signature(
         r"INTERNAL ASSERT FAILED at \S*c10/cuda/(?P<file>driver_api\.cpp)",
@@ -135,7 +158,7 @@ SIGNATURES = {
         as_warning=True,
     ),
     "fabric_manager": Signature(
-        r"(?:Error|Cuda failure) 802\b",
+        r"(?:Error|Cuda failure) 802\b|\(error 802\)",
         r"(?:CUDA error: |cuda runtime error \(802\) : |error=802 : )system not yet initialized",
         cause="the switches between the GPUs (NVSwitch) are not initialized",
         remedy="run systemctl start nvidia-fabricmanager; its version must match the driver exactly",
@@ -178,6 +201,7 @@ SIGNATURES = {
     "gpu_not_started": Signature(
         r"(?:CUDA|HIP) error: initialization error",
         r"Unexpected error from cudaGetDeviceCount\(\).*Error (?:2: out of memory|3: initialization error|304: )",
+        r"CUDA failed to initialize\.[^\n]*\n[^\n]*\(error (?!80[234])\d+\)|cuda runtime error \(3\) : initialization",
         cause="the GPU could not be initialized in this process",
         remedy="usually it was forked from a process that had used a GPU: start processes with spawn, and use "
         "torch.cuda only in them; otherwise check `nvidia-smi`, and restart the driver or the machine",
@@ -185,7 +209,8 @@ SIGNATURES = {
         as_warning=True,
     ),
     "gpu_unknown": Signature(
-        r"(?:CUDA|HIP|MUSA) error: unknown error|RuntimeError: UR error$",
+        r"(?:CUDA|HIP|MUSA) error: unknown error|RuntimeError: UR error$|cuda runtime error \((?:30|"
+        r"999)\) : unknown error",
         cause="the driver reports an error that has no name",
         remedy="check `dmesg | grep -i -e xid -e nvrm` and `nvidia-smi`; after a suspend or a driver update, reboot; "
         "under WSL, update the driver of Windows and run wsl --update; in a container, compare the driver with "
@@ -195,6 +220,7 @@ SIGNATURES = {
     ),
     "graph_capture": Signature(
         r"operation (?:not permitted when stream is capturing|failed due to a previous error during capture)",
+        r"operation not permitted on an event last recorded in a capturing stream",
         r"operation would make the legacy stream depend on a capturing|Offset increment outside graph capture",
         r"Cannot prepare for replay during capturing stage|"
         r"Cannot call CUDAGeneratorImpl::\w+ during CUDA graph capture",
@@ -266,6 +292,14 @@ SIGNATURES = {
         cause="this torch build, or an extension, does not support this GPU's architecture",
         remedy="to see the GPU and torch's supported architectures, run: trainwiz doctor; install a torch built for "
         "this GPU",
+    ),
+    "gpu_not_built_for": Signature(
+        r"with CUDA capability (?P<capability>sm_\w+) is not compatible with the current PyTorch installation",
+        cause="this torch was not built for the GPU ({capability})",
+        remedy="install a torch whose CUDA version knows it (sm_100 and sm_120: torch 2.7 or newer, of the index cu128 "
+        "or newer); torch.cuda.get_arch_list() shows what the installed one was built for",
+        secondary=True,
+        as_warning=True,
     ),
     "no_cuda": Signature(
         r"Torch not compiled with CUDA enabled",

@@ -14,12 +14,21 @@ SIGNATURES = {
         r"No space left on device \(os error 28\)",
         r"OSError: \[Errno (?:28|122)\]|OSError\((?:28|122), '",
         r"PytorchStreamWriter failed writing file",
+        r"write\(\): fd \d+ failed with (?:No space left on device|Disk quota exceeded)",
         r"unexpected pos \d+ vs \d+",
         r"I/O error: (?:No space left on device|Disk quota exceeded)",
         r"SafetensorError: .*(?:StorageFull|FilesystemQuotaExceeded|No space left on device|Disk quota exceeded)",
         cause="the disk is full, or your quota is used up",
         remedy="check with df -h; free space on the disk of runs/, or lower checkpoint.checkpoints_total_limit",
         plan_change="fewer_checkpoints",
+    ),
+    "write_failed": Signature(
+        r"write\(\): fd \d+ failed with (?P<problem>[^\n]+)",
+        r"^(?:\[rank\d+\]: )?OSError: \[Errno 5\] (?P<problem>Input/output error[^\n]*)",
+        cause="the system could not write or read a file: {problem}",
+        remedy="check the disk first: df -h; quotas and full disks behind network file systems are reported like this; "
+        "if there is room, look for errors of the disk or the mount in dmesg, and write to another file system",
+        transient=None,
     ),
     "open_files": Signature(
         r"\[Errno 24\] Too many open files|RuntimeError: Too many open files",
@@ -49,6 +58,8 @@ SIGNATURES = {
     ),
     "unsafe_checkpoint": Signature(
         r"Weights only load failed",
+        r"about types accepted by default with weights_only",
+        r"^UnpicklingError\n *Traceback (?![\s\S]*\nUnpicklingError: )",
         cause="the file contains objects other than tensors, which torch does not load by default",
         remedy="if you trust the source of the file, use torch.load(file, weights_only=False); or save a state_dict "
         "instead",
@@ -63,6 +74,7 @@ SIGNATURES = {
     ),
     "checkpoint_key": Signature(
         r"Missing key in checkpoint state_dict: (?P<key>[\w.]*\w)",
+        r"(?i:missing (?P<key>keys?) in (?:the )?checkpoint state[ _]dict(?:ionary)?)(?!: \w)",
         cause="the distributed checkpoint does not contain {key}, which should be loaded",
         remedy="load into a state dict with the saved names: the same model, optimizer and wrapper; get_state_dict of "
         "torch.distributed.checkpoint.state_dict gives names without wrappers",
@@ -204,6 +216,8 @@ SIGNATURES = {
         r"assert os\.path\.(?:isfile|isdir|exists)\((?P<file>[^)\n]+)\)[^\n]*\n(?:[\s^~]+\n)?AssertionError",
         r"^(?:\[rank\d+\]: )?(?P<file>\S.*): no such file or folder",
         r"FileNotFoundError: (?:Unable to find|Couldn't find)(?: a dataset script)?(?: at)? (?P<file>.+)$",
+        r"Error: (?:Invalid|Wrong|Bad|No such|Missing) (?:data )?(?:path|file|director\w+|folder|dir):? "
+        r"['\"]?(?P<file>[\w.~-]{0,200}[/\\][^\s'\"`]*)",
         r"(?:Error|Exception): (?:[^\n'\"]{0,200}[ '\"`])?(?P<file>[\w.~-]{0,200}[/\\][^\s'\"`]*)['\"`]? "
         r"(?:(?:does not|doesn't) exist|(?:was |could )?not (?:be )?found|is not a (?:valid )?(?:checkpoint )?"
         r"(?:file|director\w+|folder|path)\b)",

@@ -157,7 +157,7 @@ SIGNATURES = {
         "machine before the launch (Slurm: MASTER_ADDR=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n 1))",
     ),
     "program_moved": Signature(
-        r"^failed to create process\.(?P<python>)$",
+        r"(?:^| )failed to create process\.(?P<python>)$",
         r"Fatal error in launcher: Unable to create process using '\"?(?P<python>[^\"'\n]*)",
         cause="the command's .exe starts a Python that no longer exists: the environment was moved, copied or "
         "renamed ({python})",
@@ -173,7 +173,7 @@ SIGNATURES = {
     ),
     "arguments": Signature(
         r"^[Ee]rror: (?:Missing (?:argument|option|parameter)|Invalid value for) '?(?P<words>[^'\n]+)",
-        r"error: unrecognized arguments: (?P<words>.+)$",
+        r"(?:error: |^#? ?)\W{0,4}unrecognized arguments\W{0,4}: (?P<words>.+)$",
         r"error: the following arguments are required: (?P<words>.+)$",
         r"error: argument (?P<words>\S+): (?:invalid|expected)",
         r"^Error: No such option:? '?(?P<words>[\w-]+)",
@@ -182,6 +182,13 @@ SIGNATURES = {
         cause="the script does not accept these arguments, or requires them: {words}",
         remedy="to list the arguments, run python script.py --help; in trainwiz launch, put the script's arguments "
         "after --",
+    ),
+    "usage_shown": Signature(
+        r"^usage: (?P<program>[^\n]{1,100}?) (?:\[-h\]|\[--help\])[^\n]*(?:\n [^\n]*){0,200}\n*\Z",
+        cause="the command printed how it is used ({program}): an argument is unknown, missing, or in the wrong place",
+        remedy="the line that says which one is below the usage and missing from this log; compare the command with "
+        "the usage, the launcher's options before the script and the script's after it",
+        secondary=True,
     ),
     "shell_by_python": Signature(
         r"File \"(?P<file>[^\"\n]+\.(?:sh|bash|sbatch|slurm))\", line \d+\n"

@@ -29,6 +29,15 @@ SIGNATURES = {
         cause="{model} cannot use this attention in the installed transformers",
         remedy="load it with attn_implementation='eager', or with a newer transformers",
     ),
+    "few_samples": Signature(
+        r"AssertionError: last epoch number of samples exceeded max value",
+        cause="Megatron counts more samples in the last epoch than its data holds: there are too few documents for "
+        "this "
+        "sequence length, or the cached index was built with other settings",
+        remedy="delete the cached index (the .npy files next to the data, or data-cache-path), and let all ranks see "
+        "the "
+        "same one; if it comes again, give more data or a larger share in --split, or shorter sequences",
+    ),
     "padding_side": Signature(
         r"(?:batched generation with|to have) `?padding_side ?= ?['\"]right['\"]`? this may lead to unexpected "
         r"behaviou?r",

@@ -44,6 +44,8 @@ SIGNATURES = {
     ),
     "cuda_memory": Signature(
         r"CUDA out of memory\. Tried to allocate",
+        # As people type it, or read it from a picture
+        r"\b(?i:cuda(?: error:?)?,? out ?of ?memory)\b|\b[0O]ut[Oo]fMemoryError\b",
         r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED",
         r"(?:Runtime|Accelerator)Error: CUDA error: out of memory",
         r"Cuda failure (?:\d+ )?'out of memory'|CUDA Error: out of memory at ",
@@ -84,6 +86,14 @@ SIGNATURES = {
         cause="a Ray worker could not register with the raylet of its node, which had ended or did not respond",
         remedy="end leftover Ray processes (ray stop --force), raise ulimit -n and -u, pass num_cpus to ray.init "
         "in containers, and read raylet.out and raylet.err in /tmp/ray/session_latest/logs",
+        transient=None,
+        secondary=True,
+    ),
+    "ray_task": Signature(
+        r"RayTaskError\((?P<type>\w+)\)",
+        cause="a Ray task failed with {type}, and this log does not have its words",
+        remedy="look for ray:: further down, or for the last traceback of the process that failed, in "
+        "/tmp/ray/session_latest/logs (worker-*.err)",
         transient=None,
         secondary=True,
     ),

@@ -13,6 +13,13 @@ SIGNATURES = {
         "running (start workers with spawn), or PYTHONHOME and PYTHONPATH belong to another Python",
         transient=None,
     ),
+    "npu_inner": Signature(
+        r"^E[A-Z]9999: Inner Error\b[^\n]*\n(?:E[A-Z]9999:? *)?(?P<problem>[^\n]+)",
+        cause="CANN, the NPU's software, reports an internal error: {problem}",
+        remedy="compare the versions of driver, firmware, CANN and torch_npu, and run source set_env.sh in the shell "
+        "of the launch; pip install numpy decorator sympy attrs psutil cffi scipy protobuf, which its compiler needs; "
+        "plog/ in ~/ascend/log has the reason",
+    ),
     "collective_aborted": Signature(
         r"ProcessGroupNCCL's watchdog got stuck for \d+ seconds",
         r"Some NCCL operations have failed or timed out",

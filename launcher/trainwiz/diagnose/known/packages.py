@@ -23,6 +23,7 @@ SIGNATURES = {
         r"No module named '(?P<package>[\w.]+)\.(?P<name>_C\w*|_ext|helpers_cpp|"
         r"(?!(?:is|has|to|use|get|set|move|init)_)\w+_cuda(?:_ext)?)'",
         r"No module named '(?P<package>megatron[\w.]*)\.(?P<name>helpers)'",
+        r"No module named '(?P<name>(?P<package>deepspeed)_\w+_cuda)'",
         r"No module named '(?P<name>(?P<package>amp|colossal|fused_layer_norm|flash_attn(?:_[23])?|syncbn|apex)"
         r"_(?:C|cuda))'",
         cause="{package} has a part in C++ or CUDA, {name}, that was not built",

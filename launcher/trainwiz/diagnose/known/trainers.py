@@ -100,7 +100,7 @@ SIGNATURES = {
         r"ClusterConfig\.__init__\(\) got an unexpected keyword argument (?P<keys>'\w+')",
         r"ValueError: remaining_argv: \[(?P<keys>[^\]]+)\]",
         r"KeyError: '(?:Non-existent config key: )(?P<keys>[^']+)'",
-        r"(?:^|Config\w+Error: )Key '(?P<keys>[^']+)' (?:is )?not in (?:struct|'\w+')$",
+        r"(?:^|Config\w+Error: )Key '(?P<keys>[^']+)' (?:is )?not in '\w+'$",
         r"Could not override '(?P<keys>[^'\n]+)'",
         r"(?:Config\w*|Key|Value|Type)Error: (?:Unknown|Unrecognized|Unexpected|Invalid) (?:config\w* )?"
         r"(?:setting|option|key)s?:? "
