@@ -377,7 +377,14 @@ def test_every_renderer_has_the_same_fields(folder: Path, capsys: pytest.Capture
 
 
 @pytest.mark.parametrize(
-    ("text", "plan"), [("modle: {}\nbatch: {}\na: 1\n", True), ("modle: {}\nbatch: {}\na: 1\nb: 2\n", False)]
+    ("text", "plan"),
+    [
+        ("modle: {}\nbatch: {}\na: 1\n", True),
+        ("modle: {}\nbatch: {}\na: 1\nb: 2\n", False),
+        # Lightning's command line and litgpt, Hydra.
+        ("seed_everything: 1\ntrainer: {}\ndata:\n  class_path: crops.Fields\nmodel: {}\noptimizer: {}\n", False),
+        ("data:\n  - _target_: crops.Fields\nmodel: {}\noptimizer: {}\n", False),
+    ],
 )
 def test_a_file_whose_keys_are_mostly_a_plans_is_meant_as_one(text: str, plan: bool) -> None:
     assert config.meant_as_plan(config.read("a.yaml", text)) == plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 from trainwiz.config import interpolation, json_reader, kinds, shell_reader, yaml_reader
@@ -56,8 +57,16 @@ def kind_of(document: Document) -> Kind:
     return "tool_file" if tool_of(document) else kinds.kind_of(document)
 
 
+_OBJECTS = re.compile(r"^[ \t]*(?:- )?[\"']?(?:class_path|_target_)[\"']?[ \t]*:", re.MULTILINE)
+
+
 def meant_as_plan(document: Document) -> bool:
-    """Whether a YAML file of no known kind can only be a plan with mistakes: most of its keys are a plan's, or near."""
+    """Whether a YAML file of no known kind can only be a plan with mistakes: most of its keys are a plan's, or near.
+
+    One that names classes to be built (Lightning's command line, litgpt, Hydra) is another program's.
+    """
+    if _OBJECTS.search(document.text):
+        return False
     keys = [key for key in document.values if isinstance(key, str)]
     near = sum(nearest(key, PLAN_SECTIONS) is not None for key in keys)
     return document.syntax == "yaml" and document.problem is None and near * 2 > len(keys)
