@@ -9,12 +9,12 @@ import pytest
 from trainwiz import rules
 from trainwiz.checkup import Line, Surroundings, checkup
 from trainwiz.checkup.known_bad import KNOWN_BAD
-from trainwiz.checkup.surroundings import Cache, Comm, Hub, Op, Port
 from trainwiz.finding import Finding, Fix, Level
 from trainwiz.machine import Disk, Gpu, GpuProcess, Limits, Machine, Memory, Problem, Toolchain
 from trainwiz.message import say
 from trainwiz.rules.registry import Facts, check
 from trainwiz.store import machines
+from trainwiz.surroundings import Cache, Comm, Hub, Op, Port
 
 MIB, GIB = 1 << 20, 1 << 30
 NAMES = ("8xh100", "4xa100-40g", "2xrtx4090", "1xt4", "8xv100", "cpu")

@@ -8,10 +8,10 @@ from typing import Any
 
 from trainwiz.checkup import builds, devices, network, packages, storage
 from trainwiz.checkup.line import Line
-from trainwiz.checkup.surroundings import Surroundings
 from trainwiz.finding import Finding, Level
 from trainwiz.machine import Machine
 from trainwiz.message import say
+from trainwiz.surroundings import Surroundings
 
 __all__ = ["Line", "Surroundings", "checkup", "of_name"]
 

@@ -6,11 +6,11 @@ import posixpath
 from collections.abc import Iterator
 
 from trainwiz.checkup.line import Found, Line, joined, line
-from trainwiz.checkup.surroundings import Op, Surroundings
 from trainwiz.finding import Level
 from trainwiz.machine import Interpreter, Machine, Toolchain
 from trainwiz.message import say
 from trainwiz.rules.versions import parts
+from trainwiz.surroundings import Op, Surroundings
 
 _COMPATIBLE_MINORS = (11, 12)
 """CUDA majors within which DeepSpeed accepts another minor.

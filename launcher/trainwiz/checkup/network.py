@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz.checkup.line import Found, Line, joined, line
-from trainwiz.checkup.surroundings import Comm, Hub, Port, Surroundings
 from trainwiz.finding import Level
 from trainwiz.machine import Interface, Machine
 from trainwiz.message import say
 from trainwiz.quantities import size
+from trainwiz.surroundings import Comm, Hub, Port, Surroundings
 
 
 def lines(machine: Machine, around: Surroundings | None) -> Iterator[Line]:

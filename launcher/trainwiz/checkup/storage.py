@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from trainwiz.checkup.line import Found, Line, line
-from trainwiz.checkup.surroundings import Cache, Surroundings
 from trainwiz.finding import Level
 from trainwiz.machine import Cpu, Disk, Machine, Memory
 from trainwiz.message import say
 from trainwiz.quantities import size
+from trainwiz.surroundings import Cache, Surroundings
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -17,8 +17,12 @@ Digits = Annotated[str, Field(pattern=r"^\d{1,7}$")]
 """A rank as a key of JSON."""
 
 
+_LATE = ConfigDict(defer_build=True)
+"""A launch on a single machine imports this and checks no message."""
+
+
 class _Checked(BaseModel):
-    model_config = ConfigDict(strict=True, frozen=True, extra="forbid")
+    model_config = ConfigDict(strict=True, frozen=True, extra="forbid", **_LATE)
 
 
 class Ready(_Checked):
@@ -112,9 +116,9 @@ class _Unable(_Checked):
 
 
 _ORDERS: TypeAdapter[Any] = TypeAdapter(
-    Annotated[_Start | _End | _Over | _Dropped | _Go | _Unable, Field(discriminator="do")]
+    Annotated[_Start | _End | _Over | _Dropped | _Go | _Unable, Field(discriminator="do")], config=_LATE
 )
-_REPORTS: TypeAdapter[Any] = TypeAdapter(Ready | Built | Unable | Report)
+_REPORTS: TypeAdapter[Any] = TypeAdapter(Ready | Built | Unable | Report, config=_LATE)
 
 
 def order(said: dict[str, Any], rank: int) -> dict[str, Any]:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
-from trainwiz.checkup.surroundings import Comm
 from trainwiz.language import t
 from trainwiz.process.capture import Captured, Running
+from trainwiz.surroundings import Comm
 
 SECONDS = 120.0
 SIZE_BYTES = {"cuda": 256 << 20, "cpu": 16 << 20}

@@ -8,10 +8,10 @@ from urllib.error import HTTPError
 from urllib.parse import urlsplit, urlunsplit
 from urllib.request import Request, urlopen
 
-from trainwiz.checkup.surroundings import Hub
 from trainwiz.language import t
 from trainwiz.probe.cache import offline
 from trainwiz.probe.limit import within
+from trainwiz.surroundings import Hub
 
 SECONDS = 4.0
 

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from trainwiz.checkup.surroundings import Cache
 from trainwiz.probe.cache import cache_home, hub_home
 from trainwiz.probe.limit import within
 from trainwiz.probe.locks import extensions_folder
+from trainwiz.surroundings import Cache
 
 SECONDS = 4.0
 

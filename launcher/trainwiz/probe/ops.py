@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from trainwiz.checkup.surroundings import Op
 from trainwiz.probe.locks import extensions_folder
 from trainwiz.process.capture import Asked, Captured
+from trainwiz.surroundings import Op
 
 SECONDS = 90.0
 """Importing DeepSpeed takes 3 to 6 s, and several times as long from a cold network disk."""

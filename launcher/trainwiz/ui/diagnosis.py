@@ -39,6 +39,10 @@ class Fix:
     saves: Message | None = None
     """The change of the forecast memory; None if it does not shrink, or is unknown."""
 
+    def recorded_changes(self) -> dict[str, dict[str, Any]]:
+        """The values before and after, by their keys, as records and `--json` have them."""
+        return {key: {"from": old, "to": new} for key, (old, new) in self.changes.items()}
+
 
 def show(diagnosis: Diagnosis, *, log: str, fix: Fix | None = None, stream: TextIO | None = None) -> None:
     """Print the card on stderr. `log` names the log that the evidence's line number refers to."""

@@ -10,7 +10,6 @@ from trainwiz.language import t
 from trainwiz.outcome import Outcome, Verified, signal_name
 from trainwiz.quantities import clock_time
 from trainwiz.ui import console
-from trainwiz.ui import diagnosis as card
 
 if TYPE_CHECKING:
     from trainwiz.diagnose import Diagnosis
@@ -52,6 +51,8 @@ def show(
             )
         )
     if diagnosis:
+        from trainwiz.ui import diagnosis as card  # not where nothing failed
+
         card.show(diagnosis, log=log, fix=fix)
     console.talk(t("all files of this run are in {folder}", folder=folder))
     if checkpoint:

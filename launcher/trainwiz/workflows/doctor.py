@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 from trainwiz import rules
 from trainwiz.checkup import checkup, of_name
-from trainwiz.checkup.surroundings import Comm, Port, Surroundings
 from trainwiz.errors import TrainwizError, UsageError
 from trainwiz.language import t
 from trainwiz.machine import Machine
@@ -19,6 +18,7 @@ from trainwiz.plan import Plan
 from trainwiz.probe import comm, hub, interpreter, library_caches, locks, ops
 from trainwiz.rules.registry import Facts, check
 from trainwiz.store import calibration, machines, plans
+from trainwiz.surroundings import Comm, Port, Surroundings
 from trainwiz.ui import console
 from trainwiz.ui import doctor as checklist
 from trainwiz.workflows import facts

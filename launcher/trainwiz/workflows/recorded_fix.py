@@ -38,12 +38,7 @@ def of_run(run: Run) -> Fix | None:
 def to_dict(fix: Fix) -> dict[str, Any]:
     """Plain values, in English, for `--json`."""
     saves = str(fix.saves) if fix.saves else None
-    return {"changes": changes_of(fix), "why": str(fix.why), "saves": saves, "line": fix.line}
-
-
-def changes_of(fix: Fix) -> dict[str, dict[str, Any]]:
-    """The values that the fix changes, before and after, by their keys, as records and `--json` have them."""
-    return {key: {"from": old, "to": new} for key, (old, new) in fix.changes.items()}
+    return {"changes": fix.recorded_changes(), "why": str(fix.why), "saves": saves, "line": fix.line}
 
 
 def _changes(recorded: object) -> dict[str, tuple[Any, Any]]:

@@ -9,28 +9,28 @@ import shlex
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from trainwiz import recovery, schedulers
-from trainwiz.diagnose import blamed
-from trainwiz.diagnose.launchers import first_failure
 from trainwiz.errors import TrainwizError
 from trainwiz.language import t
 from trainwiz.outcome import SIGNAL_BASE, STOPPED_CODE, Outcome, Verified, shell_code
 from trainwiz.probe import space
 from trainwiz.record import redaction
 from trainwiz.shell_words import operand
-from trainwiz.store import checkpoints, history, logs
+from trainwiz.store import checkpoints, log_secrets
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.ui import outcome as ending
-from trainwiz.workflows import diagnose
-from trainwiz.workflows.launch import forecasts, lost_machines, plan_fix, provenance
+from trainwiz.workflows.launch import forecasts, lost_machines, provenance
 from trainwiz.workflows.launch.merged_outcome import merged
 from trainwiz.workflows.launch.metrics import Remembered
 from trainwiz.workflows.launch.prepared import Prepared
 
-_TAIL_BYTES = 1 << 16
+if TYPE_CHECKING:
+    from trainwiz.diagnose import Diagnosis
+    from trainwiz.ui.diagnosis import Fix
+
 _RESERVE_SECONDS = 1.0
 """Of the grace: kept for writing the outcome down."""
 
@@ -56,7 +56,7 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
     run, outcome = prepared.run, lost_machines.judged(prepared, merged(prepared, outcome))
     checkpoint = run.checkpoint()
     verified = _verified(prepared, outcome, checkpoint)
-    diagnosis = diagnose.of_failed_rank(run, outcome) if outcome.exit_code and not outcome.stopped else None
+    diagnosis = _explained(run, outcome) if outcome.exit_code and not outcome.stopped else None
     rank = diagnosis.rank if diagnosis else None
     compared = forecasts.recorded(prepared)
     if diagnosis and diagnosis.name in recovery.OUT_OF_MEMORY and (seen := forecasts.out_of_memory(compared, rank)):
@@ -75,7 +75,7 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
     if verified:
         record["verified"] = verified.to_dict()
     _record(run, record)  # before the fix is looked for, which forecasts other plans
-    fix = plan_fix.of_run(prepared, diagnosis) if diagnosis else None
+    fix = _fix(prepared, diagnosis) if diagnosis else None
     if fix:
         _record(run, {**record, "fix": provenance.fix(fix)})
     run.release()
@@ -91,10 +91,29 @@ def conclude(prepared: Prepared, outcome: Outcome, metrics: Remembered, attempts
             checkpoint=console.near(checkpoint) if checkpoint else None,
             verified=verified,
             resume=_resume_line(prepared) if outcome.exit_code or outcome.interrupted else None,
-            log=str(console.near(diagnose.log_of(run, rank))) if rank is not None else "",
+            log=_log(run, rank) if rank is not None else "",
             fix=fix,
         )
     return outcome.exit_code
+
+
+# What knows the causes of failures takes as long to import as the rest of this room: not where nothing failed.
+def _explained(run: Run, outcome: Outcome) -> Diagnosis | None:
+    from trainwiz.workflows.launch import failure
+
+    return failure.explained(run, outcome)
+
+
+def _fix(prepared: Prepared, diagnosis: Diagnosis) -> Fix | None:
+    from trainwiz.workflows.launch import failure
+
+    return failure.fix(prepared, diagnosis)
+
+
+def _log(run: Run, rank: int) -> str:
+    from trainwiz.workflows.launch import failure
+
+    return str(console.near(failure.log_of(run, rank)))
 
 
 def _record(run: Run, outcome: Mapping[str, Any]) -> None:
@@ -108,7 +127,7 @@ def _record(run: Run, outcome: Mapping[str, Any]) -> None:
 def _hide_secrets(prepared: Prepared) -> None:
     """In all logs of the run; the ranks that wrote them have ended."""
     known = provenance.secrets(prepared)
-    left = [str(log) for log in sorted(prepared.run.logs.glob("*.log")) if not logs.hide_secrets(log, known)]
+    left = [str(log) for log in sorted(prepared.run.logs.glob("*.log")) if not log_secrets.hide_secrets(log, known)]
     if left:
         console.talk(t("secrets may remain in {files}: cannot write to them", files=", ".join(left)), style="warning")
 
@@ -121,12 +140,13 @@ def _translated(prepared: Prepared, outcome: Outcome) -> Outcome:
         return _as_ranks(prepared, outcome) if prepared.place else outcome
     if outcome.exit_code == 0:
         return dataclasses.replace(outcome, codes=dict.fromkeys(prepared.ranks, 0))
-    log = prepared.launcher_log if prepared.place else prepared.run.log(0)
-    failure = first_failure(history.tail(log, _TAIL_BYTES))
-    if failure is None:
+    from trainwiz.workflows.launch import failure
+
+    first = failure.first(prepared.launcher_log if prepared.place else prepared.run.log(0))
+    if first is None:
         return _as_ranks(prepared, outcome) if prepared.place else outcome
     # Where only one process is started, nobody says which.
-    rank, code = failure[0] or 0, failure[1]
+    rank, code = first[0] or 0, first[1]
     if code == STOPPED_CODE and prepared.plan:
         return dataclasses.replace(
             outcome, exit_code=code, first_failed=None, codes=dict.fromkeys(prepared.ranks, code), stopped=True
@@ -163,7 +183,9 @@ def _blamed(prepared: Prepared, outcome: Outcome) -> Outcome:
     """The outcome with the rank that failed by itself, which need not be the first that was seen to end."""
     if sum(code not in (0, None) for code in outcome.codes.values()) < 2:
         return outcome
-    return blamed(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in outcome.codes})
+    from trainwiz.workflows.launch import failure
+
+    return failure.blamed(prepared.run, outcome)
 
 
 def _verified(prepared: Prepared, outcome: Outcome, checkpoint: Path | None) -> Verified | None:

@@ -21,7 +21,6 @@ from trainwiz.process import ranks, signals
 from trainwiz.process.ranks import Audience, Inbox
 from trainwiz.process.supervision import KILL_SECONDS, TEARDOWN_SECONDS, Elsewhere
 from trainwiz.recovery import Attempt, Retry
-from trainwiz.store import logs
 from trainwiz.store.jsonl import JsonLines
 from trainwiz.workflows.launch import build_locks
 from trainwiz.workflows.launch.attempts import Attempts, entry, planned_batch
@@ -448,10 +447,9 @@ def _not_begun(prepared: Prepared, signum: int) -> Outcome:
 
 def _culprits(prepared: Prepared, outcome: Outcome) -> Sequence[int]:
     """The ranks that failed by themselves, by what they wrote."""
-    from trainwiz.diagnose import culprits  # it imports all signatures: not before a rank has ended
+    from trainwiz.workflows.launch import failure  # it brings all signatures: not before a rank has ended
 
-    failed = [rank for rank, code in outcome.codes.items() if code not in (0, None)]
-    found = culprits(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in failed})
+    found = failure.culprits(prepared.run, outcome, outcome.codes)
     if outcome.first_failed is not None:
         return found
     # Nothing had failed here: torchrun that has no ranks yet is ended by SIGKILL.

@@ -7,10 +7,8 @@ import os
 import time
 
 from trainwiz import cluster
-from trainwiz.diagnose import culprits
 from trainwiz.language import t
 from trainwiz.outcome import Outcome
-from trainwiz.store import logs
 from trainwiz.store.runs import Run
 from trainwiz.ui import console
 from trainwiz.workflows.launch.prepared import Prepared
@@ -46,8 +44,9 @@ def judged(prepared: Prepared, outcome: Outcome) -> Outcome:
 
 
 def _failed_by_themselves(prepared: Prepared, outcome: Outcome) -> bool:
-    failed = [rank for rank in prepared.ranks if outcome.codes.get(rank) not in (0, None)]
-    return bool(culprits(outcome, {rank: logs.lines(prepared.run.log(rank)) for rank in failed}))
+    from trainwiz.workflows.launch import failure  # not before ranks have failed
+
+    return bool(failure.culprits(prepared.run, outcome, prepared.ranks))
 
 
 def _silent(prepared: Prepared) -> list[int]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from trainwiz.diagnose import blamed
 from trainwiz.outcome import Outcome
-from trainwiz.store import logs
 from trainwiz.store.runs import Run
 from trainwiz.workflows.launch.prepared import Prepared
 
@@ -31,7 +29,9 @@ def merged(prepared: Prepared, outcome: Outcome) -> Outcome:
     failed = [rank for rank, ended in codes.items() if ended not in (0, None)]
     if outcome.stopped or outcome.hung or len(failed) < 2:
         return whole
-    return blamed(whole, {rank: logs.lines(prepared.run.log(rank)) for rank in failed})
+    from trainwiz.workflows.launch import failure  # not before ranks have failed
+
+    return failure.blamed(prepared.run, whole)
 
 
 def _others(prepared: Prepared) -> list[Outcome]:

@@ -21,7 +21,6 @@ from trainwiz.record import redaction
 from trainwiz.record.tokens import HIDDEN
 from trainwiz.render import PLAN_FILE
 from trainwiz.store import code_files, liveness, runs
-from trainwiz.workflows import recorded_fix
 from trainwiz.workflows.launch.prepared import Prepared
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ def diagnosis(prepared: Prepared, diagnosis: Diagnosis) -> dict[str, Any]:
 def fix(fix: Fix) -> dict[str, Any]:
     """The change of the plan that the crash card shows, as `outcome.json` keeps it."""
     return {
-        "changes": recorded_fix.changes_of(fix),
+        "changes": fix.recorded_changes(),
         "why": _message(fix.why),
         "saves": _message(fix.saves) if fix.saves else None,
     }
