@@ -20,7 +20,7 @@ TEMPLATES = Path(__file__).parents[1] / "train_templates"
 CORE = (
     (
         *("message", "columns", "shell_words", "fields", "vocabulary"),
-        *("machine", "quantities", "recipes", "engines", "models"),
+        *("machine", "surroundings", "quantities", "recipes", "engines", "models"),
     ),
     ("optimizers", "project", "finding", "batch", "hangs", "outcome"),
     ("errors",),

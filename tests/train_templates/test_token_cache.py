@@ -217,7 +217,7 @@ def test_shares_of_weighted_sources_are_told_at_each_start(tmp_path: Path, capsy
     assert f"{tmp_path / 'b.jsonl'}: 75.0% of the samples: 9 are seen 3.00 times" in said[1]
 
 
-# docs/decisions/tasks.md: Samples for evaluation that are trained on are counted
+# docs/decisions/tasks.md: Notes on the data are stored with it
 @pytest.mark.parametrize("task", ["sft", "causal_lm", "preference", "reward_model", "text_classification"])
 @pytest.mark.parametrize("weights", [None, "1,2"])
 def test_samples_for_evaluation_that_are_trained_on_are_counted(

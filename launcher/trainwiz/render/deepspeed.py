@@ -36,7 +36,7 @@ def config(plan: Plan) -> dict[str, Any]:
         "zero_allow_untested_optimizer": plan.optimizer.name != "adamw",
         "steps_per_print": 1_000_000_000,
         "wall_clock_breakdown": False,
-        # Otherwise each forward pass waits for the device, also those without a step after it.
+        # docs/decisions/deepspeed.md: DeepSpeed's throughput timer is off
         "timers": {"throughput": {"enabled": False}},
     }
     if _stage(plan) > 0:
