@@ -151,9 +151,8 @@ def test_four_bits_are_not_the_default_where_16_are_as_fast() -> None:
     assert (decided.plan.model.adapter, decided.plan.strategy.label) == ("lora", "zero3")
     assert "as fast as qlora" in why(decided, "model.adapter")
     # 16 bits beside DDP do not leave much of a GPU, but shards over PCIe would be slower than four.
-    small = decide(
-        {"task": "sft", "model.name": "Qwen/Qwen2.5-7B"}, machine("2xrtx4090"), model=known_as("Qwen/Qwen2.5-7B")
-    )
+    model = "meta-llama/Llama-3.1-8B"
+    small = decide({"task": "sft", "model.name": model}, machine("2xrtx4090"), model=known_as(model))
     assert small.plan.model.adapter == "qlora"
 
 
@@ -170,16 +169,19 @@ def test_what_all_weights_need_is_said_of_the_gpus_where_they_fit_these() -> Non
 
 
 @pytest.mark.parametrize("gpus", [1, 2])
-def test_experts_in_four_bits_fit_on_one_gpu(gpus: int) -> None:
-    """29e9 of 30.5e9 weights are routed experts: 54 GiB, or 14 in four bits; an adapter's state beside them is not."""
+def test_experts_in_four_bits_fit_on_two_gpus(gpus: int) -> None:
+    """29e9 of 30.5e9 weights are routed experts: 54 GiB, or 14 in four bits; an adapter's state beside them is not.
+
+    On one GPU, the adapter's gradients in fp32 do not fit beside them, so that the weights stay in host memory.
+    """
     model, several = "Qwen/Qwen3-30B-A3B", machine("2xrtx4090")
     made = decide(
         {"task": "sft", "model.name": model}, replace(several, gpus=several.gpus[:gpus]), model=known_as(model)
     )
     strategy = made.plan.strategy
     found = made.plan.model.adapter, strategy.label, strategy.offload_optimizer_device, strategy.offload_param_device
-    assert found == ("qlora", *(("fsdp", "none") if gpus == 2 else ("zero2", "cpu")), "none")
-    assert [way.fits for way in made.methods if way.adapter == "qlora"] == [True]
+    assert found == (("qlora", "fsdp", "none", "none") if gpus == 2 else ("lora", "zero3", "cpu", "cpu"))
+    assert [way.fits for way in made.methods if way.adapter == "qlora"] == [gpus == 2]
 
 
 def test_a_machine_too_small_for_all_weights_says_so() -> None:
@@ -286,7 +288,7 @@ def test_a_chosen_strategy_is_meant_for_all_weights() -> None:
 @pytest.mark.parametrize("given", [{}, {"batch.sequence_length": 2048}, {"batch.real_batch_size": 8}])
 def test_an_adapter_has_one_number_in_its_reason_the_list_and_the_bar(given: dict[str, int]) -> None:
     # The reason is first given before the length and the micro-batch are decided.
-    model = "Qwen/Qwen2.5-7B"
+    model = "meta-llama/Llama-3.1-8B"
     made = decide({"task": "sft", "model.name": model, **given}, machine("2xrtx4090"), model=known_as(model))
     chosen = made.plan.model.adapter
     assert chosen == "qlora"
@@ -328,7 +330,7 @@ def test_the_recommendation_shows_its_numbers() -> None:
     reason = why(decided, "strategy.kind")
     assert re.fullmatch(
         r"forecast for 8 × NVIDIA H100 80GB HBM3: 8\d,\d{3} tokens/s, using 6\d\.\d GiB of 79\.6 GiB; "
-        r"ddp needs 120 GiB",
+        r"ddp needs 119 GiB",
         reason,
     )
     assert "nothing is faster" in why(decide({}, machine("8xh100")), "strategy.kind")
@@ -690,7 +692,7 @@ def test_a_model_of_unknown_size_is_never_copied_to_each_gpu(name: str) -> None:
     [
         ("meta-llama/Llama-2-70b-hf", "8xh100", "zero3", "cpu", 4096, "full"),
         ("meta-llama/Llama-3.1-8B", "8xh100", "zero2", "none", 4096, "none"),
-        ("Qwen/Qwen2.5-7B-Instruct", "4xa100-40g", "zero2", "cpu", 4096, "selective"),
+        ("Qwen/Qwen2.5-7B-Instruct", "4xa100-40g", "zero3", "cpu", 4096, "none"),
         ("openai-community/gpt2", "1xt4", "single", "none", 1024, "none"),
         ("TinyLlama/TinyLlama-1.1B", "2xrtx4090", "zero2", "none", 2048, "none"),
         ("google/gemma-2-9b", "8xh100", "fsdp", "none", 4096, "selective"),

@@ -84,14 +84,14 @@ def test_enter_accepts_every_default_and_settles_nothing() -> None:
 
 
 def test_a_choice_accepted_with_enter_outlives_a_later_answer() -> None:
-    """QLoRA would be all weights where somebody chose a strategy, which need 133 GiB of a GPU's 24."""
+    """QLoRA would be all weights where somebody chose a strategy, which need 140 GiB of a GPU's 24."""
     machine, _ = machine_named("2x4090")
-    model = ModelFacts(name="org/7b", kind="hub", parameters=7_620_000_000)
+    model = ModelFacts(name="org/8b", kind="hub", parameters=8_030_000_000)
 
     def here(answers: Mapping[str, Any]) -> Decided:
         return decide(answers, machine, model=model)
 
-    given = {"task": "sft", "model.name": "org/7b"}
+    given = {"task": "sft", "model.name": "org/8b"}
     assert here({**given, "strategy.kind": "ddp"}).plan.model.adapter == "none"
     person = Person("", "", "", "zero2", "")
     gauged: list[Plan] = []
@@ -314,7 +314,7 @@ def test_strategies_show_their_bytes_and_what_does_not_fit() -> None:
     with pytest.raises(KeyboardInterrupt):
         talk.run()
     lines = dict(person.asked[5].choices)
-    assert "at least 19.7 GiB per rank" in lines["ddp"]
+    assert "at least 19.5 GiB per rank" in lines["ddp"]
     assert "does not fit" not in lines["ddp"]
 
 
@@ -344,8 +344,8 @@ def test_what_is_trained_shows_its_bytes() -> None:
     asked = next(asked for asked in person.asked if asked.prompt == "Adapter")
     shown = dict(asked.choices)
     assert asked.default == "lora"
-    assert "at least 18.4 GiB per rank  all weights" in shown["none"]
-    assert "8.7 GiB per rank" in shown["qlora"]
+    assert "at least 25.1 GiB per rank  all weights" in shown["none"]
+    assert "8.5 GiB per rank" in shown["qlora"]
 
 
 def test_answers_are_saved_with_the_step_that_comes_next() -> None:

@@ -141,6 +141,7 @@ SIGNATURES = {
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: item \d+)): not a JSON object",
         r"^(?:\[rank\d+\]: )?(?P<place>.+(?::\d+|: (?:item|row|text) \d+): (?:no column|column) \".*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+: (?:not valid UTF-8|fields: \d+, but|two columns have|the names of).*)$",
+        r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+: zero bytes in a text: .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+:\d+: a quote takes in the lines .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: cannot be read(?: after .+)?: \w+: .*)$",
         r"^(?:\[rank\d+\]: )?(?P<place>.+: (?:a table is not text|images are \S+, not \(|labels are not \d+ ).*)$",
