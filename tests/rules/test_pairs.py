@@ -199,11 +199,9 @@ def split(text: str) -> tuple[str, dict[str, str]]:
 
 
 @functools.lru_cache(maxsize=4096)
-def read_fields(files: tuple[str, ...]) -> frozenset[str]:
-    """The attributes that any of these programs reads."""
-    return frozenset(
-        node.attr for text in files for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)
-    )
+def read_fields(text: str) -> frozenset[str]:
+    """The attributes that a program reads. By program: two plans differ in one or two of their files."""
+    return frozenset(node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute))
 
 
 def acts(key: str, with_it: tuple[tuple[str, Any], ...], without: tuple[tuple[str, Any], ...]) -> bool:
@@ -221,8 +219,7 @@ def acts(key: str, with_it: tuple[tuple[str, Any], ...], without: tuple[tuple[st
         if code != other_code or values.keys() != other_values.keys():
             return True
         fields |= {field for field in values if values[field] != other_values[field]}
-    read = read_fields(tuple(text for name, text in mine.items() if name.endswith(".py")))
-    if not fields & read:
+    if not any(fields & read_fields(text) for name, text in mine.items() if name.endswith(".py")):
         return False
     return rates(with_it) != rates(without) if key.startswith("schedule.") else True
 
@@ -240,10 +237,13 @@ def rates(changes: tuple[tuple[str, Any], ...]) -> tuple[float, ...]:
     ]
     space: dict[str, Any] = {"math": math, "Config": object}
     exec(compile(tree, name, "exec", dont_inherit=True, flags=annotations()), space)
-    values = {field: ast.literal_eval(text) for field, text in split(files["train.py"])[1].items()}
+    values = {field: literal(text) for field, text in split(files["train.py"])[1].items()}
     total = values["n_steps"] or 30 * values["n_epochs"]
     config = types.SimpleNamespace(**values)
     return tuple(space["learning_rate"](config, update, total) for update in range(total))
+
+
+literal = functools.cache(ast.literal_eval)
 
 
 def annotations() -> int:
