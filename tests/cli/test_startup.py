@@ -145,6 +145,16 @@ def test_no_rank_waits_for_the_training_packages_twice(watch: Watch) -> None:
     assert not {name for name in modules if name.startswith(("trainwiz.rules.files", "trainwiz.script"))}
 
 
+def test_a_launch_without_a_failure_imports_nothing_that_explains_one(watch: Watch) -> None:
+    project = watch.folder / "project"
+    watch.run("end", "init", str(project), "--defaults", "--yes", "--task", "custom", "--device", "cpu")
+    (project / "train.py").write_text("")
+    modules = watch.run("end", "launch", str(project))
+    assert {"trainwiz.workflows.launch.conclusion", "trainwiz.ui.outcome"} <= modules
+    late = ("trainwiz.diagnose", "trainwiz.checkup", "trainwiz.ui.diagnosis", "trainwiz.workflows.diagnose")
+    assert sorted(name for name in modules if name.startswith(late)) == []
+
+
 def test_a_rank_starts_with_little_more_than_python_itself(tmp_path: Path) -> None:
     def modules(environ: dict[str, str]) -> set[str]:
         command = [sys.executable, "-c", "import sys; print(*sys.modules)"]
